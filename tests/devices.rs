@@ -79,13 +79,18 @@ fn worked(trial: &Trial, device: &Device, dtype: DType) -> Worked {
     }
 }
 
+/// The size of the largest value.
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most, x| most.max(x.abs()))
+}
+
 /// By which values may differ however small they are.
 const NOISE: f32 = 1e-7;
 
 /// Fails where elements differ by more than this share of the largest one.
 fn close(what: &str, found: &[f32], expected: &[f32], share: f32) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let largest = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let largest = largest(expected);
     for (at, (a, b)) in found.iter().zip(expected).enumerate() {
         let most = share * largest + NOISE;
         assert!(
@@ -99,7 +104,7 @@ fn close(what: &str, found: &[f32], expected: &[f32], share: f32) {
 /// That is seldom so.
 fn close_features(name: &str, found: &[f32], expected: &[f32], share: f32) {
     const ROUNDING: f32 = 1.0 / 128.0;
-    let largest = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let largest = largest(expected);
     assert_eq!(found.len(), expected.len(), "{name}: features");
     let mut others = 0;
     for (at, (a, b)) in found.iter().zip(expected).enumerate() {
@@ -143,11 +148,10 @@ fn close_weights(name: &str, found: &Worked, expected: &Worked) {
         let gradient = format!("{}.first", a.name);
         let gradient = expected.moments.iter().find(|of| of.name == gradient);
         let gradient = gradient.map(|of| of.to_f32().unwrap()).unwrap_or_default();
-        let largest = gradient.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-        let least = GRADIENT * largest + NOISE;
+        let least = GRADIENT * largest(&gradient) + NOISE;
         let (shape, what) = (&a.shape, &a.name);
         let (a, b) = (a.to_f32().unwrap(), b.to_f32().unwrap());
-        let largest = b.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        let largest = largest(&b);
         assert_eq!(a.len(), b.len(), "{name}: {what}");
         for (at, (a, b)) in a.iter().zip(&b).enumerate() {
             // A matrix may be written with its outputs first and have its moments with its inputs first.
@@ -183,12 +187,10 @@ fn compared(dtype: DType, shares: [f32; 2], more: impl Fn(&str, &Worked, &Worked
         let begin = Instant::now();
         let one = AssertUnwindSafe(|| compared_one(trial, dtype, shares, &more));
         let name = format!("{} (trial {number})", trial.name);
-        let ended = match catch_unwind(one) {
-            Ok(()) => "as on the CPU",
-            Err(_) => "FAILED",
-        };
+        let is_close = catch_unwind(one).is_ok();
+        let ended = if is_close { "as on the CPU" } else { "FAILED" };
         println!("{name}: {ended}, {:.0} s", begin.elapsed().as_secs_f64());
-        if ended == "FAILED" {
+        if !is_close {
             failed.push(name);
         }
     }

@@ -49,32 +49,32 @@ fn table(trainer: &Trainer) -> String {
         becomes,
     } in trainer.rows
     {
-        let of = if kinds.is_empty() {
-            "all".to_owned()
-        } else {
-            kinds.join(", ")
-        };
+        let of = named(kinds);
         let default = match *default {
             "" => String::new(),
             default => format!("`{}`", default.trim_matches('"')),
         };
         let becomes = match becomes {
             Becomes::Key(key) => format!("`{key}`"),
-            Becomes::Made(what, _) => (*what).to_owned(),
+            Becomes::Made(what, _) | Becomes::Read(what) => (*what).to_owned(),
             Becomes::Nothing(why) => format!("nothing: {why}"),
         };
         let becomes = becomes.replace('|', "\\|");
         _ = writeln!(text, "| `{key}` | {of} | {default} | {becomes} |");
     }
     for (kinds, key, value) in trainer.always {
-        let of = if kinds.is_empty() {
-            "all".to_owned()
-        } else {
-            kinds.join(", ")
-        };
+        let of = named(kinds);
         _ = writeln!(text, "| whatever is set | {of} | | `{key} = {value}` |");
     }
     text
+}
+
+/// The kinds that something is for.
+fn named(kinds: &[&str]) -> String {
+    match kinds {
+        [] => "all".to_owned(),
+        some => some.join(", "),
+    }
 }
 
 /// What the command says of the page's example, and the keys of the recipe.
@@ -181,6 +181,24 @@ fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
             );
         }
     }
+}
+
+#[test]
+fn what_a_trainer_always_does_is_no_setting_of_it() {
+    for trainer in TRAINERS {
+        for (_, always, _) in trainer.always {
+            let is_set = |row: &Row| matches!(row.becomes, Becomes::Key(key) if key == *always);
+            assert!(
+                !trainer.rows.iter().any(is_set),
+                "{}: {always}",
+                trainer.name
+            );
+        }
+    }
+    let [name, text] = file_of(TRAINERS[2], "eagle3");
+    let text = text.replace("training:\n", "training:\n  adam_beta2: 0.98\n");
+    let [recipe, _] = translated(&name, &text, "");
+    has_lines(&recipe, &["beta2 = 0.98"]);
 }
 
 /// The recipe that a file becomes, and what the command says.

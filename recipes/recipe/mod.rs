@@ -4,6 +4,7 @@ mod change;
 mod defaults;
 pub mod document;
 pub mod file;
+pub(crate) mod inline;
 pub mod problem;
 pub mod read;
 mod renamed;

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::rows::Becomes::{Key, Made as By, Nothing};
+use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
-use super::shared::{accumulate, conversations, rows_of, steps_of, warm_up};
+use super::shared::{
+    accumulate, by_total_variation, conversations, one_layer, positive, rows_of, server, steps_of,
+    warm_up,
+};
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
@@ -24,7 +27,6 @@ pub(super) const MODELOPT: Trainer = Trainer {
     ],
     rows: ROWS,
     always: &[
-        (ALL, "train.beta2", "0.999"),
         (ALL, "data.overlong", "\"truncate\""),
         (DSPARK, "drafter.sample_from_anchor", "true"),
     ],
@@ -65,9 +67,9 @@ const OWN: &str = "spectrain's own training needs no such setting";
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     // The target and the drafter.
-    row(ALL, "metadata.recipe_type", "", By("`recipe`", |_| Made::nothing())),
+    row(ALL, "metadata.recipe_type", "", Read("`recipe`")),
     row(ALL, "metadata.description", "", Nothing("it is a comment")),
-    row(BLOCKS, PROJECTOR, "", By("`recipe`", |_| Made::nothing())),
+    row(BLOCKS, PROJECTOR, "", Read("`recipe`")),
     row(ALL, "model.model_name_or_path", "", Key("target.model")),
     row(ALL, "model.trust_remote_code", "false", Nothing("spectrain runs no code of a model's folder")),
     row(ALL, "model.use_fake_base_for_offline", "false", Nothing("with features from a server or from files, only the parts of the target that are needed are read")),
@@ -75,33 +77,12 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "eagle.eagle_architecture_config.intermediate_size", "", Key("drafter.d_ff")),
     row(EAGLE3, "eagle.eagle_architecture_config.num_attention_heads", "", Key("drafter.heads")),
     row(EAGLE3, "eagle.eagle_architecture_config.num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(
-        EAGLE3,
-        "eagle.eagle_architecture_config.num_hidden_layers",
-        "1",
-        By("only 1 is possible", |asked| match asked.value.as_u64() {
-            Some(1) => Made::nothing(),
-            _ => Made::note("the drafter has one layer here, as in the paper"),
-        }),
-    ),
+    row(EAGLE3, "eagle.eagle_architecture_config.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(EAGLE3, "eagle.eagle_architecture_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
     row(EAGLE3, "eagle.eagle_decoder_type", "\"llama\"", Nothing("the layer is Llama's")),
     row(EAGLE3, "eagle.eagle_ttt_steps", "3", Key("objective.draft_steps")),
     row(EAGLE3, "eagle.eagle_loss_decay_factor", "0.9", Key("objective.decay")),
-    row(
-        EAGLE3,
-        "eagle.eagle_self_logit_distillation",
-        "true",
-        By(
-            "only true is possible: the loss is by the target's distributions",
-            |asked| match asked.value {
-                Value::Bool(false) => Made::note(
-                    "the loss is by the target's distributions; `objective.divergence = \"ce\"` is by its likeliest tokens",
-                ),
-                _ => Made::nothing(),
-            },
-        ),
-    ),
+    row(EAGLE3, "eagle.eagle_self_logit_distillation", "true", By("only true is possible: the loss is by the target's distributions", distillation)),
     row(EAGLE3, "eagle.eagle_hidden_state_distillation", "false", Nothing("EAGLE-3 has no loss on hidden states; `recipe = \"eagle1\"` has one")),
     row(EAGLE3, "eagle.eagle_freeze_base_model", "true", Nothing("the target is always frozen")),
     row(EAGLE3, "eagle.eagle_reuse_base_decoder", "false", Nothing("the layer starts at random; `recipe = \"mtp\"` takes the target's own")),
@@ -117,71 +98,15 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "dflash.dflash_init_checkpoint", "", Key("start")),
     row(BLOCKS, "dflash.dflash_loss_objective", "\"dpace\"", By("`objective.slot_weights`: `dpace` is `d_pace`, `decay` is `exponential`, or `uniform` where its factor is 0", slot_weights)),
-    row(
-        BLOCKS,
-        "dflash.dflash_loss_decay_factor",
-        "0.0",
-        By(
-            "`objective.decay_slots`, where it is not 0",
-            |asked| match asked.value.as_f64() {
-                Some(gamma) if gamma > 0.0 => Made::key("objective.decay_slots", gamma),
-                _ => Made::nothing(),
-            },
-        ),
-    ),
+    row(BLOCKS, "dflash.dflash_loss_decay_factor", "0.0", By("`objective.decay_slots`, where it is not 0", |asked| positive(asked, "objective.decay_slots"))),
     row(BLOCKS, "dflash.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
-    row(
-        DFLASH,
-        "dflash.dflash_self_logit_distillation",
-        "true",
-        By(
-            "true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite",
-            |asked| {
-                let taught = asked.value != false;
-                let weights = [f64::from(u8::from(!taught)), f64::from(u8::from(taught))];
-                Made::keys([
-                    ("objective.label_weight", json!(weights[0])),
-                    ("objective.teacher_weight", json!(weights[1])),
-                ])
-            },
-        ),
-    ),
+    row(DFLASH, "dflash.dflash_self_logit_distillation", "true", By("true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite", labels_or_teacher)),
     row(DSPARK, "dflash.dflash_self_logit_distillation", "true", Nothing("DSpark's three weights say what it learns from")),
     row(DSPARK, "dflash.dflash_ce_loss_alpha", "0.1", Key("objective.label_weight")),
-    row(
-        DSPARK,
-        "dflash.dflash_l1_loss_alpha",
-        "0.9",
-        By(
-            "`objective.teacher_weight`, with `divergence = \"tv\"`",
-            |asked| {
-                Made::keys([
-                    ("objective.teacher_weight", asked.value.clone()),
-                    ("objective.divergence", json!("tv")),
-                ])
-            },
-        ),
-    ),
-    row(
-        DSPARK,
-        "dflash.dflash_confidence_head_alpha",
-        "0.0",
-        By("`objective.confidence_weight`", |asked| {
-            if asked.of("dflash.dflash_architecture_config.use_confidence_head") == true {
-                return Made::key("objective.confidence_weight", asked.value.clone());
-            }
-            Made::nothing()
-        }),
-    ),
+    row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By("`objective.teacher_weight`, with `divergence = \"tv\"`", by_total_variation)),
+    row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
     row(BLOCKS, "dflash.dflash_swa_window_size", "", Key("drafter.window")),
-    row(
-        BLOCKS,
-        "dflash.dflash_draft_attention",
-        "\"bidirectional\"",
-        By("`drafter.causal`", |asked| {
-            Made::key("drafter.causal", asked.value == "causal")
-        }),
-    ),
+    row(BLOCKS, "dflash.dflash_draft_attention", "\"bidirectional\"", By("`drafter.causal`", |asked| Made::key("drafter.causal", asked.value == "causal"))),
     row(BLOCKS, "dflash.dflash_attention_sink", "false", Nothing("attention has no sinks here")),
     row(BLOCKS, "dflash.dflash_freeze_base_model", "true", Nothing("the target is always frozen")),
     row(BLOCKS, "dflash.dflash_report_acc", "true", Nothing(WHEN)),
@@ -197,120 +122,30 @@ const ROWS: &[Row] = &[
     row(DSPARK, "dflash.dflash_architecture_config.use_confidence_head", "false", Key("drafter.confidence")),
     // Data.
     row(ALL, "data.mode", "", Nothing("`features.mode` says where hidden states come from")),
-    row(ALL, "data.data_path", "", By("`data.train`, or `data.preset` where it is the name of one", |asked| conversations(&asked.value))),
+    row(ALL, "data.data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
     row(ALL, "data.offline_data_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
     row(ALL, "data.chat_template", "", Nothing("the target's own template is read, and spectrain finds by itself what the assistant says; `data.template` takes the file of another template")),
     row(ALL, "data.draft_vocab_cache", "", Nothing("spectrain counts the tokens of the training data itself")),
     row(ALL, "data.sample_size", "-1", Nothing("all conversations are read; cut the file instead")),
-    row(
-        ALL,
-        "data.streaming_server_url",
-        "",
-        By(
-            "`target.server`, with `features.mode = \"streamed\"`",
-            |asked| {
-                match asked.value.as_str() {
-        Some(url) => Made::keys([("target.server", json!([url])), ("features.mode", json!("streamed"))])
-            .with_note("the server needs a folder for the states that both reach; set `target.server_folder` to it"),
-        None => Made::nothing(),
-    }
-            },
-        ),
-    ),
+    row(ALL, "data.streaming_server_url", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
     row(ALL, "data.streaming_model_name", "", Key("target.server_model")),
-    row(
-        ALL,
-        "training.training_seq_len",
-        "2048",
-        By("`data.max_length` and `train.batch_tokens`", |asked| {
-            rows_of(
-                asked,
-                asked
-                    .count("training.per_device_train_batch_size")
-                    .unwrap_or(1),
-            )
-        }),
-    ),
-    row(
-        ALL,
-        "training.answer_only_loss",
-        "false",
-        By("`data.mask`: `\"assistant\"`, or `\"all\"`", |asked| {
-            Made::key(
-                "data.mask",
-                if asked.value == true {
-                    "assistant"
-                } else {
-                    "all"
-                },
-            )
-        }),
-    ),
+    row(ALL, "training.training_seq_len", "2048", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("training.per_device_train_batch_size").unwrap_or(1)))),
+    row(ALL, "training.answer_only_loss", "false", By("`data.mask`: `\"assistant\"`, or `\"all\"`", mask)),
     // Optimiser and schedule: those of Transformers.
     row(ALL, "training.learning_rate", "0.00005", Key("train.learning_rate")),
-    row(
-        ALL,
-        "training.lr_scheduler_type",
-        "\"linear\"",
-        By("`train.schedule`", |asked| match asked.value.as_str() {
-            Some(same @ ("linear" | "cosine" | "constant")) => Made::key("train.schedule", same),
-            Some("constant_with_warmup") => Made::key("train.schedule", "constant"),
-            _ => Made::note(
-                "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`",
-            ),
-        }),
-    ),
+    row(ALL, "training.lr_scheduler_type", "\"linear\"", By("`train.schedule`", schedule)),
     row(ALL, "training.num_train_epochs", "3", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_train_epochs`", steps_of)),
     row(ALL, "training.warmup_steps", "0", Key("train.warmup_steps")),
-    row(
-        ALL,
-        "training.warmup_ratio",
-        "",
-        By(
-            "`train.warmup_steps`, where the number of steps is known",
-            |asked| match asked.value.as_f64() {
-                Some(share) if share > 0.0 => warm_up(share, asked.count("training.max_steps")),
-                _ => Made::nothing(),
-            },
-        ),
-    ),
+    row(ALL, "training.warmup_ratio", "", By("`train.warmup_steps`, where the number of steps is known", warm_up_share)),
     row(ALL, "training.weight_decay", "0.0", Key("train.weight_decay")),
     row(ALL, "training.max_grad_norm", "1.0", Key("train.max_grad_norm")),
     row(ALL, "training.adam_beta1", "0.9", Key("train.beta1")),
     row(ALL, "training.adam_beta2", "0.999", Key("train.beta2")),
     row(ALL, "training.adam_epsilon", "1e-8", Key("train.epsilon")),
-    row(
-        ALL,
-        "training.per_device_train_batch_size",
-        "8",
-        By("rows in a batch: see `training.training_seq_len`", |_| {
-            Made::nothing()
-        }),
-    ),
-    row(
-        ALL,
-        "training.gradient_accumulation_steps",
-        "1",
-        By(
-            "`train.gradient_accumulation`: the batches of one step, of all devices",
-            |asked| {
-                let processes = match asked.of(PROCESSES) {
-                    Value::Null => Some(1),
-                    launched => launched.as_u64(),
-                };
-                accumulate(asked.value.as_u64().unwrap_or(1), processes)
-            },
-        ),
-    ),
-    row(
-        ALL,
-        PROCESSES,
-        "",
-        By("see `training.gradient_accumulation_steps`", |_| {
-            Made::nothing()
-        }),
-    ),
+    row(ALL, "training.per_device_train_batch_size", "8", Read("rows in a batch: see `training.training_seq_len`")),
+    row(ALL, "training.gradient_accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
+    row(ALL, PROCESSES, "", Read("see `training.gradient_accumulation_steps`")),
     row(ALL, "training.gradient_checkpointing", "false", Key("train.gradient_checkpointing")),
     row(ALL, "training.cp_size", "1", Nothing(LAUNCHED)),
     row(ALL, "training.dp_shard_size", "", Nothing(LAUNCHED)),
@@ -318,15 +153,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.ddp_timeout", "", Nothing("a process that dies ends the others at once")),
     row(ALL, "training.dataloader_drop_last", "true", Nothing("a last batch that is not full counts by its tokens")),
     row(ALL, "training.remove_unused_columns", "", Nothing(OWN)),
-    row(
-        ALL,
-        "training.bf16",
-        "",
-        By("`target.dtype = \"bf16\"`", |asked| match asked.value {
-            Value::Bool(true) => Made::key("target.dtype", "bf16"),
-            _ => Made::nothing(),
-        }),
-    ),
+    row(ALL, "training.bf16", "", By("`target.dtype = \"bf16\"`", bf16)),
     row(ALL, "training.tf32", "", Nothing("the device decides how it multiplies numbers in f32")),
     row(ALL, "training.seed", "42", Key("seed")),
     // What is kept and shown.
@@ -351,5 +178,73 @@ fn slot_weights(asked: &Asked) -> Made {
         Some("decay") if decays.is_some_and(|gamma| gamma > 0.0) => Made::key(KEY, "exponential"),
         Some("decay") => Made::key(KEY, "uniform"),
         _ => Made::key(KEY, "d_pace"),
+    }
+}
+
+fn distillation(asked: &Asked) -> Made {
+    match asked.value {
+        Value::Bool(false) => Made::note(
+            "the loss is by the target's distributions; `objective.divergence = \"ce\"` is by its likeliest tokens",
+        ),
+        _ => Made::nothing(),
+    }
+}
+
+fn labels_or_teacher(asked: &Asked) -> Made {
+    let taught = asked.value != false;
+    let weights = [f64::from(u8::from(!taught)), f64::from(u8::from(taught))];
+    Made::keys([
+        ("objective.label_weight", json!(weights[0])),
+        ("objective.teacher_weight", json!(weights[1])),
+    ])
+}
+
+fn confidence(asked: &Asked) -> Made {
+    if asked.of("dflash.dflash_architecture_config.use_confidence_head") == true {
+        return Made::key("objective.confidence_weight", asked.value.clone());
+    }
+    Made::nothing()
+}
+
+fn mask(asked: &Asked) -> Made {
+    Made::key(
+        "data.mask",
+        if asked.value == true {
+            "assistant"
+        } else {
+            "all"
+        },
+    )
+}
+
+fn schedule(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some(same @ ("linear" | "cosine" | "constant")) => Made::key("train.schedule", same),
+        Some("constant_with_warmup") => Made::key("train.schedule", "constant"),
+        _ => Made::note(
+            "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`",
+        ),
+    }
+}
+
+fn warm_up_share(asked: &Asked) -> Made {
+    match asked.value.as_f64() {
+        Some(share) if share > 0.0 => warm_up(share, asked.count("training.max_steps")),
+        _ => Made::nothing(),
+    }
+}
+
+fn batches(asked: &Asked) -> Made {
+    let processes = match asked.of(PROCESSES) {
+        Value::Null => Some(1),
+        launched => launched.as_u64(),
+    };
+    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+}
+
+fn bf16(asked: &Asked) -> Made {
+    match asked.value {
+        Value::Bool(true) => Made::key("target.dtype", "bf16"),
+        _ => Made::nothing(),
     }
 }

@@ -162,9 +162,10 @@ impl Given {
 
     /// The processes that a launcher before a program starts.
     fn add_launcher(&mut self, words: &[String]) {
+        let flags = flags(words);
         let counts = LAUNCHED.map(|names| {
-            let mut found = flags(words).into_iter().rev();
-            let (_, values) = found.find(|(name, _)| names.contains(&name.as_str()))?;
+            let mut last = flags.iter().rev();
+            let (_, values) = last.find(|(name, _)| names.contains(&name.as_str()))?;
             // The program itself may be the next word.
             values.first().map(|value| scalar(value))
         });
@@ -197,10 +198,7 @@ impl Given {
             }
         }
         for word in words.iter().filter(|word| !word.starts_with('-')) {
-            let is_setting = word
-                .split_once('=')
-                .is_some_and(|(name, _)| name.contains('.'));
-            if is_setting {
+            if is_setting(word) {
                 self.add_word(trainer, word);
             }
         }
@@ -272,16 +270,19 @@ fn flags(words: &[String]) -> Vec<(String, Vec<String>)> {
                 None => (name, Vec::new()),
             };
             found.push((name.replace('-', "_"), value));
-        } else if let Some((_, values)) = found.last_mut() {
-            let is_setting = word
-                .split_once('=')
-                .is_some_and(|(name, _)| name.contains('.'));
-            if !is_setting {
-                values.push(word.clone());
-            }
+        } else if let Some((_, values)) = found.last_mut()
+            && !is_setting(word)
+        {
+            values.push(word.clone());
         }
     }
     found
+}
+
+/// Whether a word is `a.b=VALUE`.
+fn is_setting(word: &str) -> bool {
+    let name = word.split_once('=').map(|(name, _)| name);
+    name.is_some_and(|name| name.contains('.'))
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! What becomes of a trainer's settings: its rows.
 
 use serde_json::{Map, Value};
+use spectrain_models::TargetSpec;
 
 use super::settings::Given;
+use crate::runtime::sizes::known_sizes;
 
 /// Another trainer.
 pub struct Trainer {
@@ -48,6 +50,8 @@ pub enum Becomes {
     Key(&'static str),
     /// What the function makes of it, which the text says.
     Made(&'static str, fn(&Asked) -> Made),
+    /// No key of its own: another setting's row reads it, or the kind of drafter follows from it, as the text says.
+    Read(&'static str),
     /// No key, for this reason.
     Nothing(&'static str),
 }
@@ -109,6 +113,12 @@ impl Asked<'_> {
         let mut rows = self.trainer.rows.iter();
         let row = rows.find(|row| row.key == key && row.is_for(self.kind));
         row.map_or(Value::Null, |row| row.value(self.given))
+    }
+
+    /// The sizes of the target that another setting names, where they are known without a download.
+    pub(super) fn sizes_of(&self, key: &str) -> Option<TargetSpec> {
+        let (spec, _) = known_sizes(self.of(key).as_str()?, None)?;
+        Some(spec)
     }
 
     /// A whole number of another setting.

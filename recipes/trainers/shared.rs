@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use spectrain_data::held_out::LARGEST_SHARE;
 use spectrain_data::presets::Preset;
+use spectrain_models::TargetSpec;
 
 use super::rows::{Asked, Made};
 use super::settings::{NAME, PRESET, TRAIN};
-use crate::runtime::sizes::known_sizes;
 
 /// What PyTorch multiplies Muon's rate with (`match_rms_adamw`): this times the root of a matrix's longer side, where Muon's author, and
 /// so `train.matrix_learning_rate`, take the root of outputs by inputs where there are more outputs. The two differ by this
@@ -31,14 +31,13 @@ pub(super) fn divergence(value: &Value) -> Option<Value> {
 }
 
 /// Muon's rate for matrices. With PyTorch's `match_rms_adamw` it depends on the width; `is_original` says that it does not.
-pub(super) fn matrix_rate(rate: f64, is_original: bool, target: &Value) -> Made {
+pub(super) fn matrix_rate(rate: f64, is_original: bool, target: Option<TargetSpec>) -> Made {
     const KEY: &str = "train.matrix_learning_rate";
     if is_original {
         return Made::key(KEY, rate);
     }
-    let sizes = target.as_str().and_then(|target| known_sizes(target, None));
-    match sizes {
-        Some((spec, _)) => {
+    match target {
+        Some(spec) => {
             let rate = rate * MATCHED * (spec.d_model as f64).sqrt();
             // Three digits are more than anybody sweeps.
             let rounded = format!("{rate:.2e}").parse().unwrap_or(rate);
@@ -139,8 +138,8 @@ pub(super) fn layers_before(asked: &Asked) -> Made {
 }
 
 /// Conversations: the name of a dataset that is known here, or a path.
-pub(super) fn conversations(value: &Value) -> Made {
-    match value {
+pub(super) fn conversations(asked: &Asked) -> Made {
+    match &asked.value {
         Value::String(path) if Preset::find(path).is_ok() => Made::key(PRESET, path.clone()),
         Value::String(path) => Made::key(TRAIN, path.clone()),
         Value::Array(_) => {
@@ -156,4 +155,54 @@ pub(super) fn name(asked: &Asked) -> Made {
         Some(name) if !name.is_empty() && !name.contains(['/', '\\']) => Made::key(NAME, name),
         _ => Made::nothing(),
     }
+}
+
+/// A number, where it is not 0.
+pub(super) fn positive(asked: &Asked, key: &'static str) -> Made {
+    if asked.value.as_f64().is_some_and(|number| number > 0.0) {
+        Made::key(key, asked.value.clone())
+    } else {
+        Made::nothing()
+    }
+}
+
+/// A number of layers, for drafters that have one.
+pub(super) fn one_layer(layers: &Value) -> Made {
+    match layers.as_u64() {
+        Some(1) => Made::nothing(),
+        _ => Made::note("the drafter has one layer here, as in the paper"),
+    }
+}
+
+/// The weight of the distance from the target's distribution, DSpark's second term.
+pub(super) fn by_total_variation(asked: &Asked) -> Made {
+    Made::keys([
+        ("objective.teacher_weight", asked.value.clone()),
+        ("objective.divergence", json!("tv")),
+    ])
+}
+
+/// A file with the sizes of a drafter, whose settings are read with `prefix` before their names; `keys` are what they become.
+pub(super) fn sizes_file(asked: &Asked, prefix: &str, keys: &str) -> Made {
+    let mut settings = asked.given.settings.keys();
+    let is_read = settings.any(|key| key.starts_with(prefix));
+    match asked.value.as_str() {
+        Some(file) if !file.is_empty() && !is_read => Made::note(format!(
+            "the file is not here; give the sizes in it as keys of `[drafter]`: {keys}"
+        )),
+        _ => Made::nothing(),
+    }
+}
+
+/// The address of a server that hands out hidden states.
+pub(super) fn server(asked: &Asked) -> Made {
+    let Some(url) = asked.value.as_str() else {
+        return Made::nothing();
+    };
+    let url = url.trim_end_matches('/').trim_end_matches("/v1");
+    Made::keys([
+        ("target.server", json!([url])),
+        ("features.mode", json!("streamed")),
+    ])
+    .with_note("the server needs a folder for the states that both reach; set `target.server_folder` to it")
 }

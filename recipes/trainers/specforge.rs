@@ -1,13 +1,15 @@
 //! SpecForge (<https://github.com/sgl-project/SpecForge>): the file of `specforge train --config`, its overrides, and the flags of
 //! the scripts `train_eagle3.py` and so on that it had before.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::rows::Becomes::{Key, Made as By, Nothing};
+use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
-use super::shared::{accumulate, conversations, dtype_of, name, rows_of, steps_of, warm_up};
-use crate::runtime::sizes::known_sizes;
+use super::shared::{
+    accumulate, by_total_variation, conversations, dtype_of, name, one_layer, positive, rows_of,
+    sizes_file, steps_of, warm_up,
+};
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
@@ -62,51 +64,22 @@ const TRACKED: &str =
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     // The target and the drafter.
-    row(ALL, "training.strategy", "\"eagle3\"", By("`recipe`", |_| Made::nothing())),
+    row(ALL, "training.strategy", "\"eagle3\"", Read("`recipe`")),
     row(ALL, "model.target_model_path", "", Key("target.model")),
     row(ALL, "model.draft_checkpoint_path", "", Key("start")),
-    row(ALL, "model.draft_model_config", "", By("its sizes, as below", sizes_file)),
+    row(ALL, "model.draft_model_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
     row(EAGLES, "draft.draft_vocab_size", "32000", By("`drafter.draft_vocab`, where the target has more tokens", draft_vocab)),
     row(ALL, "draft.intermediate_size", "", Key("drafter.d_ff")),
     row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
     row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
     row(EAGLE3, "draft.fc_norm", "false", Key("drafter.fc_norm")),
     row(EAGLE3, "draft.norm_output", "true", Key("drafter.norm_output")),
-    row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", one_layer)),
+    row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&number_of_layers(asked)))),
     row(PEAGLE, "draft.num_hidden_layers", "4", By("`drafter.layers`", layers)),
     row(BLOCKS, "draft.num_hidden_layers", "1", By("`drafter.layers`", layers)),
-    row(
-        ALL,
-        "model.draft_num_hidden_layers",
-        "",
-        By("`drafter.layers`, before `draft.num_hidden_layers`", |_| {
-            Made::nothing()
-        }),
-    ),
-    row(
-        BLOCKS,
-        "draft.block_size",
-        "16",
-        By("`drafter.block_size`", |asked| {
-            let own = asked.of("model.draft_block_size");
-            Made::key(
-                "drafter.block_size",
-                if own.is_null() {
-                    asked.value.clone()
-                } else {
-                    own
-                },
-            )
-        }),
-    ),
-    row(
-        BLOCKS,
-        "model.draft_block_size",
-        "",
-        By("`drafter.block_size`, before `draft.block_size`", |_| {
-            Made::nothing()
-        }),
-    ),
+    row(ALL, "model.draft_num_hidden_layers", "", Read("`drafter.layers`, before `draft.num_hidden_layers`")),
+    row(BLOCKS, "draft.block_size", "16", By("`drafter.block_size`", block_size)),
+    row(BLOCKS, "model.draft_block_size", "", Read("`drafter.block_size`, before `draft.block_size`")),
     row(BLOCKS, "draft.dflash_config.mask_token_id", "", Key("drafter.mask_token")),
     row(MASKED, "model.mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "draft.dflash_config.target_layer_ids", "", Key("drafter.captured_layers")),
@@ -128,30 +101,15 @@ const ROWS: &[Row] = &[
     row(ALL, "model.shard_target_output", "", Nothing(NO_ENGINE)),
     row(ALL, "model.use_liger_kernel", "", Nothing(WHOLE)),
     // Data.
-    row(ALL, "data.train_data_path", "", By("`data.train`, or `data.preset` where it is the name of one", |asked| conversations(&asked.value))),
+    row(ALL, "data.train_data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
     row(ALL, "data.prompts_path", "", Nothing("spectrain reads conversations, not tokens; give them with `--data`")),
     row(ALL, "data.hidden_states_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
     row(ALL, "data.eval_data_path", "", Key("data.eval")),
     row(ALL, "data.eval_hidden_states_path", "", Nothing("with imported features the held-out texts are some of them")),
-    row(
-        ALL,
-        "data.max_length",
-        "2048",
-        By("`data.max_length` and `train.batch_tokens`", |asked| {
-            rows_of(asked, asked.count("training.batch_size").unwrap_or(1))
-        }),
-    ),
+    row(ALL, "data.max_length", "2048", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("training.batch_size").unwrap_or(1)))),
     row(ALL, "data.chat_template", "", Nothing("the target's own template is read; `data.template` takes the file of another")),
     row(ALL, "data.is_preformatted", "false", Nothing("spectrain applies the chat template itself")),
-    row(
-        ALL,
-        "data.train_only_last_turn",
-        "false",
-        By("`data.mask = \"last_turn\"`", |asked| match asked.value {
-            Value::Bool(true) => Made::key("data.mask", "last_turn"),
-            _ => Made::nothing(),
-        }),
-    ),
+    row(ALL, "data.train_only_last_turn", "false", By("`data.mask = \"last_turn\"`", last_turn)),
     row(ALL, "data.max_prompts", "", Nothing("all conversations are read; cut the file instead")),
     row(ALL, "data.build_dataset_num_proc", "", Nothing(LOADING)),
     row(ALL, "data.dataloader_num_workers", "", Nothing(LOADING)),
@@ -159,19 +117,7 @@ const ROWS: &[Row] = &[
     row(ALL, "data.cache_key", "", Nothing(LOADING)),
     // Objectives.
     row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
-    row(
-        EAGLE3,
-        "training.lk_loss_type",
-        "",
-        By(
-            "`objective.divergence`: `lambda` is `lk_hybrid`, `alpha` is `nla`",
-            |asked| match asked.value.as_str() {
-                Some("lambda") => Made::key("objective.divergence", "lk_hybrid"),
-                Some("alpha") => Made::key("objective.divergence", "nla"),
-                _ => Made::nothing(),
-            },
-        ),
-    ),
+    row(EAGLE3, "training.lk_loss_type", "", By("`objective.divergence`: `lambda` is `lk_hybrid`, `alpha` is `nla`", lk_loss)),
     row(EAGLE3, "training.kl_scale", "1.0", Nothing("`lk_hybrid` has the paper's scale, 1")),
     row(EAGLE3, "training.kl_decay", "1.0", Nothing("`lk_hybrid` has the paper's decay, 3")),
     row(PEAGLE, "training.num_depths", "8", Key("objective.draft_tokens")),
@@ -179,34 +125,11 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "training.down_sample_ratio_min", "0.2", Key("objective.keep_least")),
     row(BLOCKS, "training.num_anchors", "512", Key("objective.anchors")),
     row(BLOCKS, "training.loss_type", "\"dflash\"", By("`objective.slot_weights`: `dflash` is `exponential` with a `loss_decay_gamma`, else `uniform`; `dpace` is `d_pace`", slot_weights)),
-    row(
-        BLOCKS,
-        "training.loss_decay_gamma",
-        "",
-        By("`objective.decay_slots`", |asked| {
-            match asked.value.as_f64() {
-                Some(gamma) if gamma > 0.0 => Made::key("objective.decay_slots", gamma),
-                _ => Made::nothing(),
-            }
-        }),
-    ),
+    row(BLOCKS, "training.loss_decay_gamma", "", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
     row(BLOCKS, "training.dpace_alpha", "0.5", Key("objective.certainty")),
     row(DFLASH, "training.dspark_ce_loss_alpha", "", Nothing("only for `dspark`")),
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
-    row(
-        DSPARK,
-        "training.dspark_l1_loss_alpha",
-        "0.9",
-        By(
-            "`objective.teacher_weight`, with `divergence = \"tv\"`",
-            |asked| {
-                Made::keys([
-                    ("objective.teacher_weight", asked.value.clone()),
-                    ("objective.divergence", json!("tv")),
-                ])
-            },
-        ),
-    ),
+    row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By("`objective.teacher_weight`, with `divergence = \"tv\"`", by_total_variation)),
     row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
     row(ALL, "training.objective_chunk_blocks", "", Nothing("losses never hold the logits of a whole batch")),
     row(ALL, "training.compact_teacher", "", Nothing("losses never hold the logits of a whole batch")),
@@ -218,32 +141,12 @@ const ROWS: &[Row] = &[
     row(ALL, "training.num_epochs", "1", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_epochs`", steps_of)),
     row(ALL, "training.total_steps", "", Nothing("the schedule ends with the training")),
-    row(
-        ALL,
-        "training.warmup_ratio",
-        "0.015",
-        By(
-            "`train.warmup_steps`, where the number of steps is known",
-            |asked| {
-                warm_up(
-                    asked.value.as_f64().unwrap_or_default(),
-                    asked.count("training.max_steps"),
-                )
-            },
-        ),
-    ),
-    row(
-        ALL,
-        "training.batch_size",
-        "1",
-        By("rows in a batch: see `data.max_length`", |_| {
-            Made::nothing()
-        }),
-    ),
+    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), asked.count("training.max_steps")))),
+    row(ALL, "training.batch_size", "1", Read("rows in a batch: see `data.max_length`")),
     row(ALL, "training.accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
-    row(ALL, PROCESSES, "", By("see `training.accumulation_steps`", |_| Made::nothing())),
-    row(ALL, "deployment.trainer.nproc_per_node", "1", By("see `training.accumulation_steps`", |_| Made::nothing())),
-    row(ALL, "deployment.trainer.nnodes", "1", By("see `training.accumulation_steps`", |_| Made::nothing())),
+    row(ALL, PROCESSES, "", Read("see `training.accumulation_steps`")),
+    row(ALL, "deployment.trainer.nproc_per_node", "1", Read("see `training.accumulation_steps`")),
+    row(ALL, "deployment.trainer.nnodes", "1", Read("see `training.accumulation_steps`")),
     row(ALL, "training.optimizer_cpu_offload", "false", Nothing("the optimiser's state is on the device")),
     row(ALL, "training.fsdp_sharding", "", Nothing(WHOLE)),
     row(ALL, "training.attention_backend", "", Nothing(WHOLE)),
@@ -252,31 +155,10 @@ const ROWS: &[Row] = &[
     row(ALL, "training.sp_ring_size", "", Nothing(WHOLE)),
     row(ALL, "training.dist_timeout", "", Nothing("a process that dies ends the others at once")),
     // What is kept and shown.
-    row(
-        ALL,
-        "training.save_interval",
-        "0",
-        By("`train.save_every`, where it is not 0", |asked| {
-            every(asked, "train.save_every")
-        }),
-    ),
-    row(
-        ALL,
-        "training.eval_interval",
-        "0",
-        By("`train.validate_every`, where it is not 0", |asked| {
-            every(asked, "train.validate_every")
-        }),
-    ),
+    row(ALL, "training.save_interval", "0", By("`train.save_every`, where it is not 0", |asked| positive(asked, "train.save_every"))),
+    row(ALL, "training.eval_interval", "0", By("`train.validate_every`, where it is not 0", |asked| positive(asked, "train.validate_every"))),
     row(ALL, "training.log_interval", "50", Key("train.log_every")),
-    row(
-        ALL,
-        "training.max_checkpoints",
-        "0",
-        By("`train.keep`, where it is not 0", |asked| {
-            every(asked, "train.keep")
-        }),
-    ),
+    row(ALL, "training.max_checkpoints", "0", By("`train.keep`, where it is not 0", |asked| positive(asked, "train.keep"))),
     row(ALL, "training.resume_from", "", Nothing("`spectrain recipe` goes on with a run of that name by itself")),
     row(ALL, "training.role", "", Nothing("one program does all")),
     row(ALL, "training.seed", "42", Key("seed")),
@@ -287,22 +169,10 @@ const ROWS: &[Row] = &[
     row(ALL, "profiling.enabled", "", Nothing("`spectrain bench` and the log say where time goes")),
 ];
 
-fn sizes_file(asked: &Asked) -> Made {
-    let mut here = asked.given.settings.keys();
-    let is_here = here.any(|key| key.starts_with("draft."));
-    match asked.value.as_str() {
-        Some(file) if !file.is_empty() && !is_here => Made::note(
-            "the file is not here; give the sizes in it as keys of `[drafter]`: `draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`",
-        ),
-        _ => Made::nothing(),
-    }
-}
-
 /// A part of the target's tokens; all of them where it has no more.
 fn draft_vocab(asked: &Asked) -> Made {
-    let target = asked.of("model.target_model_path");
-    let sizes = target.as_str().and_then(|target| known_sizes(target, None));
-    let has_no_more = |few: u64| sizes.is_some_and(|(spec, _)| spec.vocab as u64 <= few);
+    let target = asked.sizes_of("model.target_model_path");
+    let has_no_more = |few: u64| target.is_some_and(|spec| spec.vocab as u64 <= few);
     match asked.value.as_u64() {
         Some(few) if has_no_more(few) => Made::nothing(),
         _ => Made::key("drafter.draft_vocab", asked.value.clone()),
@@ -321,13 +191,6 @@ fn number_of_layers(asked: &Asked) -> Value {
 
 fn layers(asked: &Asked) -> Made {
     Made::key("drafter.layers", number_of_layers(asked))
-}
-
-fn one_layer(asked: &Asked) -> Made {
-    match number_of_layers(asked).as_u64() {
-        Some(1) => Made::nothing(),
-        _ => Made::note("the drafter has one layer here, as in the paper"),
-    }
 }
 
 fn slot_weights(asked: &Asked) -> Made {
@@ -353,9 +216,29 @@ fn batches(asked: &Asked) -> Made {
     accumulate(asked.value.as_u64().unwrap_or(1), processes)
 }
 
-fn every(asked: &Asked, key: &'static str) -> Made {
-    match asked.value.as_u64() {
-        None | Some(0) => Made::nothing(),
-        Some(steps) => Made::key(key, steps),
+fn block_size(asked: &Asked) -> Made {
+    let own = asked.of("model.draft_block_size");
+    Made::key(
+        "drafter.block_size",
+        if own.is_null() {
+            asked.value.clone()
+        } else {
+            own
+        },
+    )
+}
+
+fn last_turn(asked: &Asked) -> Made {
+    match asked.value {
+        Value::Bool(true) => Made::key("data.mask", "last_turn"),
+        _ => Made::nothing(),
+    }
+}
+
+fn lk_loss(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some("lambda") => Made::key("objective.divergence", "lk_hybrid"),
+        Some("alpha") => Made::key("objective.divergence", "nla"),
+        _ => Made::nothing(),
     }
 }

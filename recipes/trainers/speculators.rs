@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::rows::Becomes::{Key, Made as By, Nothing};
+use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    accumulate, divergence, dtype_of, held_out, layers_before, matrix_rate, rows_of, steps_of,
+    self, accumulate, conversations, divergence, dtype_of, held_out, layers_before, matrix_rate,
+    name, one_layer, rows_of, server, sizes_file, steps_of,
 };
-use crate::runtime::sizes::known_sizes;
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
@@ -68,18 +68,18 @@ const CODE: &str = "spectrain runs no code of a model's folder";
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     // The target and the drafter.
-    row(ALL, "speculator_type", "\"eagle3\"", By("`recipe`", |_| Made::nothing())),
+    row(ALL, "speculator_type", "\"eagle3\"", Read("`recipe`")),
     row(ALL, "verifier_name_or_path", "", Key("target.model")),
     row(ALL, "trust_remote_code", "false", Nothing(CODE)),
     row(ALL, "from_pretrained", "", Key("start")),
-    row(ALL, "draft_config", "", By("its sizes, as below", sizes_file)),
+    row(ALL, "draft_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft_config.", "`d_ff`, `heads`, `kv_heads`"))),
     row(FEATURES, "draft_config.intermediate_size", "", Key("drafter.d_ff")),
     row(FEATURES, "draft_config.num_attention_heads", "", Key("drafter.heads")),
     row(FEATURES, "draft_config.num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(EAGLE3, "num_layers", "1", By("only 1 is possible", one_layer)),
+    row(EAGLE3, "num_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(PEAGLE, "num_layers", "1", Key("drafter.layers")),
     row(BLOCKS, "num_layers", "5", Key("drafter.layers")),
-    row(MTP, "num_layers", "1", By("only 1 is possible", one_layer)),
+    row(MTP, "num_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(ALL, "draft_arch", "", Nothing("layers are as the engines have them: Llama's in EAGLE-3, Qwen3's in DFlash")),
     row(ALL, "draft_hidden_act", "\"silu\"", Nothing("layers have SiLU, as engines expect")),
     row(ALL, "draft_mrope_full_head_hack", "true", Nothing("spectrain reads targets with such positions from a server alone")),
@@ -95,24 +95,14 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "norm_before_fc", "false", Key("drafter.norm_before_fc")),
     row(EAGLES, "fc_norm", "false", Key("drafter.fc_norm")),
     row(EAGLE3, "norm_output", "true", Key("drafter.norm_output")),
-    row(
-        PEAGLE,
-        "embed_requires_grad",
-        "false",
-        By("`drafter.shared_embeddings`, the opposite", |asked| {
-            Made::key(
-                "drafter.shared_embeddings",
-                !asked.value.as_bool().unwrap_or_default(),
-            )
-        }),
-    ),
+    row(PEAGLE, "embed_requires_grad", "false", By("`drafter.shared_embeddings`, the opposite", |asked| Made::key("drafter.shared_embeddings", !asked.value.as_bool().unwrap_or_default()))),
     row(ALL, "embed_requires_grad", "false", Nothing("the target's embeddings stay frozen")),
     row(EAGLE3, "sliding_window", "2048", By("`drafter.window`; 0 where `full_attention_indices` names the layer", window)),
     row(BLOCKS, "sliding_window", "2048", By("`drafter.window`, and `drafter.causal` unless `sliding_window_non_causal`; 0 where `full_attention_indices` names all layers", window)),
     row(ALL, "sliding_window", "2048", Nothing("the layers see the whole text")),
-    row(&["eagle3", "dflash", "dspark", "dflash2"], "full_attention_indices", "[]", By("see `sliding_window`", |_| Made::nothing())),
-    row(&["dflash2"], "sliding_window_non_causal", "true", By("see `sliding_window`", |_| Made::nothing())),
-    row(&["dflash", "dspark"], "sliding_window_non_causal", "false", By("see `sliding_window`", |_| Made::nothing())),
+    row(&["eagle3", "dflash", "dspark", "dflash2"], "full_attention_indices", "[]", Read("see `sliding_window`")),
+    row(&["dflash2"], "sliding_window_non_causal", "true", Read("see `sliding_window`")),
+    row(&["dflash", "dspark"], "sliding_window_non_causal", "false", Read("see `sliding_window`")),
     row(ALL, "draft_attn_impl", "\"simple_flex_attention\"", Nothing("there is one attention")),
     // Blocks.
     row(&["dflash"], "block_size", "16", Key("drafter.block_size")),
@@ -162,14 +152,7 @@ const ROWS: &[Row] = &[
     row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
     row(ALL, "prepare_data.max_samples", "", Nothing("all conversations are read; cut the file instead (`spectrain data` has commands)")),
     row(ALL, "data_path", "", Nothing("this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)")),
-    row(
-        ALL,
-        "total_seq_len",
-        "8192",
-        By("`data.max_length` and `train.batch_tokens`", |asked| {
-            rows_of(asked, 1)
-        }),
-    ),
+    row(ALL, "total_seq_len", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, 1))),
     row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
     row(ALL, "hidden_states_backend", "", Nothing(NO_SERVER)),
@@ -178,92 +161,20 @@ const ROWS: &[Row] = &[
     row(ALL, "vllm_endpoint", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
     row(ALL, "on_missing", "", Nothing(NO_SERVER)),
     row(ALL, "on_generate", "", Nothing(NO_SERVER)),
-    row(
-        ALL,
-        "request_timeout",
-        "",
-        By(
-            "`features.timeout`, with `vllm_endpoint`",
-            |asked| match asked.of("vllm_endpoint") {
-                Value::Null => Made::nothing(),
-                _ => Made::key(
-                    "features.timeout",
-                    asked.value.as_f64().unwrap_or(600.0).ceil() as u64,
-                ),
-            },
-        ),
-    ),
+    row(ALL, "request_timeout", "", By("`features.timeout`, with `vllm_endpoint`", timeout)),
     row(ALL, "max_retries", "", Nothing("a server that fails gets no requests for a while, and others take over")),
     row(ALL, "generation_validation_retries", "", Nothing("states that are not finite end the run")),
     row(ALL, "max_consecutive_generation_failures", "", Nothing("where no server answers any more, the run ends")),
     // Optimiser and schedule.
     row(ALL, "optimizer", "\"muon\"", Key("train.optimizer")),
     row(ALL, "lr", "0.001", Key("train.learning_rate")),
-    row(
-        ALL,
-        "muon_lr",
-        "",
-        By(
-            "`train.matrix_learning_rate`, times 0.2 √width unless `muon_adjust_lr_fn` is `original`",
-            |asked| {
-                if asked.of("optimizer") != "muon" {
-                    return Made::nothing();
-                }
-                let rate = asked
-                    .value
-                    .as_f64()
-                    .or(asked.of("lr").as_f64())
-                    .unwrap_or_default();
-                matrix_rate(
-                    rate,
-                    asked.of("muon_adjust_lr_fn") == "original",
-                    &asked.of("verifier_name_or_path"),
-                )
-            },
-        ),
-    ),
-    row(ALL, "muon_adjust_lr_fn", "\"match_rms_adamw\"", By("see `muon_lr`", |_| Made::nothing())),
-    row(
-        ALL,
-        "muon_momentum",
-        "0.95",
-        By("`train.muon_momentum`", |asked| {
-            of_muon(asked, "train.muon_momentum")
-        }),
-    ),
-    row(
-        ALL,
-        "muon_weight_decay",
-        "0.1",
-        By("`train.weight_decay`, with Muon", |asked| {
-            of_muon(asked, "train.weight_decay")
-        }),
-    ),
+    row(ALL, "muon_lr", "", By("`train.matrix_learning_rate`, times 0.2 √width unless `muon_adjust_lr_fn` is `original`", muon_rate)),
+    row(ALL, "muon_adjust_lr_fn", "\"match_rms_adamw\"", Read("see `muon_lr`")),
+    row(ALL, "muon_momentum", "0.95", By("`train.muon_momentum`", |asked| of_muon(asked, "train.muon_momentum"))),
+    row(ALL, "muon_weight_decay", "0.1", By("`train.weight_decay`, with Muon", |asked| of_muon(asked, "train.weight_decay"))),
     row(ALL, "muon_ns_steps", "5", Nothing("there are always five")),
-    row(
-        ALL,
-        "weight_decay",
-        "0.01",
-        By("`train.weight_decay`, with AdamW", |asked| {
-            if asked.of("optimizer") == "muon" {
-                return Made::nothing();
-            }
-            Made::key("train.weight_decay", asked.value.clone())
-        }),
-    ),
-    row(
-        ALL,
-        "scheduler_type",
-        "\"linear\"",
-        By("`train.schedule`; `none` is `constant`", |asked| {
-            let value = if asked.value == "none" {
-                json!("constant")
-            } else {
-                asked.value.clone()
-            };
-            Made::key("train.schedule", value)
-        }),
-    ),
+    row(ALL, "weight_decay", "0.01", By("`train.weight_decay`, with AdamW", adamw_decay)),
+    row(ALL, "scheduler_type", "\"linear\"", By("`train.schedule`; `none` is `constant`", schedule)),
     row(ALL, "scheduler_num_cosine_cycles", "0.5", Nothing("the cosine falls once, as with 0.5")),
     row(ALL, "scheduler_total_steps", "", Nothing("the schedule ends with the training")),
     row(ALL, "epochs", "20", Key("train.epochs")),
@@ -279,7 +190,7 @@ const ROWS: &[Row] = &[
     row(ALL, "save_path", "", Nothing(NO_PATHS)),
     row(ALL, "log_dir", "", Nothing(NO_PATHS)),
     row(ALL, "logger", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
-    row(ALL, "run_name", "", By("`name`", super::shared::name)),
+    row(ALL, "run_name", "", By("`name`", name)),
     row(ALL, "fsdp_shard", "", Nothing("every device holds the drafter")),
     row(EAGLE3, "gradient_checkpointing", "false", Nothing("`objective.recompute` computes the unrolled steps again, and is on unless it is set to false")),
     row(ALL, "gradient_checkpointing", "", Key("train.gradient_checkpointing")),
@@ -299,33 +210,13 @@ fn slot_weights(asked: &Asked) -> Made {
     Made::key("objective.slot_weights", weights)
 }
 
-fn sizes_file(asked: &Asked) -> Made {
-    let here = asked.given.settings.keys();
-    let is_here = here.into_iter().any(|key| key.starts_with("draft_config."));
-    match asked.value.as_str() {
-        None | Some("") => Made::nothing(),
-        Some(_) if is_here => Made::nothing(),
-        Some(_) => Made::note(
-            "the file is not here; give the sizes in it as `drafter.d_ff`, `drafter.heads` and `drafter.kv_heads`",
-        ),
-    }
-}
-
-fn one_layer(asked: &Asked) -> Made {
-    match asked.value.as_u64() {
-        Some(1) => Made::nothing(),
-        _ => Made::note("the drafter has one layer here, as in the paper"),
-    }
-}
-
 /// The layers that a block drafter reads: the library's default has three, ours five.
 fn block_layers(asked: &Asked) -> Made {
     if !asked.value.is_null() {
         return layers_before(asked);
     }
-    let target = asked.of("verifier_name_or_path");
-    let sizes = target.as_str().and_then(|target| known_sizes(target, None));
-    match sizes.map(|(spec, _)| spec.layers) {
+    let target = asked.sizes_of("verifier_name_or_path");
+    match target.map(|spec| spec.layers) {
         Some(layers) if layers > 6 => Made::key(
             "drafter.captured_layers",
             json!([1, layers / 2 - 1, layers - 4]),
@@ -382,22 +273,6 @@ fn block_loss(asked: &Asked) -> Made {
     }
 }
 
-fn conversations(asked: &Asked) -> Made {
-    super::shared::conversations(&asked.value)
-}
-
-fn server(asked: &Asked) -> Made {
-    let Some(url) = asked.value.as_str() else {
-        return Made::nothing();
-    };
-    let url = url.trim_end_matches('/').trim_end_matches("/v1");
-    Made::keys([
-        ("target.server", json!([url])),
-        ("features.mode", json!("streamed")),
-    ])
-    .with_note("the server needs a folder for the states that both reach; set `target.server_folder` to it")
-}
-
 fn of_muon(asked: &Asked, key: &'static str) -> Made {
     if asked.of("optimizer") == "muon" {
         Made::key(key, asked.value.clone())
@@ -411,5 +286,47 @@ fn warm_up(asked: &Asked) -> Made {
         return Made::nothing();
     }
     let share = asked.value.as_f64().unwrap_or(0.01);
-    super::shared::warm_up(share, asked.count("max_steps"))
+    shared::warm_up(share, asked.count("max_steps"))
+}
+
+fn timeout(asked: &Asked) -> Made {
+    match asked.of("vllm_endpoint") {
+        Value::Null => Made::nothing(),
+        _ => Made::key(
+            "features.timeout",
+            asked.value.as_f64().unwrap_or(600.0).ceil() as u64,
+        ),
+    }
+}
+
+fn muon_rate(asked: &Asked) -> Made {
+    if asked.of("optimizer") != "muon" {
+        return Made::nothing();
+    }
+    let rate = asked
+        .value
+        .as_f64()
+        .or(asked.of("lr").as_f64())
+        .unwrap_or_default();
+    matrix_rate(
+        rate,
+        asked.of("muon_adjust_lr_fn") == "original",
+        asked.sizes_of("verifier_name_or_path"),
+    )
+}
+
+fn adamw_decay(asked: &Asked) -> Made {
+    if asked.of("optimizer") == "muon" {
+        return Made::nothing();
+    }
+    Made::key("train.weight_decay", asked.value.clone())
+}
+
+fn schedule(asked: &Asked) -> Made {
+    let value = if asked.value == "none" {
+        json!("constant")
+    } else {
+        asked.value.clone()
+    };
+    Made::key("train.schedule", value)
 }

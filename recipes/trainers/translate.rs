@@ -11,6 +11,7 @@ use spectrain_checkpoints::near::did_you_mean;
 use super::read::read;
 use super::rows::{Asked, Becomes, Made, Trainer};
 use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
+use crate::recipe::inline::inline;
 
 /// A recipe, as far as another trainer's settings say it.
 pub struct Translated {
@@ -119,6 +120,7 @@ impl Carrying {
             let made = match &row.becomes {
                 Becomes::Key(_) if is_empty => continue,
                 Becomes::Key(key) => Made::key(key, value),
+                Becomes::Read(_) => Made::nothing(),
                 Becomes::Nothing(_) if !is_given => continue,
                 Becomes::Nothing(why) => Made::note(*why),
                 Becomes::Made(_, make) => make(&Asked {
@@ -173,7 +175,7 @@ impl Carrying {
             Some(value.as_str().map_or(value.to_string(), str::to_owned))
         };
         let [target, train, preset, name] = [TARGET, TRAIN, PRESET, NAME].map(&mut own);
-        let set = |(key, value): (String, Value)| format!("{key}={}", toml_of(&value));
+        let set = |(key, value): (String, Value)| format!("{key}={}", inline(&value));
         Translated {
             trainer: format!("{} {}", trainer.name, trainer.version),
             recipe,
@@ -191,21 +193,4 @@ impl Carrying {
 /// A value as a user wrote it.
 fn shown(value: &Value) -> String {
     value.as_str().map_or(value.to_string(), str::to_owned)
-}
-
-/// A value as TOML in one line.
-fn toml_of(value: &Value) -> String {
-    match value {
-        Value::Object(table) => {
-            let entry = |(key, value): (&String, &Value)| format!("{key} = {}", toml_of(value));
-            let entries: Vec<String> = table.iter().map(entry).collect();
-            format!("{{ {} }}", entries.join(", "))
-        }
-        Value::Array(values) => {
-            let values: Vec<String> = values.iter().map(toml_of).collect();
-            format!("[{}]", values.join(", "))
-        }
-        Value::String(text) => toml::Value::String(text.clone()).to_string(),
-        other => other.to_string(),
-    }
 }

@@ -10,6 +10,7 @@ use spectrain_checkpoints::columns::wrapped;
 use super::keys::Keys;
 use super::{needs, recommended};
 use crate::families::registry::Recipe;
+use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::trainers::Translated;
@@ -263,28 +264,6 @@ fn line(keys: &Keys, values: &Value, (table, key): (&str, &str), given: bool) ->
     format!("\n{meaning}{sign}{key} = {}\n", inline(&values[key]))
 }
 
-/// A value as TOML in one line.
-fn inline(value: &Value) -> String {
-    let each = |values: Vec<String>| values.join(", ");
-    match value {
-        Value::Object(table) => {
-            let entries = table.iter().filter(|(_, value)| !value.is_null());
-            let entries = entries.map(|(key, value)| format!("{key} = {}", inline(value)));
-            format!("{{ {} }}", each(entries.collect()))
-        }
-        Value::Array(values) => format!("[{}]", each(values.iter().map(inline).collect())),
-        Value::String(text) => quoted(text),
-        Value::Null => String::new(),
-        // Numbers and booleans are the same in both.
-        other => other.to_string(),
-    }
-}
-
-/// Text as a string of TOML.
-fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
-}
-
 /// Text in lines of comments; nothing of none.
 fn comment(text: &str) -> String {
     commented(&wrapped(text, ""))
@@ -310,12 +289,5 @@ mod tests {
                 assert!(known.iter().any(|name| name == key), "{table}.{key}");
             }
         }
-    }
-
-    #[test]
-    fn values_are_written_in_one_line() {
-        let value = serde_json::json!({"a": [1, 2.5], "b": "x\"y", "c": null, "d": {"e": true}});
-        let expected = r#"{ a = [1, 2.5], b = 'x"y', d = { e = true } }"#;
-        assert_eq!(inline(&value), expected);
     }
 }
