@@ -1,17 +1,17 @@
 //! The layer of multi-token prediction of Qwen3.5 (<https://huggingface.co/Qwen>), in the checkpoint of its target or in a
 //! folder of its own, as vLLM loads it.
 //!
-//! In files the rows of each head's gate stand behind those of its query, in one matrix; here they are two. Layers with experts
-//! are not read.
+//! In files the rows of each head's gate stand behind those of its query, in one matrix; here they are two. Experts stand there
+//! one by one (Qwen3-Next) or all in one tensor (Qwen3.5-MoE); here, and in what is written, one by one.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::DEFAULT_THETA;
+use crate::config::{Config, DEFAULT_THETA};
 use crate::dialect::description::{Dialect, Neutral, Quirks, top};
 use crate::dialect::key::Key;
-use crate::dialect::llama::{DTYPE, NORMS, SIZES, VOCAB};
+use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
@@ -26,22 +26,32 @@ pub const QWEN_MTP: Dialect = Dialect {
     section: Some("text_config"),
     keys: &[
         top(&[
-            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
-            Key::told("model_type", |_, _| Some(json!("qwen3_5_text"))),
+            Key::told("architectures", |settings, _| {
+                Some(json!([Class::of(settings).architecture()]))
+            }),
+            Key::told("model_type", |settings, _| {
+                Some(json!(Class::of(settings).model_type()))
+            }),
             Key::size("num_hidden_layers", "target_layers"),
             Key::told(LAYERS, |_, _| Some(json!(1))),
+            // What vLLM calls the same of Qwen3-Next.
+            Key::told(LAYERS_OF_NEXT, |settings, _| {
+                (Class::of(settings) == Class::Next).then(|| json!(1))
+            }),
         ]),
-        top(SIZES),
+        top(&[WIDTH, FEED_FORWARD, HEADS, KV_HEADS, D_HEAD]),
         top(&[VOCAB]),
         top(NORMS),
         top(&[TIED, GATED, DTYPE, SHARE, ROPE]),
+        top(EXPERTS),
     ],
     neutral: &[&[
         ("hidden_act", Neutral::Word("silu")),
         ("attention_bias", Neutral::Flag(false)),
         ("attn_output_gate", Neutral::Flag(true)),
         (LAYERS, Neutral::Size(1)),
-        ("num_experts", Neutral::Absent(EXPERTS)),
+        ("norm_topk_prob", Neutral::Flag(true)),
+        ("decoder_sparse_step", Neutral::Size(1)),
     ]],
     renamed: &[
         ["pre_fc_norm_embedding.", "mtp.pre_fc_norm_embedding."],
@@ -60,7 +70,8 @@ pub const QWEN_MTP: Dialect = Dialect {
     ],
     launch: launch_lines,
     quirks: Quirks {
-        reduce: part_queries_and_gates,
+        check_folder: check_first_layer_has_experts,
+        reduce: part_joint_matrices,
         complete: join_queries_and_gates,
         ..Quirks::NONE
     },
@@ -68,17 +79,116 @@ pub const QWEN_MTP: Dialect = Dialect {
 };
 
 /// The class of a text-only target, from which vLLM makes that of its layer.
-const ARCHITECTURE: &str = "Qwen3_5ForCausalLM";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Dense,
+    Moe,
+    Next,
+}
+
+impl Class {
+    /// That of the target for which a folder is written or, where it has no such layer, one that computes the same.
+    fn of(settings: &Settings) -> Self {
+        let classes = settings
+            .get("verifier")
+            .map(|verifier| &verifier["architectures"]);
+        let class = classes.and_then(|classes| classes[0].as_str());
+        match has_experts(settings) {
+            false => Self::Dense,
+            true if class.is_some_and(|class| class.starts_with(CLASSES[1])) => Self::Next,
+            true => Self::Moe,
+        }
+    }
+
+    fn architecture(self) -> &'static str {
+        match self {
+            Self::Dense => "Qwen3_5ForCausalLM",
+            Self::Moe => "Qwen3_5MoeForCausalLM",
+            Self::Next => "Qwen3NextForCausalLM",
+        }
+    }
+
+    fn model_type(self) -> &'static str {
+        match self {
+            Self::Dense => "qwen3_5_text",
+            Self::Moe => "qwen3_5_moe_text",
+            Self::Next => "qwen3_next",
+        }
+    }
+}
+
 /// Classes of targets with such a layer start with one of these.
 const CLASSES: [&str; 2] = ["Qwen3_5", "Qwen3Next"];
 /// How many such layers there are.
 const LAYERS: &str = "mtp_num_hidden_layers";
+const LAYERS_OF_NEXT: &str = "num_nextn_predict_layers";
 /// What the names of its tensors start with.
 const NAMES: &str = "mtp.";
-/// Why there may be no experts.
-const EXPERTS: &str = "experts are not trained";
+/// Layers that have no experts whatever is said of the others.
+const DENSE: &str = "mlp_only_layers";
 /// The share of a head that positions turn, where nothing is said.
 const USUAL_SHARE: f64 = 0.25;
+
+/// Width of the feed-forward part, where there is one.
+const FEED_FORWARD: Key = D_FF
+    .with_read(|config, key, _| match config.get(COUNT) {
+        Some(_) if config.get(key).is_none() => Ok(Value::Null),
+        _ => Ok(json!(config.size(key, None)?)),
+    })
+    .written(|settings, here| {
+        let is_dense = !has_experts(settings);
+        is_dense.then(|| json!(settings.size(here)))
+    });
+
+/// The table of a layer's experts; there is none where it has no experts.
+const EXPERTS: &[Key] = &[
+    Key::code(
+        COUNT,
+        "experts",
+        |config, _, _| {
+            if !config.get(COUNT).is_some_and(|count| *count != 0) {
+                return Ok(Value::Null);
+            }
+            let mut experts = json!({});
+            for (there, here) in SIZES_OF_EXPERTS {
+                experts[here] = json!(config.size(there, None)?);
+            }
+            Ok(experts)
+        },
+        |settings, _| of_experts(settings, "count"),
+    ),
+    Key::told("num_experts_per_tok", |settings, _| {
+        of_experts(settings, "per_token")
+    }),
+    Key::told("moe_intermediate_size", |settings, _| {
+        of_experts(settings, "d_ff")
+    }),
+    Key::told("shared_expert_intermediate_size", |settings, _| {
+        of_experts(settings, "shared_d_ff")
+    }),
+    Key::told("norm_topk_prob", |settings, _| {
+        has_experts(settings).then(|| json!(true))
+    }),
+];
+
+/// The number of experts.
+const COUNT: &str = "num_experts";
+/// Sizes of experts in files, and in settings.
+const SIZES_OF_EXPERTS: [(&str, &str); 4] = [
+    (COUNT, "count"),
+    ("num_experts_per_tok", "per_token"),
+    ("moe_intermediate_size", "d_ff"),
+    ("shared_expert_intermediate_size", "shared_d_ff"),
+];
+
+fn has_experts(settings: &Settings) -> bool {
+    settings.get("experts").is_some()
+}
+
+/// A size of the layer's experts, if it has any.
+fn of_experts(settings: &Settings, size: &str) -> Option<Value> {
+    settings.get("experts")?.get(size).cloned()
+}
 
 /// Whether the target's head is its embedding: it has both anyway.
 const TIED: Key = Key::told("tie_word_embeddings", |_, _| Some(json!(false)));
@@ -106,6 +216,70 @@ fn recognises(folder: &ModelFolder) -> bool {
         && folder
             .tensors()
             .any(|info| unwrapped(&info.name).starts_with(NAMES))
+}
+
+/// Fails where the configuration has experts and this layer, which counts as the first one, has none.
+fn check_first_layer_has_experts(config: &Config) -> Result<()> {
+    let dense = config.get(DENSE).and_then(Value::as_array);
+    if dense.is_some_and(|layers| layers.iter().any(|layer| layer == 0)) {
+        return Err(config.wrong(DENSE, "no layer 0: the MTP layer counts as that one"));
+    }
+    Ok(())
+}
+
+/// Matrices that files hold together, one by one.
+fn part_joint_matrices(
+    path: &Path,
+    settings: &Settings,
+    tensors: &mut Vec<NamedTensor>,
+) -> Result<()> {
+    part_queries_and_gates(path, settings, tensors)?;
+    part_experts(path, settings, tensors)
+}
+
+/// The names here of the tensors that hold a matrix of every expert, and of the matrices that stand below each other in each.
+const JOINT: [(&str, &[&str]); 2] = [
+    ("layer.mlp.experts.gate_up_proj", &["gate_proj", "up_proj"]),
+    ("layer.mlp.experts.down_proj", &["down_proj"]),
+];
+
+/// The joint tensors of all experts in the matrices of each.
+fn part_experts(path: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
+    let size = |key| {
+        of_experts(settings, key)
+            .and_then(|size| size.as_u64())
+            .unwrap_or(0) as usize
+    };
+    let (d_model, d_ff, count) = (settings.size("d_model"), size("d_ff"), size("count"));
+    for (name, parts) in JOINT {
+        let Some(at) = tensors.iter().position(|tensor| tensor.name == name) else {
+            continue;
+        };
+        let joint = tensors.swap_remove(at);
+        let of_one = match parts.len() {
+            1 => [d_model, d_ff],
+            _ => [d_ff, d_model],
+        };
+        let shape = [count, parts.len() * of_one[0], of_one[1]];
+        if joint.shape != shape {
+            return Err(Error::Shape {
+                name: joint.name,
+                path: path.to_path_buf(),
+                mismatch: Mismatch::new(format!("{shape:?}"), format!("{:?}", joint.shape)),
+            });
+        }
+        let length = joint.bytes.len() / (count * parts.len());
+        for (index, bytes) in joint.bytes.chunks(length).enumerate() {
+            let (expert, part) = (index / parts.len(), parts[index % parts.len()]);
+            tensors.push(NamedTensor {
+                name: format!("layer.mlp.experts.{expert}.{part}.weight"),
+                shape: of_one.to_vec(),
+                dtype: joint.dtype,
+                bytes: bytes.to_vec(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The name here of the matrix of queries, and of that of gates.
@@ -167,12 +341,20 @@ fn join_queries_and_gates(settings: &Settings, tensors: &mut Vec<NamedTensor>) {
 /// vLLM's, for a target of a class that has such a layer.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
-    if class.is_none_or(|class| class.starts_with("Qwen3_5")) {
+    let with_experts = has_experts(settings);
+    let fits = |class: &str| match CLASSES.iter().position(|known| class.starts_with(known)) {
+        Some(0) => class.starts_with("Qwen3_5Moe") == with_experts,
+        Some(_) => with_experts,
+        None => false,
+    };
+    if class.is_none_or(fits) {
         return vec![launch::vllm(dir, "mtp", target, draft_tokens)];
     }
-    vec![Launch::remark(
-        "vLLM loads this layer only with Qwen3.5 targets",
-    )]
+    vec![Launch::remark(if with_experts {
+        "vLLM loads this layer only with Qwen3.5-MoE and Qwen3-Next targets"
+    } else {
+        "vLLM loads this layer only with Qwen3.5 targets without experts"
+    })]
 }
 
 #[cfg(test)]

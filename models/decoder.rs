@@ -4,9 +4,10 @@ use crate::attention::{Attention, AttentionConfig, SequenceRows};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::experts::SparseMlp;
-use crate::kernels;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
+use crate::mixture::{MixtureConfig, MixtureMlp};
+use crate::mlp::Mlp;
 use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
 use crate::routing::ExpertsConfig;
@@ -17,14 +18,26 @@ use crate::weights::Scope;
 pub struct DecoderLayerConfig {
     /// Its attention.
     pub attention: AttentionConfig,
-    /// Feed-forward width.
-    pub d_ff: usize,
-    /// Whether the feed-forward projections add a bias.
-    pub mlp_bias: Bias,
-    /// What stands in place of the feed-forward projections, if anything does.
-    pub experts: Option<ExpertsConfig>,
+    /// Its feed-forward part.
+    pub feed_forward: FeedForward,
     /// Its norms.
     pub norm: NormConfig,
+}
+
+/// The feed-forward part of a [`DecoderLayer`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FeedForward {
+    /// One, of this width.
+    Dense {
+        /// Width inside it.
+        d_ff: usize,
+        /// Whether its projections add a bias.
+        bias: Bias,
+    },
+    /// Experts that are not trained.
+    Experts(ExpertsConfig),
+    /// Experts that are.
+    Mixture(MixtureConfig),
 }
 
 /// A pre-norm decoder layer of the Llama family.
@@ -33,39 +46,10 @@ pub struct DecoderLayer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
-    /// Absent where there are experts.
+    /// One of these three is there; in files each is `mlp`.
     mlp: Option<Mlp>,
-    /// In files it is `mlp` too.
     sparse_mlp: Option<SparseMlp>,
-}
-
-/// `down(silu(gate(x)) * up(x))` (Shazeer, <https://arxiv.org/abs/2002.05202>).
-#[derive(Module, Debug)]
-pub struct Mlp {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
-}
-
-impl Mlp {
-    /// The block `scope` names.
-    ///
-    /// # Errors
-    /// The source lacks a parameter, or holds it in another shape.
-    pub fn new(scope: &mut Scope, d_model: usize, d_ff: usize, bias: Bias) -> Result<Self> {
-        Ok(Self {
-            gate_proj: Linear::new(&mut scope.child("gate_proj"), d_model, d_ff, bias)?,
-            up_proj: Linear::new(&mut scope.child("up_proj"), d_model, d_ff, bias)?,
-            down_proj: Linear::new(&mut scope.child("down_proj"), d_ff, d_model, bias)?,
-        })
-    }
-
-    /// `[batch, seq, d_model]` to the same.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = self.gate_proj.forward(x.clone());
-        let up = self.up_proj.forward(x);
-        self.down_proj.forward(kernels::swiglu(gate, up))
-    }
+    mixture_mlp: Option<MixtureMlp>,
 }
 
 impl DecoderLayer {
@@ -77,22 +61,27 @@ impl DecoderLayer {
         let d_model = config.attention.d_model;
         let norm =
             |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, config.norm);
-        Ok(Self {
+        let mut layer = Self {
             input_layernorm: norm(scope, "input_layernorm")?,
             self_attn: Attention::new(&mut scope.child("self_attn"), &config.attention)?,
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
-            mlp: match config.experts {
-                Some(_) => None,
-                None => {
-                    let scope = &mut scope.child("mlp");
-                    Some(Mlp::new(scope, d_model, config.d_ff, config.mlp_bias)?)
-                }
-            },
-            sparse_mlp: match config.experts {
-                Some(experts) => Some(SparseMlp::new(&mut scope.child("mlp"), d_model, experts)?),
-                None => None,
-            },
-        })
+            mlp: None,
+            sparse_mlp: None,
+            mixture_mlp: None,
+        };
+        let scope = &mut scope.child("mlp");
+        match config.feed_forward {
+            FeedForward::Dense { d_ff, bias } => {
+                layer.mlp = Some(Mlp::new(scope, d_model, d_ff, bias)?);
+            }
+            FeedForward::Experts(experts) => {
+                layer.sparse_mlp = Some(SparseMlp::new(scope, d_model, experts)?);
+            }
+            FeedForward::Mixture(mixture) => {
+                layer.mixture_mlp = Some(MixtureMlp::new(scope, d_model, mixture)?);
+            }
+        }
+        Ok(layer)
     }
 
     /// The same layer with each linear layer in it changed, but those of experts.
@@ -104,11 +93,7 @@ impl DecoderLayer {
             self_attn: self.self_attn.map_linear(change)?,
             mlp: match self.mlp {
                 None => None,
-                Some(mlp) => Some(Mlp {
-                    gate_proj: change(mlp.gate_proj)?,
-                    up_proj: change(mlp.up_proj)?,
-                    down_proj: change(mlp.down_proj)?,
-                }),
+                Some(mlp) => Some(mlp.map_linear(change)?),
             },
             ..self
         })
@@ -154,10 +139,11 @@ impl DecoderLayer {
         let normed = self.input_layernorm.forward(x.clone());
         let x = x + attend(&self.self_attn, normed);
         let normed = self.post_attention_layernorm.forward(x.clone());
-        x + match (&self.mlp, &self.sparse_mlp) {
-            (Some(mlp), _) => mlp.forward(normed),
-            (None, Some(experts)) => experts.forward(normed),
-            (None, None) => unreachable!("a layer is made with one of them"),
+        x + match (&self.mlp, &self.sparse_mlp, &self.mixture_mlp) {
+            (Some(mlp), ..) => mlp.forward(normed),
+            (None, Some(experts), _) => experts.forward(normed),
+            (None, None, Some(mixture)) => mixture.forward(normed),
+            (None, None, None) => unreachable!("a layer is made with one of them"),
         }
     }
 }

@@ -2,9 +2,9 @@
 use burn::prelude::*;
 
 use crate::attention::{Attention, AttentionConfig};
-use crate::decoder::Mlp;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
+use crate::mlp::Mlp;
 use crate::norm::RmsNorm;
 use crate::target::TargetSpec;
 use crate::weights::Scope;

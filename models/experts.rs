@@ -108,34 +108,9 @@ impl SparseMlp {
 }
 
 impl Experts {
-    /// What the chosen experts make of each row: rows that go through the same expert stand side by side, and are multiplied
-    /// with its matrices at once.
-    ///
-    /// # Shapes
-    /// - x: `[rows, d_model]`
-    /// - chosen: `rows * per_token` experts, those of the first row first
-    /// - output: `[rows, per_token, d_model]`
+    /// See [`grouped`].
     fn grouped(&self, x: Tensor<2>, chosen: &[usize]) -> Tensor<3> {
-        let ([rows, d_model], device) = (x.dims(), x.device());
-        let per_token = chosen.len() / rows;
-        let mut order: Vec<usize> = (0..chosen.len()).collect();
-        order.sort_by_key(|&at| chosen[at]);
-        let mut places = vec![0; chosen.len()];
-        for (place, &at) in order.iter().enumerate() {
-            places[at] = place;
-        }
-        let sorted = x.select(0, indices(order.iter().map(|at| at / per_token), &device));
-        let mut start = 0;
-        let groups = order.chunk_by(|&one, &other| chosen[one] == chosen[other]);
-        let parts = groups.map(|group| {
-            let own = sorted.clone().narrow(0, start, group.len());
-            start += group.len();
-            self.of(chosen[group[0]], own)
-        });
-        let sorted = Tensor::cat(parts.collect(), 0);
-        sorted
-            .select(0, indices(places.into_iter(), &device))
-            .reshape([rows, per_token, d_model])
+        grouped(x, chosen, |expert, rows| self.of(expert, rows))
     }
 
     /// What one expert makes of some rows. `[rows, d_model]` to the same.
@@ -172,13 +147,48 @@ impl Experts {
     }
 }
 
+/// What the chosen experts make of each row: rows that go through the same expert stand side by side, and are multiplied with
+/// its matrices at once.
+///
+/// # Shapes
+/// - x: `[rows, d_model]`
+/// - chosen: `rows * per_token` experts, those of the first row first
+/// - output of `of`, which makes of some rows what an expert makes of them: as its input
+/// - output: `[rows, per_token, d_model]`
+pub(crate) fn grouped(
+    x: Tensor<2>,
+    chosen: &[usize],
+    of: impl Fn(usize, Tensor<2>) -> Tensor<2>,
+) -> Tensor<3> {
+    let ([rows, d_model], device) = (x.dims(), x.device());
+    let per_token = chosen.len() / rows;
+    let mut order: Vec<usize> = (0..chosen.len()).collect();
+    order.sort_by_key(|&at| chosen[at]);
+    let mut places = vec![0; chosen.len()];
+    for (place, &at) in order.iter().enumerate() {
+        places[at] = place;
+    }
+    let sorted = x.select(0, indices(order.iter().map(|at| at / per_token), &device));
+    let mut start = 0;
+    let groups = order.chunk_by(|&one, &other| chosen[one] == chosen[other]);
+    let parts = groups.map(|group| {
+        let own = sorted.clone().narrow(0, start, group.len());
+        start += group.len();
+        of(chosen[group[0]], own)
+    });
+    let sorted = Tensor::cat(parts.collect(), 0);
+    sorted
+        .select(0, indices(places.into_iter(), &device))
+        .reshape([rows, per_token, d_model])
+}
+
 fn indices(values: impl Iterator<Item = usize>, device: &Device) -> Tensor<1, Int> {
     let values: Vec<i64> = values.map(|value| value as i64).collect();
     Tensor::from_ints(values.as_slice(), device)
 }
 
 /// The elements of indices on the host, in row order.
-fn on_host(indices: Tensor<2, Int>) -> Vec<usize> {
+pub(crate) fn on_host(indices: Tensor<2, Int>) -> Vec<usize> {
     let values = indices.into_data();
     values.iter::<i64>().map(|value| value as usize).collect()
 }

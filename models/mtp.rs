@@ -8,7 +8,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
 use crate::attention::{Attention, AttentionConfig};
-use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::Result;
@@ -182,9 +182,10 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
             head_norm: None,
             gated: false,
         },
-        d_ff: target.d_ff,
-        mlp_bias: Bias::Without,
-        experts: None,
+        feed_forward: FeedForward::Dense {
+            d_ff: target.d_ff,
+            bias: Bias::Without,
+        },
         norm: target.norm_epsilon.into(),
     }
 }

@@ -10,13 +10,14 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
 use crate::attention::{Attention, AttentionConfig};
-use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
+use crate::mixture::{ExpertsTable, MixtureConfig};
 use crate::norm::{NormConfig, RmsNorm};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
@@ -31,11 +32,16 @@ pub struct QwenMtpConfig {
     /// Share of a head's dimensions, counted from the first, that are rotated by position: `partial_rotary_factor` of the
     /// target.
     pub rotary_share: f64,
+    /// Experts in place of a dense feed-forward part, as targets have them that are mixtures of experts.
+    pub experts: Option<ExpertsTable>,
 }
 
 impl Default for QwenMtpConfig {
     fn default() -> Self {
-        Self { rotary_share: 0.25 }
+        Self {
+            rotary_share: 0.25,
+            experts: None,
+        }
     }
 }
 
@@ -53,13 +59,29 @@ impl QwenMtpConfig {
         Err(self.refused(expected))
     }
 
-    /// Fails on a share that makes no sense for any target.
+    /// Fails on what makes no sense for any target.
     fn check(&self) -> Result<()> {
+        self.experts.as_ref().map_or(Ok(()), ExpertsTable::check)?;
         let share = self.rotary_share;
         if share > 0.0 && share <= 1.0 {
             return Ok(());
         }
         Err(self.refused("more than 0 and at most 1".to_owned()))
+    }
+
+    /// With all sizes of experts, those that were left out in proportion to the target's.
+    fn filled(&self, target: &TargetSpec) -> Self {
+        let experts = self.experts.as_ref();
+        Self {
+            experts: experts.map(|experts| experts.filled(target.d_ff)),
+            ..self.clone()
+        }
+    }
+
+    /// The experts, if there are any.
+    pub fn mixture(&self, target: &TargetSpec) -> Option<MixtureConfig> {
+        let experts = self.experts.as_ref();
+        experts.map(|experts| experts.filled(target.d_ff).sizes())
     }
 
     fn refused(&self, expected: String) -> Error {
@@ -116,10 +138,10 @@ impl Drafter for QwenMtp {
             pre_fc_norm_embedding: norm(&mut root, "pre_fc_norm_embedding")?,
             pre_fc_norm_hidden: norm(&mut root, "pre_fc_norm_hidden")?,
             fc: Linear::new(&mut root.child("fc"), 2 * d, d, Bias::Without)?,
-            layer: DecoderLayer::new(&mut root.child("layer"), &layer(spec))?,
+            layer: DecoderLayer::new(&mut root.child("layer"), &layer(config, spec))?,
             final_layernorm: norm(&mut root, "final_layernorm")?,
             turned,
-            frozen: Frozen::new(config.clone(), target, vocabulary),
+            frozen: Frozen::new(config.filled(spec), target, vocabulary),
         })
     }
 
@@ -155,7 +177,10 @@ impl Drafter for QwenMtp {
     }
 
     fn parameters_per_pass(&self) -> u64 {
-        (self.num_params() + self.frozen.shared_parameters(None)) as u64
+        let all = (self.num_params() + self.frozen.shared_parameters(None)) as u64;
+        let idle = |experts: MixtureConfig| experts.idle_parameters(self.target().spec.d_model);
+        let experts = self.config().mixture(&self.target().spec);
+        all - experts.map_or(0, idle)
     }
 
     fn frozen(&self) -> &Frozen<QwenMtpConfig> {
@@ -222,7 +247,7 @@ fn norm(target: &TargetSpec) -> NormConfig {
 }
 
 /// The target's own layers that see everything, in its sizes.
-fn layer(target: &TargetSpec) -> DecoderLayerConfig {
+fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> DecoderLayerConfig {
     DecoderLayerConfig {
         attention: AttentionConfig {
             d_input: target.d_model,
@@ -235,9 +260,13 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
             head_norm: Some(norm(target)),
             gated: true,
         },
-        d_ff: target.d_ff,
-        mlp_bias: Bias::Without,
-        experts: None,
+        feed_forward: match config.mixture(target) {
+            Some(experts) => FeedForward::Mixture(experts),
+            None => FeedForward::Dense {
+                d_ff: target.d_ff,
+                bias: Bias::Without,
+            },
+        },
         norm: norm(target),
     }
 }

@@ -533,8 +533,8 @@ struct Place(Vec<(String, String)>);
 impl Place {
     fn enter(&mut self, name: &str, container: &str) {
         let name = match (container, name) {
-            // A layer has one of two feed-forward parts, under the same name in files.
-            ("Struct:DecoderLayer", "sparse_mlp") => "mlp",
+            // A layer has one of three feed-forward parts, under the same name in files.
+            ("Struct:DecoderLayer", "sparse_mlp" | "mixture_mlp") => "mlp",
             _ => name,
         };
         self.0.push((name.to_owned(), container.to_owned()));

@@ -177,10 +177,12 @@ fn an_exported_dflash_drafter_has_the_logits_of_transformers() {
 }
 
 #[test]
-fn the_mtp_layer_of_a_qwen3_5_checkpoint_has_the_logits_of_vllm() {
-    let folder = path("engines/mtp_qwen");
-    let parts = load_parts(&folder, &test_device(), DType::F32).unwrap();
-    drafts_as_vllm::<QwenMtp>("mtp_qwen", &parts);
+fn the_mtp_layers_of_qwen_checkpoints_have_the_logits_of_vllm() {
+    for kind in ["mtp_qwen", "mtp_qwen_moe", "mtp_qwen_next"] {
+        let folder = path(&format!("engines/{kind}"));
+        let parts = load_parts(&folder, &test_device(), DType::F32).unwrap();
+        drafts_as_vllm::<QwenMtp>(kind, &parts);
+    }
 }
 
 #[test]

@@ -347,13 +347,18 @@ pub(crate) fn check_start<D: Family>(
     let Value::Object(given) = given else {
         return Ok(());
     };
-    for (key, _) in given.iter().filter(|(_, value)| !value.is_null()) {
-        let (expected, found) = (&asked.table()[key], &found.table()[key]);
-        if expected != found {
-            bail!("{}: `{key}`: expected {expected}, found {found}", other());
-        }
+    let differing = given.iter().filter_map(|(key, value)| {
+        let [expected, found] =
+            [&asked, &found].map(|all| all.table().get(key).unwrap_or(&Value::Null));
+        // Some keys that are left out take what the target has.
+        let is_taken = value.is_null() && !expected.is_null();
+        let differs = !is_taken && expected != found;
+        differs.then(|| format!("`{key}`: expected {expected}, found {found}"))
+    });
+    match differing.collect::<Vec<_>>().join("; ") {
+        none if none.is_empty() => Ok(()),
+        all => bail!("{}: {all}", other()),
     }
-    Ok(())
 }
 
 /// Sizes of a drafter, counted from the list of its parameters.

@@ -20,20 +20,32 @@ impl Family for QwenMtp {
     const KIND: &'static str = "mtp-qwen";
     const ENGINES: &'static [Engine] = &[Engine::Vllm];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&QWEN_MTP, None)];
-    const SAMPLES: &'static [&'static str] = &["", "rotary_share = 1.0"];
+    const SAMPLES: &'static [&'static str] = &[
+        "",
+        "rotary_share = 1.0",
+        "experts = { count = 5, per_token = 2, d_ff = 24, shared_d_ff = 40 }",
+    ];
 
     fn activations(
-        _: &QwenMtpConfig,
+        config: &QwenMtpConfig,
         target: &TargetSpec,
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        let layer = LayerSizes::of(target, [0, 0, 0])?;
+        let mut layer = LayerSizes::of(target, [0, 0, 0])?;
+        let mut routed = 0;
+        if let Some(experts) = config.mixture(target) {
+            let times = experts.per_token as u64;
+            layer.d_ff = times * experts.d_ff as u64 + experts.shared_d_ff as u64;
+            // Of each expert that a row goes through the row, what comes of it and that weighed; what the shared one gives and
+            // that weighed; logits and probabilities.
+            routed = (3 * times + 2) * layer.d_model + 2 * experts.count as u64;
+        }
         let attended = Attended::of(work, batch, Sees::Back);
         let one = decoder(&layer, 1, work, attended);
         // Two norms before the layer and one behind it, and both inputs side by side; of attention the gates, what they are made
         // of and what they scale.
-        let more = 5 * layer.d_model + 3 * layer.queries();
+        let more = 5 * layer.d_model + 3 * layer.queries() + routed;
         Ok(Activations {
             kept: one.kept + work.held as f64 * attended.rows * more as f64,
             carried: carried_of_unrolled(&layer, work, attended),

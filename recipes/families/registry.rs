@@ -74,7 +74,7 @@ pub const RECIPES: &[Recipe] = &[
     ),
     Recipe::of::<QwenMtp, TrainingTimeTest>(
         "mtp-qwen",
-        "Qwen3.5's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
+        "Qwen3.5's and Qwen3-Next's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
         &["[objective]\ndraft_steps = 4\nrecompute = false"],
     ),
     Recipe::of::<Medusa, HeadsLoss>(

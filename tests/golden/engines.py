@@ -56,6 +56,8 @@ KINDS = {
     "medusa": (f"[drafter]\nmedusa_heads = {STEPS}\n", None),
     "mtp": None,
     "mtp_qwen": None,
+    "mtp_qwen_moe": None,
+    "mtp_qwen_next": None,
 }
 
 
@@ -251,25 +253,75 @@ def mtp_qwen(work):
     from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     torch.manual_seed(12)
-    sizes = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=32, num_hidden_layers=2)
-    # vLLM's linear attention on the CPU computes in bf16 alone.
-    layers = ["full_attention", "full_attention"]
-    config = Qwen3_5TextConfig(vocab_size=320, max_position_embeddings=128, layer_types=layers, **sizes)
-    names = {name: tensor.shape for name, tensor in Qwen3_5ForCausalLM(config).state_dict().items()}
+    qwen("mtp_qwen", Qwen3_5ForCausalLM, Qwen3_5TextConfig(**QWEN, intermediate_size=48))
+
+
+def mtp_qwen_moe(work):
+    """The same with experts, each kind of whose matrices is one tensor."""
+    from transformers.models.qwen3_5_moe import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+
+    torch.manual_seed(13)
+    qwen("mtp_qwen_moe", Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig(**QWEN, **EXPERTS))
+
+
+def mtp_qwen_next(work):
+    """A checkpoint of Qwen3-Next's class, in whose files each expert is by itself."""
+    from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    torch.manual_seed(14)
+    qwen("mtp_qwen_next", Qwen3NextForCausalLM, Qwen3NextConfig(**QWEN, **EXPERTS, intermediate_size=48, norm_topk_prob=True))
+
+
+# vLLM's linear attention on the CPU computes in bf16 alone.
+QWEN = dict(
+    vocab_size=320,
+    max_position_embeddings=128,
+    hidden_size=32,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    num_hidden_layers=2,
+    layer_types=["full_attention", "full_attention"],
+)
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=32)
+
+
+def qwen(kind, model, config):
+    names = {name: tensor.shape for name, tensor in model(config).state_dict().items()}
+    if kind.endswith("next"):
+        names = dict(one_by_one(names))
     inside = "model.layers.1."
     names |= {name.replace(inside, "mtp.layers.0."): shape for name, shape in names.items() if name.startswith(inside)}
     names |= {f"mtp.{name}.weight": (32,) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
     names["mtp.fc.weight"] = (32, 64)
 
-    folder = HERE / "mtp_qwen"
+    folder = HERE / kind
     shutil.rmtree(folder, ignore_errors=True)
-    config.architectures = ["Qwen3_5ForCausalLM"]
+    config.architectures = [model.__name__]
     config.mtp_num_hidden_layers = 1
+    if kind.endswith("next"):
+        config.num_nextn_predict_layers = 1
     config.save_pretrained(folder)
     # Norms too: their parameters are the weights less 1.
     drawn = {name: (0.3 * torch.randn(shape)).bfloat16() for name, shape in names.items()}
     save_file(drawn, folder / "model.safetensors", {"format": "pt"})
-    write("mtp_qwen", drafted(folder, {"method": "mtp"}))
+    write(kind, drafted(folder, {"method": "mtp"}))
+
+
+def one_by_one(names):
+    """The matrices of experts as published files have them."""
+    for name, shape in names.items():
+        before, found, joint = name.partition("experts.gate_up_proj")
+        down = name.partition("experts.down_proj")
+        if found:
+            for expert in range(shape[0]):
+                for part in ("gate_proj", "up_proj"):
+                    yield f"{before}experts.{expert}.{part}.weight", (shape[1] // 2, shape[2])
+        elif down[1]:
+            for expert in range(shape[0]):
+                yield f"{down[0]}experts.{expert}.down_proj.weight", shape[1:]
+        else:
+            yield name, shape
 
 
 def save(kind, tokens, features, own, logits):
@@ -284,8 +336,13 @@ def write(kind, tensors):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for kind in sys.argv[1:] or KINDS:
+    kinds = sys.argv[1:] or list(KINDS)
+    if len(kinds) == 1:
         with tempfile.TemporaryDirectory() as work:
-            globals()[kind](Path(work))
+            globals()[kinds[0]](Path(work))
+    else:
+        # Each by itself: a process sets vLLM up once, for targets with experts or for targets without.
+        for kind in kinds:
+            subprocess.run([sys.executable, __file__, kind], check=True)
     for path in sorted(HERE.rglob("*.*")):
         print(path.relative_to(HERE), path.stat().st_size)
