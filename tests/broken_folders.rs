@@ -2,8 +2,7 @@
 //! waits for nothing.
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use spectrain_checkpoints::{ModelFolder, NamedTensor, write_folder};
@@ -57,26 +56,7 @@ fn evaluate(workspace: &Workspace, target: &str, drafter: &str) -> Outcome {
 
 /// The command ends, as nothing is waited for, and fails as [`Outcome::failed`] says.
 fn fails_at_once(workspace: &Workspace, words: &[&str], expected: &[&str]) {
-    let mut command = workspace.command(words);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let started = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if started.elapsed() > Duration::from_secs(300) {
-            child.kill().unwrap();
-            panic!("{words:?} waits");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output().unwrap();
-    let outcome = Outcome {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    };
+    let outcome = Outcome::of_ending(workspace.command(words));
     outcome.failed(expected);
 }
 

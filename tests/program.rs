@@ -118,6 +118,15 @@ fn once_is_enough(workspace: &Workspace, first: &Outcome) {
 }
 
 #[test]
+fn one_thread_is_enough() {
+    let workspace = Workspace::new();
+    workspace.write("recipe.toml", SYNTHETIC);
+    let mut command = workspace.command(&RUN);
+    command.env("RAYON_NUM_THREADS", "1");
+    Outcome::of_ending(command).succeeded();
+}
+
+#[test]
 fn a_recipe_goes_from_nothing_to_a_report_and_once_is_enough() {
     let workspace = Workspace::of(SYNTHETIC);
     let first = workspace.run(&RUN).succeeded();

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use spectrain::families::registry::open_drafter;
@@ -316,6 +316,21 @@ pub fn signal(child: &Child, signal: &str) {
 impl Outcome {
     fn of(mut command: Command) -> Self {
         Self::from(command.output().unwrap())
+    }
+
+    /// Of a program that must not wait for anything: it fails here where it goes on for minutes.
+    pub fn of_ending(mut command: Command) -> Self {
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if started.elapsed() > Duration::from_secs(300) {
+                child.kill().unwrap();
+                panic!("{command:?} waits");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self::from(child.wait_with_output().unwrap())
     }
 
     pub fn from(output: Output) -> Self {

@@ -145,7 +145,18 @@ pub fn main() -> ExitCode {
 
 /// Makes this thread one of those that share out an operation on the CPU. Else it would wait for another to begin, for each of
 /// the thousands of small operations of a pass.
+///
+/// Where there is one thread alone it must not be this one: it waits for batches that another thread makes, whose operations
+/// would then wait for it.
 fn join_thread_pool() {
+    let told = std::env::var("RAYON_NUM_THREADS").ok();
+    let told = told
+        .and_then(|told| told.parse().ok())
+        .filter(|&threads| threads > 0);
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    if told.unwrap_or_else(available) < 2 {
+        return;
+    }
     let pool = rayon::ThreadPoolBuilder::new().use_current_thread();
     // Fails where there is a pool already, which does the same work, only later.
     drop(pool.build_global());
