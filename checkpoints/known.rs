@@ -1,5 +1,6 @@
 //! Every dialect there is, and whose a folder is.
 
+use crate::deepseek_mtp::DEEPSEEK_MTP;
 use crate::dflash::{self, DFLASH};
 use crate::dialect::description::Dialect;
 use crate::eagle1::EAGLE1;
@@ -32,6 +33,7 @@ const DIALECTS: &[&Dialect] = &[
     &DEER,
     &MTP,
     &QWEN_MTP,
+    &DEEPSEEK_MTP,
     &PARD,
     &LANGUAGE_MODEL,
 ];

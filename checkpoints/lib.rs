@@ -7,6 +7,7 @@
 pub mod atomic;
 pub mod columns;
 mod config;
+pub mod deepseek_mtp;
 pub mod dflash;
 pub mod dialect;
 mod dtype;

@@ -43,6 +43,94 @@ pub struct SequenceRows<'a> {
     pub cache: &'a mut KvCache,
 }
 
+/// What an attention layer makes of what it reads, and of what comes of it.
+pub trait Projects {
+    /// Queries, keys and values of `x`, rotated to their positions.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected;
+
+    /// Joins the heads of what was attended to from `x`, and projects them to the residual stream.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    /// - context: `[batch, heads, seq, d_head]`
+    /// - output: `[batch, seq, d_model]`
+    fn joined(&self, x: Tensor<3>, context: Tensor<4>) -> Tensor<3>;
+}
+
+/// The whole layer, of any kind.
+pub trait Attends: Projects {
+    /// The layer with a way to attend, given what `x` is projected to.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    /// - output of `attend`: `[batch, heads, seq, d_head]`
+    /// - output: `[batch, seq, d_model]`
+    fn around(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        attend: impl FnOnce(Projected) -> Tensor<4>,
+    ) -> Tensor<3> {
+        let context = attend(self.project(x.clone(), rotation));
+        self.joined(x, context)
+    }
+
+    /// Attends from `x` to itself and, with a cache, to what the cache holds.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, d_input]`
+    /// - mask: see [`attend`]
+    /// - output: `[batch, seq, d_model]`
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        mask: Option<&Mask>,
+        cache: Option<&mut KvCache>,
+    ) -> Tensor<3> {
+        self.around(x, rotation, |Projected { query, key, value }| {
+            match (cache, mask) {
+                (None, None) => attend(query, key, value, None),
+                // No weight is kept for a backward pass, and few are there at a time.
+                (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
+                (Some(cache), mask) => {
+                    let (key, value) = cache.append(key, value);
+                    attend_to_cache(query, key, value, mask)
+                }
+            }
+        })
+    }
+
+    /// Attends from the rows of several sequences, one behind the other in `x`, to what each of them holds. Only this is done
+    /// sequence by sequence; what reads weights is done for all rows together.
+    ///
+    /// # Shapes
+    /// - x, output: `[1, rows of all, d_model]`
+    fn forward_sequences(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        sequences: Vec<SequenceRows>,
+    ) -> Tensor<3> {
+        self.around(x, rotation, |Projected { query, key, value }| {
+            let mut start = 0;
+            let mut contexts = Vec::with_capacity(sequences.len());
+            for SequenceRows { count, mask, cache } in sequences {
+                let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
+                let (keys, values) = cache.append(own(&key), own(&value));
+                contexts.push(attend_to_cache(own(&query), keys, values, mask));
+                start += count;
+            }
+            Tensor::cat(contexts, 2)
+        })
+    }
+}
+
+impl<A: Projects + ?Sized> Attends for A {}
+
 /// Grouped-query attention with rotary positions.
 #[derive(Module, Debug)]
 pub struct Attention {
@@ -121,20 +209,6 @@ impl Attention {
         })
     }
 
-    /// Queries, keys and values of `x`, rotated to their positions.
-    ///
-    /// # Shapes
-    /// - x: `[batch, seq, d_input]`
-    pub fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
-        let query = split(self.q_proj.forward(x.clone()), self.heads, &self.q_norm);
-        let (key, value) = self.keys_and_values(x, rotation);
-        Projected {
-            query: rotation.rotate(query),
-            key,
-            value,
-        }
-    }
-
     /// Keys and values of `x` alone, for queries of something else.
     ///
     /// # Shapes
@@ -145,85 +219,24 @@ impl Attention {
         let value = split(self.v_proj.forward(x), self.kv_heads, &None);
         (rotation.rotate(key), value)
     }
+}
 
-    /// Joins the heads and projects them to the residual stream; of heads that are not gated.
-    ///
-    /// # Shapes
-    /// - context: `[batch, heads, seq, d_head]`
-    /// - output: `[batch, seq, d_model]`
-    pub fn output(&self, context: Tensor<4>) -> Tensor<3> {
-        debug_assert!(self.gate_proj.is_none(), "`around` gates heads");
-        self.o_proj.forward(joined(context))
+impl Projects for Attention {
+    fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
+        let query = split(self.q_proj.forward(x.clone()), self.heads, &self.q_norm);
+        let (key, value) = self.keys_and_values(x, rotation);
+        Projected {
+            query: rotation.rotate(query),
+            key,
+            value,
+        }
     }
 
-    /// The layer with a way to attend, given what `x` is projected to.
-    ///
-    /// # Shapes
-    /// - x: `[batch, seq, d_input]`
-    /// - output of `attend`: `[batch, heads, seq, d_head]`
-    /// - output: `[batch, seq, d_model]`
-    pub fn around(
-        &self,
-        x: Tensor<3>,
-        rotation: &Rotation,
-        attend: impl FnOnce(Projected) -> Tensor<4>,
-    ) -> Tensor<3> {
-        let gate = self.gate_proj.as_ref();
-        let gate = gate.map(|gate| sigmoid(gate.forward(x.clone())));
-        let context = joined(attend(self.project(x, rotation)));
-        self.o_proj.forward(match gate {
-            Some(gate) => context * gate,
+    fn joined(&self, x: Tensor<3>, context: Tensor<4>) -> Tensor<3> {
+        let context = joined(context);
+        self.o_proj.forward(match &self.gate_proj {
+            Some(gate) => context * sigmoid(gate.forward(x)),
             None => context,
-        })
-    }
-
-    /// Attends from `x` to itself and, with a cache, to what the cache holds.
-    ///
-    /// # Shapes
-    /// - x: `[batch, seq, d_input]`
-    /// - mask: see [`attend`]
-    /// - output: `[batch, seq, d_model]`
-    pub fn forward(
-        &self,
-        x: Tensor<3>,
-        rotation: &Rotation,
-        mask: Option<&Mask>,
-        cache: Option<&mut KvCache>,
-    ) -> Tensor<3> {
-        self.around(x, rotation, |Projected { query, key, value }| {
-            match (cache, mask) {
-                (None, None) => attend(query, key, value, None),
-                // No weight is kept for a backward pass, and few are there at a time.
-                (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
-                (Some(cache), mask) => {
-                    let (key, value) = cache.append(key, value);
-                    attend_to_cache(query, key, value, mask)
-                }
-            }
-        })
-    }
-
-    /// Attends from the rows of several sequences, one behind the other in `x`, to what each of them holds. Only this is done
-    /// sequence by sequence; what reads weights is done for all rows together.
-    ///
-    /// # Shapes
-    /// - x, output: `[1, rows of all, d_model]`
-    pub fn forward_sequences(
-        &self,
-        x: Tensor<3>,
-        rotation: &Rotation,
-        sequences: Vec<SequenceRows>,
-    ) -> Tensor<3> {
-        self.around(x, rotation, |Projected { query, key, value }| {
-            let mut start = 0;
-            let mut contexts = Vec::with_capacity(sequences.len());
-            for SequenceRows { count, mask, cache } in sequences {
-                let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
-                let (keys, values) = cache.append(own(&key), own(&value));
-                contexts.push(attend_to_cache(own(&query), keys, values, mask));
-                start += count;
-            }
-            Tensor::cat(contexts, 2)
         })
     }
 }

@@ -15,7 +15,7 @@ pub const WIDTH: usize = 1 << 16;
 /// Width of a feed-forward layer.
 pub const FEED_FORWARD: usize = 1 << 18;
 /// Experts of a layer.
-pub const EXPERTS: usize = 1 << 14;
+pub const EXPERTS: usize = 1 << 10;
 /// Width between two low-rank matrices.
 pub const RANK: usize = 1 << 14;
 /// Tokens of a vocabulary.

@@ -1,12 +1,11 @@
 use burn::prelude::*;
 
-use crate::attention::{Attention, AttentionConfig, SequenceRows};
+use crate::attention::{Attends as _, Attention, AttentionConfig, SequenceRows};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::experts::SparseMlp;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
-use crate::mixture::{MixtureConfig, MixtureMlp};
 use crate::mlp::Mlp;
 use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
@@ -18,26 +17,14 @@ use crate::weights::Scope;
 pub struct DecoderLayerConfig {
     /// Its attention.
     pub attention: AttentionConfig,
-    /// Its feed-forward part.
-    pub feed_forward: FeedForward,
+    /// Feed-forward width.
+    pub d_ff: usize,
+    /// Whether the feed-forward projections add a bias.
+    pub mlp_bias: Bias,
+    /// What stands in place of the feed-forward projections, if anything does.
+    pub experts: Option<ExpertsConfig>,
     /// Its norms.
     pub norm: NormConfig,
-}
-
-/// The feed-forward part of a [`DecoderLayer`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FeedForward {
-    /// One, of this width.
-    Dense {
-        /// Width inside it.
-        d_ff: usize,
-        /// Whether its projections add a bias.
-        bias: Bias,
-    },
-    /// Experts that are not trained.
-    Experts(ExpertsConfig),
-    /// Experts that are.
-    Mixture(MixtureConfig),
 }
 
 /// A pre-norm decoder layer of the Llama family.
@@ -46,10 +33,10 @@ pub struct DecoderLayer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
-    /// One of these three is there; in files each is `mlp`.
+    /// Absent where there are experts.
     mlp: Option<Mlp>,
+    /// In files it is `mlp` too.
     sparse_mlp: Option<SparseMlp>,
-    mixture_mlp: Option<MixtureMlp>,
 }
 
 impl DecoderLayer {
@@ -61,27 +48,22 @@ impl DecoderLayer {
         let d_model = config.attention.d_model;
         let norm =
             |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, config.norm);
-        let mut layer = Self {
+        Ok(Self {
             input_layernorm: norm(scope, "input_layernorm")?,
             self_attn: Attention::new(&mut scope.child("self_attn"), &config.attention)?,
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
-            mlp: None,
-            sparse_mlp: None,
-            mixture_mlp: None,
-        };
-        let scope = &mut scope.child("mlp");
-        match config.feed_forward {
-            FeedForward::Dense { d_ff, bias } => {
-                layer.mlp = Some(Mlp::new(scope, d_model, d_ff, bias)?);
-            }
-            FeedForward::Experts(experts) => {
-                layer.sparse_mlp = Some(SparseMlp::new(scope, d_model, experts)?);
-            }
-            FeedForward::Mixture(mixture) => {
-                layer.mixture_mlp = Some(MixtureMlp::new(scope, d_model, mixture)?);
-            }
-        }
-        Ok(layer)
+            mlp: match config.experts {
+                Some(_) => None,
+                None => {
+                    let scope = &mut scope.child("mlp");
+                    Some(Mlp::new(scope, d_model, config.d_ff, config.mlp_bias)?)
+                }
+            },
+            sparse_mlp: match config.experts {
+                Some(experts) => Some(SparseMlp::new(&mut scope.child("mlp"), d_model, experts)?),
+                None => None,
+            },
+        })
     }
 
     /// The same layer with each linear layer in it changed, but those of experts.
@@ -139,11 +121,10 @@ impl DecoderLayer {
         let normed = self.input_layernorm.forward(x.clone());
         let x = x + attend(&self.self_attn, normed);
         let normed = self.post_attention_layernorm.forward(x.clone());
-        x + match (&self.mlp, &self.sparse_mlp, &self.mixture_mlp) {
-            (Some(mlp), ..) => mlp.forward(normed),
-            (None, Some(experts), _) => experts.forward(normed),
-            (None, None, Some(mixture)) => mixture.forward(normed),
-            (None, None, None) => unreachable!("a layer is made with one of them"),
+        x + match (&self.mlp, &self.sparse_mlp) {
+            (Some(mlp), _) => mlp.forward(normed),
+            (None, Some(experts)) => experts.forward(normed),
+            (None, None) => unreachable!("a layer is made with one of them"),
         }
     }
 }

@@ -14,6 +14,7 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::attention::Projects as _;
 use crate::blocks::{BlockLayout, attend_blocks};
 use crate::error::Result;
 use crate::frozen::Frozen;
@@ -147,8 +148,8 @@ impl DFlash {
         for layer in &self.layers {
             x = layer.forward(x, |attention, x| {
                 let (key, value) = attention.keys_and_values(context.clone(), &of_context);
-                let blocks = attention.project(x, &of_blocks);
-                attention.output(attend_blocks(blocks, key, value, layout))
+                let blocks = attention.project(x.clone(), &of_blocks);
+                attention.joined(x, attend_blocks(blocks, key, value, layout))
             });
         }
         self.norm.forward(x)

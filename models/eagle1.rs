@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
-use crate::attention::Attention;
+use crate::attention::Projects;
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
@@ -155,11 +155,11 @@ impl Unrolls for Eagle1 {
         &self,
         embedded: Tensor<3>,
         features: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]
-        self.layers[0].single(x, attend)
+        self.layers[0].single(x, |own, x| attend(own, x))
     }
 
     /// The target's, frozen.

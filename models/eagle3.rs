@@ -8,7 +8,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
-use crate::attention::Attention;
+use crate::attention::Projects;
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
@@ -240,10 +240,11 @@ impl Unrolls for Eagle3 {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let first = self.frozen.config.norm_before_residual;
-        self.midlayer.pair(embedded, hidden, first, attend)
+        self.midlayer
+            .pair(embedded, hidden, first, |own, x| attend(own, x))
     }
 
     fn next(&self, output: Tensor<3>) -> Tensor<3> {

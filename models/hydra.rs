@@ -9,7 +9,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::along::heads;
 use crate::attention::AttentionConfig;
 use crate::cache::KvCache;
-use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_heads::{
     DraftHeads, OutputHead, OutputLayer, check_numbers, check_vocabulary, fresh_weights,
     head_after, output_layer, own_outputs, residual, residual_blocks,
@@ -363,10 +363,9 @@ fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
             head_norm: None,
             gated: false,
         },
-        feed_forward: FeedForward::Dense {
-            d_ff: spec.d_ff,
-            bias: Bias::Without,
-        },
+        d_ff: spec.d_ff,
+        mlp_bias: Bias::Without,
+        experts: None,
         norm: spec.norm_epsilon.into(),
     }
 }

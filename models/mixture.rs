@@ -1,6 +1,7 @@
 //! A feed-forward part of many experts that is trained, of which each token goes through a few and one more that all tokens
-//! share (DeepSeekMoE, <https://arxiv.org/abs/2401.06066>), as in Qwen3-Next and Qwen3.5-MoE. Experts that stay as they are,
-//! a frozen target's, are a [`SparseMlp`](crate::experts::SparseMlp).
+//! share (DeepSeekMoE, <https://arxiv.org/abs/2401.06066>), as in Qwen3-Next, Qwen3.5-MoE, DeepSeek-V3 and GLM-4.5. Experts that
+//! stay as they are, a frozen target's, are a [`SparseMlp`](crate::experts::SparseMlp).
+use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::{sigmoid, softmax};
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::experts::{grouped, on_host};
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
-use crate::weights::Scope;
+use crate::weights::{Init, Scope};
 
 /// The table `[drafter.experts]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -77,12 +78,13 @@ impl ExpertsTable {
             per_token: self.per_token,
             d_ff: self.d_ff,
             shared_d_ff: self.shared_d_ff,
+            scoring: Scoring::Softmax,
         }
     }
 }
 
 /// Sizes of a [`MixtureMlp`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MixtureConfig {
     /// How many experts there are.
     pub count: usize,
@@ -92,6 +94,26 @@ pub struct MixtureConfig {
     pub d_ff: usize,
     /// Width inside the expert that all tokens share.
     pub shared_d_ff: usize,
+    /// How experts are chosen and weighed.
+    pub scoring: Scoring,
+}
+
+/// How the experts of a token are chosen and weighed, by what `gate x` says of each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scoring {
+    /// The largest of its softmax, whose sum is made 1; the shared expert counts as much as a gate of its own says (Qwen3-Next).
+    Softmax,
+    /// The largest of its sigmoid and a bias that is not trained, among those of the best groups; weighed by the sigmoid alone,
+    /// whose sum is made `scale`; the shared expert counts in full (DeepSeek-V3, <https://arxiv.org/abs/2412.19437>, section
+    /// 2.1.2).
+    Sigmoid {
+        /// Groups of as many experts each. The two best experts tell how good a group is.
+        groups: usize,
+        /// How many of them a token's experts may be in.
+        groups_per_token: usize,
+        /// What the weights sum to.
+        scale: f64,
+    },
 }
 
 impl MixtureConfig {
@@ -101,8 +123,8 @@ impl MixtureConfig {
     }
 }
 
-/// `Σ w_e mlp_e(x) / Σ w_e + sigmoid(g x) shared(x)`, where both sums are over the `per_token` experts of the largest weights
-/// `w = softmax(gate x)`.
+/// `Σ w_e mlp_e(x) + g shared(x)`, where the sum is over the `per_token` experts that [`Scoring`] chooses, and `g` is
+/// `sigmoid(shared_expert_gate x)` or 1.
 ///
 /// Each expert is a module of its own, so that the backward pass touches only those that some token of a batch went through;
 /// the others have no gradient, and the optimiser leaves them and what it keeps of them as they are.
@@ -112,10 +134,15 @@ pub struct MixtureMlp {
     gate: Linear,
     experts: Vec<Mlp>,
     shared_expert: Mlp,
-    /// Tells how much of the shared expert a token gets.
-    shared_expert_gate: Linear,
+    /// Tells how much of the shared expert a token gets; absent where it gets all.
+    shared_expert_gate: Option<Linear>,
+    /// `[experts]`, what is added before experts are chosen by sigmoids. It evened out how often each was chosen while the target
+    /// was trained, and takes no gradient.
+    e_score_correction_bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     per_token: usize,
+    #[module(skip)]
+    scoring: Scoring,
 }
 
 impl MixtureMlp {
@@ -136,16 +163,29 @@ impl MixtureMlp {
                 .map(|index| expert(scope, format!("experts.{index}"), config.d_ff))
                 .collect::<Result<_>>()?,
             shared_expert: expert(scope, "shared_expert".to_owned(), config.shared_d_ff)?,
-            shared_expert_gate: gate(scope, "shared_expert_gate", 1)?,
+            shared_expert_gate: match config.scoring {
+                Scoring::Softmax => Some(gate(scope, "shared_expert_gate", 1)?),
+                Scoring::Sigmoid { .. } => None,
+            },
+            e_score_correction_bias: match config.scoring {
+                Scoring::Softmax => None,
+                Scoring::Sigmoid { .. } => {
+                    let name = "e_score_correction_bias";
+                    Some(scope.vector(name, config.count, Init::Constant(0.0))?)
+                }
+            },
             per_token: config.per_token,
+            scoring: config.scoring,
         })
     }
 
     /// `[batch, seq, d_model]` to the same. What a row gives does not depend on the rows beside it.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let [batch, seq, d_model] = x.dims();
-        let shared = sigmoid(self.shared_expert_gate.forward(x.clone()))
-            * self.shared_expert.forward(x.clone());
+        let mut shared = self.shared_expert.forward(x.clone());
+        if let Some(gate) = &self.shared_expert_gate {
+            shared = shared * sigmoid(gate.forward(x.clone()));
+        }
         let x = x.reshape([batch * seq, d_model]);
         let (weights, chosen) = self.route(x.clone());
         let of_each = grouped(x, &chosen, |expert, rows| {
@@ -165,14 +205,49 @@ impl MixtureMlp {
     fn route(&self, x: Tensor<2>) -> (Tensor<2>, Vec<usize>) {
         let dtype = x.dtype();
         // Rounding must not choose other experts.
-        let probabilities = softmax(self.gate.forward(x.cast(DType::F32)), 1);
-        let known = probabilities.clone().detach();
-        let (_, chosen) = known.topk_with_indices(self.per_token, 1);
+        let logits = self.gate.forward(x.cast(DType::F32));
+        let (scores, scale) = match self.scoring {
+            Scoring::Softmax => (softmax(logits, 1), 1.0),
+            Scoring::Sigmoid { scale, .. } => (sigmoid(logits), scale),
+        };
+        let by = self.chosen_by(scores.clone().detach());
+        let (_, chosen) = by.topk_with_indices(self.per_token, 1);
         // Nothing is the largest of what is no number, where activations have overflowed.
         let chosen = chosen.clamp(0, self.experts.len() as i64 - 1);
-        let weights = probabilities.gather(1, chosen.clone());
-        let weights = weights.clone() / weights.sum_dim(1);
+        let weights = scores.gather(1, chosen.clone());
+        let weights = weights.clone() / weights.sum_dim(1) * scale;
         (weights.cast(dtype), on_host(chosen))
+    }
+
+    /// What the experts of each row are the largest of. `[rows, experts]` to the same.
+    fn chosen_by(&self, scores: Tensor<2>) -> Tensor<2> {
+        let Scoring::Sigmoid {
+            groups,
+            groups_per_token,
+            ..
+        } = self.scoring
+        else {
+            return scores;
+        };
+        let scores = match &self.e_score_correction_bias {
+            Some(bias) => scores + bias.val().detach().cast(DType::F32).unsqueeze(),
+            None => scores,
+        };
+        if groups_per_token >= groups {
+            return scores;
+        }
+        let [rows, experts] = scores.dims();
+        let size = experts / groups;
+        let by_group = scores.clone().reshape([rows, groups, size]);
+        let worth: Tensor<2> = by_group.topk(size.min(2), 2).sum_dim(2).squeeze_dim(2);
+        let least = worth.clone().topk(groups_per_token, 1);
+        let least = least.narrow(1, groups_per_token - 1, 1);
+        let is_left_out: Tensor<3, Bool> =
+            worth.lower(least.expand([rows, groups])).unsqueeze_dim(2);
+        let is_left_out = is_left_out
+            .expand([rows, groups, size])
+            .reshape([rows, experts]);
+        scores.mask_fill(is_left_out, f32::NEG_INFINITY)
     }
 }
 
@@ -188,6 +263,7 @@ mod tests {
         per_token: 3,
         d_ff: 5,
         shared_d_ff: 6,
+        scoring: Scoring::Softmax,
     };
 
     fn layer(config: MixtureConfig, device: &Device) -> MixtureMlp {
@@ -205,18 +281,64 @@ mod tests {
 
     /// The same with every expert computed for every row and weights of 0 where a row does not go through it.
     fn of_all(layer: &MixtureMlp, x: Tensor<3>) -> Tensor<3> {
-        let scores = softmax(layer.gate.forward(x.clone()), 2);
-        let least = scores.clone().topk(layer.per_token, 2);
-        let least = least.narrow(2, layer.per_token - 1, 1);
-        let is_taken = scores.clone().greater_equal(least.expand(scores.dims()));
-        let weights = scores * is_taken.float();
-        let weights = weights.clone() / weights.sum_dim(2);
-        let mut out = sigmoid(layer.shared_expert_gate.forward(x.clone()))
-            * layer.shared_expert.forward(x.clone());
+        let logits = layer.gate.forward(x.clone());
+        let mut shared = layer.shared_expert.forward(x.clone());
+        let (scores, scale) = match layer.scoring {
+            Scoring::Softmax => (softmax(logits, 2), 1.0),
+            Scoring::Sigmoid { scale, .. } => (sigmoid(logits), scale),
+        };
+        if let Some(gate) = &layer.shared_expert_gate {
+            shared = shared * sigmoid(gate.forward(x.clone()));
+        }
+        let [_, rows, experts] = scores.dims();
+        let values = host_f32(scores.clone());
+        let taken: Vec<f32> = values
+            .chunks(experts)
+            .flat_map(|row| taken(layer, row))
+            .collect();
+        let taken = Tensor::<1>::from_floats(taken.as_slice(), &x.device());
+        let weights = scores * taken.reshape([1, rows, experts]);
+        let weights = weights.clone() / weights.sum_dim(2) * scale;
+        let mut out = shared;
         for (index, expert) in layer.experts.iter().enumerate() {
             out = out + expert.forward(x.clone()) * weights.clone().narrow(2, index, 1);
         }
         out
+    }
+
+    /// 1 for each expert that a row of scores goes through, 0 for the others.
+    fn taken(layer: &MixtureMlp, scores: &[f32]) -> Vec<f32> {
+        let mut by = scores.to_vec();
+        if let Some(bias) = &layer.e_score_correction_bias {
+            for (score, bias) in by.iter_mut().zip(host_f32(bias.val())) {
+                *score += bias;
+            }
+        }
+        if let Scoring::Sigmoid {
+            groups,
+            groups_per_token,
+            ..
+        } = layer.scoring
+        {
+            let size = by.len() / groups;
+            let worth = |group: usize| {
+                let mut own = by[group * size..(group + 1) * size].to_vec();
+                own.sort_by(|a, b| b.total_cmp(a));
+                own.iter().take(2).sum::<f32>()
+            };
+            let mut order: Vec<usize> = (0..groups).collect();
+            order.sort_by(|&a, &b| worth(b).total_cmp(&worth(a)));
+            for &group in &order[groups_per_token..] {
+                by[group * size..(group + 1) * size].fill(f32::NEG_INFINITY);
+            }
+        }
+        let mut order: Vec<usize> = (0..by.len()).collect();
+        order.sort_by(|&a, &b| by[b].total_cmp(&by[a]));
+        let mut taken = vec![0.0; by.len()];
+        for &expert in &order[..layer.per_token] {
+            taken[expert] = 1.0;
+        }
+        taken
     }
 
     fn assert_near(found: Tensor<1>, expected: Tensor<1>) {
@@ -231,8 +353,34 @@ mod tests {
     #[test]
     fn values_and_gradients_are_those_of_all_experts_weighed_by_zero_where_they_are_not_chosen() {
         let device = test_device().autodiff();
-        for per_token in [1, 3, 7] {
-            let layer = layer(MixtureConfig { per_token, ..SEVEN }, &device);
+        let grouped = |groups, groups_per_token| Scoring::Sigmoid {
+            groups,
+            groups_per_token,
+            scale: 2.5,
+        };
+        let cases = [
+            (7, 1, Scoring::Softmax),
+            (7, 3, Scoring::Softmax),
+            (7, 7, Scoring::Softmax),
+            (7, 3, grouped(1, 1)),
+            (12, 3, grouped(4, 2)),
+            (6, 2, grouped(3, 1)),
+            (5, 2, grouped(5, 3)),
+        ];
+        for (count, per_token, scoring) in cases {
+            let mut layer = layer(
+                MixtureConfig {
+                    count,
+                    per_token,
+                    scoring,
+                    ..SEVEN
+                },
+                &device,
+            );
+            let bias = (0..count).map(|expert| ((expert * 5) % 7) as f32 / 20.0);
+            let bias = Tensor::from_floats(bias.collect::<Vec<_>>().as_slice(), &device);
+            let biased = |_| Param::from_tensor(bias);
+            layer.e_score_correction_bias = layer.e_score_correction_bias.map(biased);
             let x = || rows(37, &device).require_grad();
             let (sparse_x, dense_x) = (x(), x());
             let (sparse, dense) = (
@@ -245,7 +393,7 @@ mod tests {
             let mut dense = dense.powi_scalar(2).sum().backward();
             let of_x = |x: Tensor<3>, graph| x.grad_remove(graph).unwrap().flatten(0, 2);
             assert_near(of_x(sparse_x, &mut sparse), of_x(dense_x, &mut dense));
-            let linears = [&layer.gate, &layer.shared_expert_gate].into_iter();
+            let linears = [&layer.gate].into_iter().chain(&layer.shared_expert_gate);
             let of_experts = layer.experts.iter().chain([&layer.shared_expert]);
             for linear in linears.chain(of_experts.flat_map(Mlp::linears)) {
                 let weight = || linear.weight.val();

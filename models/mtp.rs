@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
-use crate::attention::{Attention, AttentionConfig};
-use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
+use crate::attention::{AttentionConfig, Projects};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::Result;
@@ -148,13 +148,14 @@ impl Unrolls for Mtp {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let hidden = self.hidden_layernorm.forward(hidden);
         let embedded = self.token_layernorm.forward(embedded);
         let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
         let x = self.input_proj.forward(x); // [batch, seq, d_model]
-        self.final_layernorm.forward(self.layer.around(x, attend))
+        self.final_layernorm
+            .forward(self.layer.around(x, |own, x| attend(own, x)))
     }
 
     /// The target's, frozen.
@@ -182,10 +183,9 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
             head_norm: None,
             gated: false,
         },
-        feed_forward: FeedForward::Dense {
-            d_ff: target.d_ff,
-            bias: Bias::Without,
-        },
+        d_ff: target.d_ff,
+        mlp_bias: Bias::Without,
+        experts: None,
         norm: target.norm_epsilon.into(),
     }
 }

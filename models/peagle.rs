@@ -12,7 +12,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::{Branches, masked};
-use crate::attention::Attention;
+use crate::attention::{Attends as _, Attention};
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;

@@ -9,8 +9,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::unrolled;
-use crate::attention::{Attention, AttentionConfig};
-use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
+use crate::attention::{AttentionConfig, Projects};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::error::{Error, Result};
@@ -18,6 +17,7 @@ use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mixture::{ExpertsTable, MixtureConfig};
+use crate::mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 use crate::norm::{NormConfig, RmsNorm};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
@@ -99,7 +99,7 @@ pub struct QwenMtp {
     pre_fc_norm_embedding: RmsNorm,
     pre_fc_norm_hidden: RmsNorm,
     fc: Linear,
-    layer: DecoderLayer,
+    layer: MtpLayer,
     final_layernorm: RmsNorm,
     #[module(skip)]
     turned: usize,
@@ -138,7 +138,7 @@ impl Drafter for QwenMtp {
             pre_fc_norm_embedding: norm(&mut root, "pre_fc_norm_embedding")?,
             pre_fc_norm_hidden: norm(&mut root, "pre_fc_norm_hidden")?,
             fc: Linear::new(&mut root.child("fc"), 2 * d, d, Bias::Without)?,
-            layer: DecoderLayer::new(&mut root.child("layer"), &layer(config, spec))?,
+            layer: MtpLayer::new(&mut root.child("layer"), layer(config, spec))?,
             final_layernorm: norm(&mut root, "final_layernorm")?,
             turned,
             frozen: Frozen::new(config.filled(spec), target, vocabulary),
@@ -219,7 +219,7 @@ impl Unrolls for QwenMtp {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let embedded = self.pre_fc_norm_embedding.forward(embedded);
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
@@ -247,9 +247,10 @@ fn norm(target: &TargetSpec) -> NormConfig {
 }
 
 /// The target's own layers that see everything, in its sizes.
-fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> DecoderLayerConfig {
-    DecoderLayerConfig {
-        attention: AttentionConfig {
+fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> MtpLayerConfig {
+    MtpLayerConfig {
+        d_model: target.d_model,
+        attention: MtpAttention::Grouped(AttentionConfig {
             d_input: target.d_model,
             d_model: target.d_model,
             heads: target.heads,
@@ -259,14 +260,9 @@ fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> DecoderLayerConfig {
             output_bias: Bias::Without,
             head_norm: Some(norm(target)),
             gated: true,
-        },
-        feed_forward: match config.mixture(target) {
-            Some(experts) => FeedForward::Mixture(experts),
-            None => FeedForward::Dense {
-                d_ff: target.d_ff,
-                bias: Bias::Without,
-            },
-        },
+        }),
+        d_ff: target.d_ff,
+        experts: config.mixture(target),
         norm: norm(target),
     }
 }

@@ -7,7 +7,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::attention::AttentionConfig;
-use crate::decoder::{DecoderLayer, DecoderLayerConfig, FeedForward};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::error::Result;
 use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
@@ -72,19 +72,18 @@ impl Transformer {
                 head_norm: config.head_norm.then_some(spec.norm_epsilon.into()),
                 gated: false,
             },
-            feed_forward: FeedForward::Dense {
-                d_ff: spec.d_ff,
-                bias: config.mlp_bias,
-            },
+            d_ff: spec.d_ff,
+            mlp_bias: config.mlp_bias,
+            experts: None,
             norm: spec.norm_epsilon.into(),
         };
         let mut layers = Vec::with_capacity(spec.layers);
         for index in 0..spec.layers {
             let path = format!("layers.{index}");
-            let mut layer = layer.clone();
-            if let Some(experts) = spec.experts_of(index) {
-                layer.feed_forward = FeedForward::Experts(experts);
-            }
+            let layer = DecoderLayerConfig {
+                experts: spec.experts_of(index),
+                ..layer.clone()
+            };
             layers.push(DecoderLayer::new(&mut scope.child(path), &layer)?);
         }
         let head = |scope: &mut Scope| {

@@ -4,7 +4,7 @@ use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::attention::Attention;
+use crate::attention::{Attends, Projects};
 use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::few_rows::product;
@@ -35,7 +35,7 @@ pub trait Unrolls: Drafter<State = DraftState> {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3>;
 
     /// Step `cache.len()`, over whole packed rows.

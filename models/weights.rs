@@ -384,9 +384,10 @@ pub fn tensor_from<const D: usize>(tensor: NamedTensor, device: &Device) -> Tens
 }
 
 /// Whether parameters on this device are outside of any graph and on the CPU: products with few rows read matrices in the file's
-/// order there.
+/// order there. Those that are trained stand in their own order, in which the optimiser leaves them: products of few rows are added
+/// up in another order otherwise, and a training that is taken up again would end in other bits.
 fn is_untrained_on(device: &Device) -> bool {
-    *device == Device::flex()
+    *device == Device::flex() && !device.is_autodiff()
 }
 
 /// A matrix that the file holds as `[d_out, d_in]`, as `[d_in, d_out]`; in memory in the file's order, or in its own.
@@ -533,8 +534,9 @@ struct Place(Vec<(String, String)>);
 impl Place {
     fn enter(&mut self, name: &str, container: &str) {
         let name = match (container, name) {
-            // A layer has one of three feed-forward parts, under the same name in files.
-            ("Struct:DecoderLayer", "sparse_mlp" | "mixture_mlp") => "mlp",
+            // A layer has one of two feed-forward parts, or of two kinds of attention, under the same name in files.
+            ("Struct:DecoderLayer", "sparse_mlp") | ("Struct:MtpLayer", "mixture_mlp") => "mlp",
+            ("Struct:MtpLayer", "latent_attn") => "self_attn",
             _ => name,
         };
         self.0.push((name.to_owned(), container.to_owned()));

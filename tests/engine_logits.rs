@@ -2,8 +2,11 @@
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
+use serde_json::Value;
+use spectrain::families::family::Writing;
 use spectrain::families::shipped::Shipped;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::device::test_device;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
@@ -182,7 +185,48 @@ fn the_mtp_layers_of_qwen_checkpoints_have_the_logits_of_vllm() {
         let folder = path(&format!("engines/{kind}"));
         let parts = load_parts(&folder, &test_device(), DType::F32).unwrap();
         drafts_as_vllm::<QwenMtp>(kind, &parts);
+        if kind != "mtp_qwen_moe" {
+            // Its experts are in one tensor, and are written one by one.
+            is_written_as_it_was::<QwenMtp>(kind, &parts);
+        }
     }
+}
+
+#[test]
+fn the_mtp_layers_of_glm_and_deepseek_checkpoints_have_the_logits_of_vllm() {
+    for kind in ["mtp_glm", "mtp_deepseek"] {
+        let folder = path(&format!("engines/{kind}"));
+        let parts = load_parts(&folder, &test_device(), DType::F32).unwrap();
+        drafts_as_vllm::<DeepseekMtp>(kind, &parts);
+        is_written_as_it_was::<DeepseekMtp>(kind, &parts);
+    }
+}
+
+/// The layer of a checkpoint is written to a folder of its own under the same names and with the same bits, and the settings that it
+/// is computed by are the same there.
+fn is_written_as_it_was<D: Shipped>(kind: &str, parts: &TargetParts) {
+    let from = path(&format!("engines/{kind}"));
+    let drafter = D::open(&from, None, parts, &test_device()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let writing = Writing {
+        folder: folder.path(),
+        dtype: DType::BF16,
+        target: "org/name",
+        draft_length: 3,
+        provenance: &Value::Null,
+    };
+    drafter.write(D::DIALECTS[0].0, &writing).unwrap();
+    let [from, to] = [from.as_path(), folder.path()].map(|at| ModelFolder::open(at).unwrap());
+    let written: Vec<_> = to.tensors().collect();
+    assert!(written.len() > 10);
+    for info in written {
+        let [before, after] = [&from, &to].map(|model| model.read(&info.name).unwrap());
+        assert_eq!((before.dtype, before.shape), (after.dtype, after.shape));
+        assert!(before.bytes == after.bytes, "{kind}: {}", info.name);
+    }
+    let again = D::open(folder.path(), None, parts, &test_device()).unwrap();
+    let told = |drafter: &D| serde_json::to_value(drafter.config()).unwrap();
+    assert_eq!(told(&again), told(&drafter));
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn needed(kind: &registry::Recipe) -> &'static str {
         "deer" => {
             "[drafter]\nmask_token = 299\nseparator_token = 298\n[drafter.fresh]\n[drafter.lora]\n"
         }
+        "mtp-deepseek" => "[drafter.latent]\n[drafter.experts]\n",
         "mtp-qwen" => "[drafter.experts]\n",
         "distillspec" => "[drafter.fresh]\n[drafter.lora]\n",
         _ => "",

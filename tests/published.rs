@@ -98,7 +98,7 @@ const OTHER_KEYS: [(&str, &str); 5] = [
     ("drafter.window=7", "`window`: expected 7, found 0"),
     (
         "drafter.captured_layers=[0, 1]",
-        "`captured_layers`: expected [0,1]",
+        "`captured_layers`: expected [0, 1]",
     ),
 ];
 

@@ -102,6 +102,13 @@ fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe
             .restore(first.weights(), first.optimizer(), trial.name)
             .unwrap();
         train(second.as_mut(), &batch, 3);
-        assert!(whole.weights() == second.weights(), "{}", trial.name);
+        let [whole, second] = [whole, second].map(|trained| trained.weights());
+        let pairs = whole.iter().zip(&second);
+        let differing: Vec<&str> = pairs
+            .filter(|(one, other)| one != other)
+            .map(|(one, _)| one.name.as_str())
+            .collect();
+        assert!(differing.is_empty(), "{}: {differing:?}", trial.name);
+        assert_eq!(whole.len(), second.len());
     }
 }

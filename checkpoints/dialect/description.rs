@@ -40,6 +40,8 @@ pub struct Dialect {
     pub(crate) renamed: &'static [[&'static str; 2]],
     /// Further beginnings in folders of others, and what they are here.
     pub(crate) aliases: &'static [[&'static str; 2]],
+    /// Tensors that are written in 32 bits whatever the others are.
+    pub(crate) in_f32: &'static [&'static str],
     /// Tensors that folders repeat of the target, or of nothing, and that are not read.
     pub(crate) repeated: &'static [&'static str],
     /// Beginnings of names of the target's own tensors, in whose folder the drafter may stand. They are not read either.
@@ -117,6 +119,8 @@ pub(crate) enum Neutral {
 pub(crate) struct Quirks {
     /// The name here of a stored tensor that nothing wraps, where no table of beginnings has it.
     pub(crate) canonical: fn(&ModelFolder, &str) -> Option<String>,
+    /// The reverse, for names that depend on the settings.
+    pub(crate) stored: fn(&Settings, &str) -> Option<String>,
     /// Fails for a folder that says it computes something else.
     pub(crate) check_folder: fn(&Config) -> Result<()>,
     /// Fails for settings that would be read as others, or that no engine runs as they are meant.
@@ -141,6 +145,7 @@ pub(crate) type Check = std::result::Result<(), (&'static str, String, String)>;
 impl Quirks {
     pub(crate) const NONE: Self = Self {
         canonical: |_, _| None,
+        stored: |_, _| None,
         check_folder: |_| Ok(()),
         check_settings: |_| Ok(()),
         reduce: |_, _, _| Ok(()),
@@ -170,6 +175,7 @@ impl Dialect {
             neutral: &[],
             renamed: &[],
             aliases: &[],
+            in_f32: &[],
             repeated: &[],
             of_target: &[],
             token_map: TokenMap::Whole,
@@ -185,7 +191,10 @@ impl Dialect {
     }
 
     /// The name of a drafter's tensor in a folder.
-    pub(crate) fn stored(&self, name: &str) -> String {
+    pub(crate) fn stored(&self, settings: &Settings, name: &str) -> String {
+        if let Some(stored) = (self.quirks.stored)(settings, name) {
+            return stored;
+        }
         replaced(self.renamed.iter().copied(), name)
     }
 

@@ -167,6 +167,13 @@ impl Key {
         self.written(|_, _| None)
     }
 
+    /// What a configuration says, by this key alone.
+    pub(crate) fn value(&self, config: &Config) -> Result<Value> {
+        let mut settings = Settings::default();
+        self.read(config, &mut settings)?;
+        Ok(settings.get(self.here).cloned().unwrap_or_default())
+    }
+
     /// Reads it into the settings.
     pub(crate) fn read(&self, config: &Config, settings: &mut Settings) -> Result<()> {
         let Some(read) = self.read else {

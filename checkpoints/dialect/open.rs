@@ -95,7 +95,7 @@ impl Dialect {
     }
 
     /// An error about tensors that are not there, by the names that they would have in the folder.
-    fn as_stored(&self, error: Error) -> Error {
+    fn as_stored(&self, settings: &Settings, error: Error) -> Error {
         match error {
             Error::Names {
                 path,
@@ -103,7 +103,10 @@ impl Dialect {
                 unexpected,
             } => Error::Names {
                 path,
-                missing: missing.iter().map(|name| self.stored(name)).collect(),
+                missing: missing
+                    .iter()
+                    .map(|name| self.stored(settings, name))
+                    .collect(),
                 unexpected,
             },
             other => other,
@@ -152,7 +155,7 @@ impl Opened<'_> {
         map.expect(&self.settings, &mut required, &mut optional);
         let expected = Expected { required, optional };
         let checked = check_tensors(&file, &specs(&tensors), &expected, same_kind);
-        checked.map_err(|error| dialect.as_stored(error))?;
+        checked.map_err(|error| dialect.as_stored(&self.settings, error))?;
         let target_ids = map.take(
             &file,
             &self.settings,

@@ -47,16 +47,18 @@ impl Dialect {
         checked.map_err(|fault| self.refuse(fault))?;
         let mut stored = Vec::with_capacity(tensors.len());
         for tensor in tensors {
+            let dtype = self.written_as(&tensor.name, dtype);
             stored.push(tensor.cast(dtype)?);
         }
         (self.quirks.complete)(&settings, &mut stored);
         let file = dir.join(WEIGHTS);
         for tensor in &mut stored {
             if tensor.dtype.is_float() {
+                let dtype = self.written_as(&tensor.name, dtype);
                 *tensor = std::mem::replace(tensor, NamedTensor::from_i64("", [0], Vec::new()))
                     .cast(dtype)?;
             }
-            tensor.name = self.stored(&tensor.name);
+            tensor.name = self.stored(&settings, &tensor.name);
             check_finite(&file, tensor)?;
         }
         if let Some(ids) = target_ids {
@@ -64,6 +66,14 @@ impl Dialect {
         }
         let config = seal::sealed(self.to_json(&settings), &stored, &[], provenance);
         write_folder(dir, &config, &stored, &[])
+    }
+
+    /// The type of a tensor in a folder whose weights are of the type `dtype`.
+    pub fn written_as(&self, name: &str, dtype: DType) -> DType {
+        match self.in_f32.contains(&name) {
+            true => DType::F32,
+            false => dtype,
+        }
     }
 
     fn to_json(&self, settings: &Settings) -> Value {

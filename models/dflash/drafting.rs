@@ -7,6 +7,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
+use crate::attention::Attends as _;
 use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
 use crate::draft_tree::largest;

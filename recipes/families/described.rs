@@ -22,6 +22,7 @@ use crate::families::drafter_folder::{
 };
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Footprint, in_matrices, values};
+use crate::recipe::inline::inline;
 
 /// The target's, which folders may repeat.
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -350,14 +351,34 @@ pub(crate) fn check_start<D: Family>(
     let differing = given.iter().filter_map(|(key, value)| {
         let [expected, found] =
             [&asked, &found].map(|all| all.table().get(key).unwrap_or(&Value::Null));
-        // Some keys that are left out take what the target has.
-        let is_taken = value.is_null() && !expected.is_null();
-        let differs = !is_taken && expected != found;
+        // A key that is left out takes what the folder has, but a table that is left out is another drafter.
+        let is_taken = value.is_null() && !(expected.is_null() && found.is_object());
+        let differs = !is_taken && !is_same(expected, found);
+        let told = |value: &Value| match value {
+            Value::Null => "nothing".to_owned(),
+            value => inline(value),
+        };
+        let [expected, found] = [told(expected), told(found)];
         differs.then(|| format!("`{key}`: expected {expected}, found {found}"))
     });
     match differing.collect::<Vec<_>>().join("; ") {
         none if none.is_empty() => Ok(()),
         all => bail!("{}: {all}", other()),
+    }
+}
+
+/// Whether two settings are the same, but for digits that somebody left out.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => {
+            let [one, other] = [one, other].map(|number| number.as_f64().unwrap_or(f64::NAN));
+            (one - other).abs() <= 1e-6 * other.abs()
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            let same = |(key, value)| other.get(key).is_some_and(|other| is_same(value, other));
+            one.len() == other.len() && one.iter().all(same)
+        }
+        (one, other) => one == other,
     }
 }
 
@@ -370,6 +391,9 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         Some(size) => size as usize,
     };
     let listed = parameters::<D>(config, target, draft_vocab)?;
+    let (untrained, listed): (Vec<_>, Vec<_>) = listed
+        .into_iter()
+        .partition(|(name, _)| D::UNTRAINED.contains(&name.as_str()));
     let count = |(_, shape): &Parameter| values(shape);
     let of_head = listed
         .iter()
@@ -378,7 +402,7 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         parameters: listed.iter().map(count).sum(),
         head: of_head.map(count).sum(),
         matrices: in_matrices(&listed),
-        frozen: 0,
+        frozen: untrained.iter().map(count).sum(),
         draft_vocab: draft_vocab as u64,
         captured,
     })

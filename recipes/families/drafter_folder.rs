@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::DType as BurnType;
 use serde_json::json;
+use spectrain_checkpoints::NamedTensor;
 use spectrain_checkpoints::Rope;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::printable;
-use spectrain_checkpoints::{DType, NamedTensor};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
@@ -193,12 +193,6 @@ pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Rounds tensors to the type they are written in.
-pub(crate) fn cast(tensors: Vec<NamedTensor>, dtype: DType) -> Result<Vec<NamedTensor>> {
-    let cast = tensors.into_iter().map(|tensor| tensor.cast(dtype));
-    Ok(cast.collect::<spectrain_checkpoints::Result<_>>()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,7 +226,7 @@ mod tests {
 pub(crate) mod samples {
     use super::*;
     use burn::prelude::Device;
-    use spectrain_checkpoints::ModelFolder;
+    use spectrain_checkpoints::{DType, ModelFolder};
     use spectrain_models::load_target;
 
     /// A Llama of a few thousand parameters.

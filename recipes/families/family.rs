@@ -27,6 +27,9 @@ pub trait Family: Drafter<Config: Default> + 'static {
     /// over the registry tries them.
     const SAMPLES: &'static [&'static str];
 
+    /// Parameters of its own that take no gradient.
+    const UNTRAINED: &'static [&'static str] = &[];
+
     /// What a step of training keeps, for an estimate before anything is loaded.
     fn activations(
         config: &Self::Config,

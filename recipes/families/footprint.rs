@@ -5,8 +5,8 @@
 //! what it has scaled, the factors of products. `tests/memory.rs` compares with what is really allocated.
 
 use anyhow::Result;
-use spectrain_models::TargetSpec;
 use spectrain_models::listing::Parameter;
+use spectrain_models::{MixtureConfig, TargetSpec};
 use spectrain_train::{Kind, OptimizerConfig, WorkRows, Workload};
 
 /// Sizes of a drafter.
@@ -200,6 +200,19 @@ impl LayerSizes {
             d_head: target.d_head as u64,
             head_norms: true,
         })
+    }
+
+    /// Puts experts, if there are any, in the place of the feed-forward part. Gives the values of a row that are kept beside those
+    /// of a feed-forward part of as much width.
+    pub fn with_experts(&mut self, experts: Option<MixtureConfig>) -> u64 {
+        let Some(experts) = experts else {
+            return 0;
+        };
+        let times = experts.per_token as u64;
+        self.d_ff = times * experts.d_ff as u64 + experts.shared_d_ff as u64;
+        // Of each expert that a row goes through the row, what comes of it and that weighed; what the shared one gives and that
+        // weighed; logits and scores.
+        (3 * times + 2) * self.d_model + 2 * experts.count as u64
     }
 
     /// Width of all queries.

@@ -1,5 +1,6 @@
 //! What kinds of drafters there are, with the folders and the sizes of each.
 
+mod deepseek_mtp;
 pub(crate) mod described;
 mod dflash;
 pub(crate) mod drafter_folder;

@@ -33,14 +33,7 @@ impl Family for QwenMtp {
         batch: Packed,
     ) -> Result<Activations> {
         let mut layer = LayerSizes::of(target, [0, 0, 0])?;
-        let mut routed = 0;
-        if let Some(experts) = config.mixture(target) {
-            let times = experts.per_token as u64;
-            layer.d_ff = times * experts.d_ff as u64 + experts.shared_d_ff as u64;
-            // Of each expert that a row goes through the row, what comes of it and that weighed; what the shared one gives and
-            // that weighed; logits and probabilities.
-            routed = (3 * times + 2) * layer.d_model + 2 * experts.count as u64;
-        }
+        let routed = layer.with_experts(config.mixture(target));
         let attended = Attended::of(work, batch, Sees::Back);
         let one = decoder(&layer, 1, work, attended);
         // Two norms before the layer and one behind it, and both inputs side by side; of attention the gates, what they are made

@@ -13,6 +13,7 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::near::did_you_mean;
 use spectrain_checkpoints::{ModelFolder, seal};
 use spectrain_models::TargetParts;
+use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::eagle3::Eagle3;
@@ -75,7 +76,19 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<QwenMtp, TrainingTimeTest>(
         "mtp-qwen",
         "Qwen3.5's and Qwen3-Next's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
-        &["[objective]\ndraft_steps = 4\nrecompute = false"],
+        &[
+            "[objective]\ndraft_steps = 4\nrecompute = false",
+            "[drafter]\nexperts = { count = 5, per_token = 2, d_ff = 24 }\n[objective]\ndraft_steps = 4",
+        ],
+    ),
+    Recipe::of::<DeepseekMtp, TrainingTimeTest>(
+        "mtp-deepseek",
+        "DeepSeek-V3's and GLM-4.5's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
+        &[
+            "[drafter]\nexperts = { count = 6, per_token = 2, d_ff = 24 }\n[objective]\ndraft_steps = 4\nrecompute = false",
+            "[drafter]\nlatent = { q_rank = 24, kv_rank = 16, d_fixed = 10, d_turned = 4, scale = 1.2 }\n\
+             experts = { count = 8, per_token = 2, d_ff = 24, groups = 4, groups_per_token = 2 }\n[objective]\ndraft_steps = 4",
+        ],
     ),
     Recipe::of::<Medusa, HeadsLoss>(
         "medusa",

@@ -12,7 +12,6 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::{export, held_in, import};
 use spectrain_models::{Capture, Drafter, Proposer, Session};
 
-use crate::families::drafter_folder::cast;
 use crate::families::family::Writing;
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
@@ -80,7 +79,12 @@ impl<D: Shipped> Trained for Loaded<D> {
     }
 
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
-        let tensors = cast(cast(self.tensors(), dtype)?, DType::F32)?;
+        let layout = D::DIALECTS.first().map(|(layout, _)| layout);
+        let mut tensors = self.tensors();
+        for tensor in &mut tensors {
+            let dtype = layout.map_or(dtype, |layout| layout.written_as(&tensor.name, dtype));
+            *tensor = tensor.clone().cast(dtype)?.cast(DType::F32)?;
+        }
         Ok(Box::new(Loaded(import(
             self.0.clone(),
             tensors,

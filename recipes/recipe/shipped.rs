@@ -38,6 +38,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "hass",
     "eagle1-ttt",
     "mtp",
+    "mtp-deepseek",
     "mtp-qwen",
     "medusa",
     "hydra",

@@ -58,6 +58,8 @@ KINDS = {
     "mtp_qwen": None,
     "mtp_qwen_moe": None,
     "mtp_qwen_next": None,
+    "mtp_glm": None,
+    "mtp_deepseek": None,
 }
 
 
@@ -308,18 +310,86 @@ def qwen(kind, model, config):
     write(kind, drafted(folder, {"method": "mtp"}))
 
 
+def mtp_glm(work):
+    """A checkpoint of GLM-4.5's class with random weights, whose layer of multi-token prediction is its last layer."""
+    from transformers.models.glm4_moe import Glm4MoeConfig, Glm4MoeForCausalLM
+
+    torch.manual_seed(15)
+    sizes = dict(num_key_value_heads=1, head_dim=32, attention_bias=True, use_qk_norm=True, **SIGMOID)
+    behind_layers("mtp_glm", Glm4MoeForCausalLM, Glm4MoeConfig, dict(n_group=1, topk_group=1, **sizes))
+
+
+def mtp_deepseek(work):
+    """The same of DeepSeek-V3's class: latent attention with YaRN, experts in groups."""
+    from transformers.models.deepseek_v3 import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    torch.manual_seed(16)
+    yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, mscale=1.0)
+    yarn |= dict(mscale_all_dim=0.7, beta_fast=32, beta_slow=1)
+    # vLLM's latent attention on the CPU has states of this width alone.
+    latent = dict(q_lora_rank=24, kv_lora_rank=512, qk_nope_head_dim=16, qk_rope_head_dim=64, v_head_dim=24)
+    groups = dict(n_group=3, topk_group=2, num_key_value_heads=2, rope_parameters=yarn)
+    behind_layers("mtp_deepseek", DeepseekV3ForCausalLM, DeepseekV3Config, {**latent, **groups, **SIGMOID})
+
+
+SIGMOID = dict(
+    vocab_size=320,
+    max_position_embeddings=128,
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=2,
+    n_routed_experts=6,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    n_shared_experts=2,
+    routed_scaling_factor=1.5,
+    first_k_dense_replace=1,
+    norm_topk_prob=True,
+)
+
+
+def behind_layers(kind, model, config, sizes):
+    # The last one is the layer of multi-token prediction.
+    names = dict(one_by_one({name: tensor.shape for name, tensor in model(config(num_hidden_layers=3, **sizes)).state_dict().items()}))
+    own = "model.layers.2."
+    names |= {f"{own}{name}.weight": (32,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    names |= {f"{own}eh_proj.weight": (32, 64), f"{own}embed_tokens.weight": (320, 32), f"{own}shared_head.head.weight": (320, 32)}
+
+    def drawn(name, shape):
+        values = 0.3 * torch.randn(shape)
+        if name.endswith("e_score_correction_bias"):
+            return values
+        return (1 + values if "norm" in name else values).bfloat16()
+
+    tensors = {name: drawn(name, shape) for name, shape in names.items()}
+    # What such checkpoints hold twice.
+    tensors[f"{own}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{own}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    folder = HERE / kind
+    shutil.rmtree(folder, ignore_errors=True)
+    config = config(num_hidden_layers=2, **sizes)
+    config.architectures = [model.__name__]
+    config.num_nextn_predict_layers = 1
+    if kind == "mtp_deepseek":
+        # What vLLM asks for of DeepSeek-V3, and Transformers takes for granted.
+        config.topk_method, config.scoring_func = "noaux_tc", "sigmoid"
+    config.save_pretrained(folder)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    write(kind, drafted(folder, {"method": "mtp"}))
+
+
 def one_by_one(names):
     """The matrices of experts as published files have them."""
     for name, shape in names.items():
-        before, found, joint = name.partition("experts.gate_up_proj")
-        down = name.partition("experts.down_proj")
+        before, found, joint = name.partition(".experts.gate_up_proj")
+        down = name.partition(".experts.down_proj")
         if found:
             for expert in range(shape[0]):
                 for part in ("gate_proj", "up_proj"):
-                    yield f"{before}experts.{expert}.{part}.weight", (shape[1] // 2, shape[2])
+                    yield f"{before}.experts.{expert}.{part}.weight", (shape[1] // 2, shape[2])
         elif down[1]:
             for expert in range(shape[0]):
-                yield f"{down[0]}experts.{expert}.down_proj.weight", shape[1:]
+                yield f"{down[0]}.experts.{expert}.down_proj.weight", shape[1:]
         else:
             yield name, shape
 

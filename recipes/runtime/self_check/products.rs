@@ -77,8 +77,8 @@ struct Matrices {
 impl ModuleVisitor for Matrices {
     fn enter_module(&mut self, name: &str, container: &str) {
         let name = match name {
-            // A layer has one of three feed-forward parts, under the same name in files.
-            "sparse_mlp" | "mixture_mlp" => "mlp",
+            // A layer has one of two feed-forward parts, under the same name in files.
+            "sparse_mlp" => "mlp",
             _ => name,
         };
         self.path

@@ -1,0 +1,554 @@
+//! The layer of multi-token prediction behind the layers of DeepSeek-V3 (<https://arxiv.org/abs/2412.19437>) and GLM-4.5
+//! (<https://arxiv.org/abs/2508.06471>), in the checkpoint of its target or in a folder of its own, as vLLM loads it.
+//!
+//! Its tensors are those of the layer whose number is that of the target's layers. In files of latent attention the dimensions of a
+//! head that turn stand behind the others, and neighbours turn; here they stand before them, and halves turn.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::{Config, DEFAULT_THETA, Rope};
+use crate::dialect::description::{Dialect, Neutral, Quirks, top};
+use crate::dialect::key::Key;
+use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, TIED, VOCAB, WIDTH};
+use crate::dialect::settings::Settings;
+use crate::error::{Error, Result};
+use crate::folder::ModelFolder;
+use crate::launch::{self, Launch};
+use crate::mismatch::Mismatch;
+use crate::mtp::TARGET_CLASS;
+use crate::names::unwrapped;
+use crate::tensors::NamedTensor;
+
+/// The layout of vLLM.
+pub const DEEPSEEK_MTP: Dialect = Dialect {
+    architectures: &[LATENT_CLASS, GROUPED_CLASS],
+    keys: &[
+        top(&[
+            Key::told("architectures", |settings, _| {
+                Some(json!([class(settings)]))
+            }),
+            Key::told("model_type", |settings, _| {
+                Some(json!(match is_latent(settings) {
+                    true => "deepseek_v3",
+                    false => "glm4_moe",
+                }))
+            }),
+            Key::size(TARGET_LAYERS, "target_layers"),
+            Key::told(LAYERS, |_, _| Some(json!(1))),
+        ]),
+        top(&[WIDTH, FEED_FORWARD, HEADS, KV_HEADS, GROUPED_WIDTH]),
+        top(&[VOCAB]),
+        top(NORMS),
+        top(&[TIED, DTYPE]),
+        top(LATENT),
+        top(GROUPED),
+        top(EXPERTS),
+        top(&[ROPE, SHARE_AGAIN, ROPE_THETA, ROPE_SCALING]),
+    ],
+    neutral: &[&[
+        ("hidden_act", Neutral::Word("silu")),
+        (LAYERS, Neutral::Size(1)),
+        ("norm_topk_prob", Neutral::Flag(true)),
+        ("scoring_func", Neutral::Word("sigmoid")),
+        ("topk_method", Neutral::Word("noaux_tc")),
+        (
+            "index_topk",
+            Neutral::Absent("sparse attention is not trained"),
+        ),
+    ]],
+    in_f32: &[BIAS],
+    // What the layer holds again of the target.
+    repeated: &["copied_embed_tokens.weight", "copied_head.weight"],
+    of_target: &["embed_tokens.", "layers.", "norm.", "lm_head."],
+    launch: launch_lines,
+    quirks: Quirks {
+        canonical,
+        stored: |settings, name| Some(stored(settings.size("target_layers"), name)),
+        reduce: |path, settings, tensors| {
+            turned_rows(path, settings, tensors, |ours, file| (ours, file))
+        },
+        complete: |settings, tensors| {
+            let reordered =
+                turned_rows(Path::new(""), settings, tensors, |ours, file| (file, ours));
+            // The shapes are those of the settings.
+            debug_assert!(reordered.is_ok(), "{reordered:?}");
+        },
+        ..Quirks::NONE
+    },
+    ..Dialect::named("MTP of DeepSeek-V3", recognises)
+};
+
+/// Classes of targets with such a layer.
+const LATENT_CLASS: &str = "DeepseekV3ForCausalLM";
+const GROUPED_CLASS: &str = "Glm4MoeForCausalLM";
+/// How many layers the target has, and how many such layers there are behind them.
+const TARGET_LAYERS: &str = "num_hidden_layers";
+const LAYERS: &str = "num_nextn_predict_layers";
+/// What is added to scores before experts are chosen. Rounded to bf16, near ones would be chosen for each other.
+const BIAS: &str = "layer.mlp.e_score_correction_bias";
+/// Shares of a head that positions turn, where nothing is said.
+const USUAL_SHARE: f64 = 0.5;
+
+fn is_latent(settings: &Settings) -> bool {
+    settings.get("latent").is_some()
+}
+
+fn class(settings: &Settings) -> &'static str {
+    match is_latent(settings) {
+        true => LATENT_CLASS,
+        false => GROUPED_CLASS,
+    }
+}
+
+/// A setting in a table of settings, if that is there.
+fn within(settings: &Settings, table: &str, key: &str) -> Option<Value> {
+    settings.get(table)?.get(key).cloned()
+}
+
+/// Whether a configuration has latent attention.
+fn has_latent(config: &Config) -> bool {
+    config.get(KV_RANK).is_some()
+}
+
+/// Width of a dense feed-forward part, which the target has elsewhere.
+const FEED_FORWARD: Key = D_FF.with_read(|_, _, _| Ok(Value::Null));
+/// Width of a head of grouped attention.
+const GROUPED_WIDTH: Key = Key::code(
+    "head_dim",
+    "d_head",
+    |config, _, _| match has_latent(config) {
+        true => Ok(Value::Null),
+        false => D_HEAD.value(config),
+    },
+    |settings, here| {
+        let grouped = !is_latent(settings);
+        grouped.then(|| json!(settings.size(here)))
+    },
+);
+
+const KV_RANK: &str = "kv_lora_rank";
+/// Sizes of latent attention in files, and in settings.
+const SIZES_OF_LATENT: [(&str, &str); 4] = [
+    (KV_RANK, "kv_rank"),
+    ("qk_nope_head_dim", "d_fixed"),
+    ("qk_rope_head_dim", "d_turned"),
+    ("v_head_dim", "d_value"),
+];
+
+const LATENT: &[Key] = &[
+    Key::code(
+        KV_RANK,
+        "latent",
+        |config, _, _| {
+            if !has_latent(config) {
+                return Ok(Value::Null);
+            }
+            let mut latent = json!({"scale": score_scale(config)?});
+            for (there, here) in SIZES_OF_LATENT {
+                latent[here] = json!(config.size(there, None)?);
+            }
+            latent["q_rank"] = match config.get("q_lora_rank") {
+                None => json!(0),
+                Some(_) => json!(config.size("q_lora_rank", None)?),
+            };
+            Ok(latent)
+        },
+        |settings, _| within(settings, "latent", "kv_rank"),
+    ),
+    Key::told("q_lora_rank", |settings, _| {
+        let rank = within(settings, "latent", "q_rank")?;
+        Some(if rank == 0 { Value::Null } else { rank })
+    }),
+    Key::told("qk_nope_head_dim", |settings, _| {
+        within(settings, "latent", "d_fixed")
+    }),
+    Key::told("qk_rope_head_dim", |settings, _| {
+        within(settings, "latent", "d_turned")
+    }),
+    Key::told("v_head_dim", |settings, _| {
+        within(settings, "latent", "d_value")
+    }),
+];
+
+/// What grouped attention is like; where attention is latent, what recipes say when they say nothing.
+const GROUPED: &[Key] = &[
+    Key::code(
+        "attention_bias",
+        "qkv_bias",
+        |config, key, _| match has_latent(config) {
+            true if config.flag(key, false)? => Err(config.wrong(key, "`false`")),
+            true => Ok(json!(true)),
+            false => Ok(json!(config.flag(key, false)?)),
+        },
+        |settings, here| Some(json!(!is_latent(settings) && settings.flag(here))),
+    ),
+    Key::flag("use_qk_norm", "qk_norm", false).written(|settings, here| {
+        let grouped = !is_latent(settings);
+        grouped.then(|| json!(settings.flag(here)))
+    }),
+    Key::code(
+        "partial_rotary_factor",
+        "rotary_share",
+        |config, _, _| match has_latent(config) {
+            true => Ok(json!(USUAL_SHARE)),
+            false => Ok(json!(config.rotary_share(USUAL_SHARE)?)),
+        },
+        |settings, here| match is_latent(settings) {
+            true => None,
+            false => settings.get(here).cloned(),
+        },
+    ),
+];
+
+const EXPERTS_COUNT: &str = "n_routed_experts";
+/// Sizes of experts in files, and in settings.
+const SIZES_OF_EXPERTS: [(&str, &str); 6] = [
+    (EXPERTS_COUNT, "count"),
+    ("num_experts_per_tok", "per_token"),
+    ("moe_intermediate_size", "d_ff"),
+    ("n_shared_experts", "shared"),
+    ("n_group", "groups"),
+    ("topk_group", "groups_per_token"),
+];
+
+const EXPERTS: &[Key] = &[
+    Key::code(
+        EXPERTS_COUNT,
+        "experts",
+        |config, _, _| {
+            if config.get(EXPERTS_COUNT).is_none() {
+                return Ok(Value::Null);
+            }
+            let mut experts = json!({"scale": config.number("routed_scaling_factor", 1.0)?});
+            for (there, here) in SIZES_OF_EXPERTS {
+                experts[here] = json!(config.size(there, None)?);
+            }
+            Ok(experts)
+        },
+        |settings, _| within(settings, "experts", "count"),
+    ),
+    Key::told("num_experts_per_tok", |settings, _| {
+        within(settings, "experts", "per_token")
+    }),
+    Key::told("moe_intermediate_size", |settings, _| {
+        within(settings, "experts", "d_ff")
+    }),
+    Key::told("n_shared_experts", |settings, _| {
+        within(settings, "experts", "shared")
+    }),
+    Key::told("n_group", |settings, _| {
+        within(settings, "experts", "groups")
+    }),
+    Key::told("topk_group", |settings, _| {
+        within(settings, "experts", "groups_per_token")
+    }),
+    Key::told("routed_scaling_factor", |settings, _| {
+        within(settings, "experts", "scale")
+    }),
+    Key::told("norm_topk_prob", |_, _| Some(json!(true))),
+    Key::told("scoring_func", |_, _| Some(json!("sigmoid"))),
+    Key::told("topk_method", |_, _| Some(json!("noaux_tc"))),
+    // Every layer has experts, this one among them.
+    Key::told("first_k_dense_replace", |_, _| Some(json!(0))),
+    Key::told("moe_layer_freq", |_, _| Some(json!(1))),
+];
+
+/// The base of rotary positions and their scaling, with the share of a head once more.
+const ROPE: Key = Key::code(
+    "rope_parameters",
+    "rope",
+    |config, _, _| {
+        let mut rope = config.rope_of_share(DEFAULT_THETA)?;
+        if has_latent(config)
+            && let Some(scaling) = rope.scaling.as_mut().and_then(Value::as_object_mut)
+            && let Some(corrections) = Corrections::read(scaling)
+        {
+            scaling.remove("mscale");
+            scaling.remove("mscale_all_dim");
+            scaling.insert("attention_factor".to_owned(), json!(corrections.of_angles));
+        }
+        Ok(rope.setting())
+    },
+    |settings, _| Some(written_rope(settings)?.parameters()),
+);
+const SHARE_AGAIN: Key =
+    Key::told(
+        "rope_parameters.partial_rotary_factor",
+        |settings, _| match is_latent(settings) {
+            true => None,
+            false => settings.get("rotary_share").cloned(),
+        },
+    );
+/// The same as old engines read it.
+const ROPE_THETA: Key = Key::told("rope_theta", |settings, _| {
+    settings.rope().map(|rope| json!(rope.rope_theta))
+});
+const ROPE_SCALING: Key = Key::told("rope_scaling", |settings, _| {
+    written_rope(settings)?.scaling
+});
+
+/// What YaRN multiplies cosines and sines with, and scores, by the names of DeepSeek.
+struct Corrections {
+    of_angles: f64,
+    of_scores: f64,
+}
+
+impl Corrections {
+    fn read(scaling: &Map<String, Value>) -> Option<Self> {
+        let number = |key: &str| scaling.get(key).and_then(Value::as_f64);
+        if scaling.get("rope_type").and_then(Value::as_str) != Some("yarn") {
+            return None;
+        }
+        let factor = number("factor")?;
+        let scale = |by: Option<f64>, otherwise| 1.0 + 0.1 * by.unwrap_or(otherwise) * factor.ln();
+        let (angles, scores) = (number("mscale"), number("mscale_all_dim"));
+        let all = scale(scores, 0.0);
+        Some(Self {
+            of_angles: scale(angles, 1.0) / all,
+            of_scores: all * all,
+        })
+    }
+}
+
+/// What scores are multiplied with beside the root of their width.
+fn score_scale(config: &Config) -> Result<f64> {
+    let scaling = config.rope_of_share(DEFAULT_THETA)?.scaling;
+    let table = scaling.as_ref().and_then(Value::as_object);
+    Ok(table
+        .and_then(Corrections::read)
+        .map_or(1.0, |found| found.of_scores))
+}
+
+/// The rotary positions with both corrections by the names of DeepSeek, where attention is latent.
+fn written_rope(settings: &Settings) -> Option<Rope> {
+    let mut rope = settings.rope()?;
+    let of_scores = within(settings, "latent", "scale").and_then(|scale| scale.as_f64());
+    if let (Some(of_scores), Some(scaling)) = (of_scores, &mut rope.scaling)
+        && let Some(factor) = scaling["factor"].as_f64()
+        && scaling["rope_type"] == "yarn"
+    {
+        let usual = 1.0 + 0.1 * factor.ln();
+        let of_angles = scaling["attention_factor"].as_f64().unwrap_or(usual);
+        let by = |scale: f64| json!((scale - 1.0) / (0.1 * factor.ln()));
+        let all = of_scores.sqrt();
+        scaling["mscale"] = by(of_angles * all);
+        scaling["mscale_all_dim"] = by(all);
+        scaling.as_object_mut()?.remove("attention_factor");
+    }
+    Some(rope)
+}
+
+/// How many layers the target in a folder has.
+fn target_layers(folder: &ModelFolder) -> Option<u64> {
+    folder.config()[TARGET_LAYERS].as_u64()
+}
+
+fn recognises(folder: &ModelFolder) -> bool {
+    let names = folder.config()["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    let Some(layers) = target_layers(folder) else {
+        return false;
+    };
+    let own = format!("layers.{layers}.");
+    names.any(|name| [LATENT_CLASS, GROUPED_CLASS].contains(&name))
+        && folder
+            .tensors()
+            .any(|info| unwrapped(&info.name).starts_with(&own))
+}
+
+/// Beginnings of names here, and within the layer in files, where these are not those of a decoder layer.
+const NAMES: [[&str; 2]; 8] = [
+    ["enorm.", "enorm."],
+    ["hnorm.", "hnorm."],
+    ["eh_proj.", "eh_proj."],
+    ["final_layernorm.", "shared_head.norm."],
+    ["copied_head.", "shared_head.head."],
+    ["copied_embed_tokens.", "embed_tokens."],
+    [BIAS, "mlp.gate.e_score_correction_bias"],
+    ["layer.mlp.shared_expert.", "mlp.shared_experts."],
+];
+
+fn canonical(folder: &ModelFolder, stored: &str) -> Option<String> {
+    let own = stored.strip_prefix(&format!("layers.{}.", target_layers(folder)?))?;
+    let known = NAMES
+        .iter()
+        .find_map(|[here, there]| Some(format!("{here}{}", own.strip_prefix(there)?)));
+    Some(known.unwrap_or_else(|| format!("layer.{own}")))
+}
+
+fn stored(target_layers: usize, name: &str) -> String {
+    let known = NAMES
+        .iter()
+        .find_map(|[here, there]| Some(format!("{there}{}", name.strip_prefix(here)?)));
+    let own = known.unwrap_or_else(|| name.strip_prefix("layer.").unwrap_or(name).to_owned());
+    format!("model.layers.{target_layers}.{own}")
+}
+
+/// Puts rows of the matrices of latent attention into another order: `order` is given the places of a row here and in files, and
+/// gives that where it goes to and that where it comes from.
+fn turned_rows(
+    path: &Path,
+    settings: &Settings,
+    tensors: &mut [NamedTensor],
+    order: fn(usize, usize) -> (usize, usize),
+) -> Result<()> {
+    let size = |key| within(settings, "latent", key).and_then(|size| size.as_u64());
+    let keys = ["d_fixed", "d_turned", "kv_rank", "q_rank"];
+    let [Some(fixed), Some(turned), Some(kv_rank), Some(q_rank)] = keys.map(size) else {
+        return Ok(());
+    };
+    let [fixed, turned, kv_rank, q_rank] =
+        [fixed, turned, kv_rank, q_rank].map(|size| size as usize);
+    let d_model = settings.size("d_model");
+    let heads = settings.size("heads");
+    // The place in files of the dimension that turns and is at this place here.
+    let neighbour = |at: usize| match at < turned / 2 {
+        true => 2 * at,
+        false => 2 * (at - turned / 2) + 1,
+    };
+    let width = fixed + turned;
+    let of_query = |row: usize| {
+        let (head, at) = (row / width * width, row % width);
+        head + match at < turned {
+            true => fixed + neighbour(at),
+            false => at - turned,
+        }
+    };
+    let of_state = |row: usize| match row < kv_rank {
+        true => row,
+        false => kv_rank + neighbour(row - kv_rank),
+    };
+    for tensor in tensors {
+        type InFiles<'a> = &'a dyn Fn(usize) -> usize;
+        let (shape, in_files): ([usize; 2], InFiles) = match tensor.name.as_str() {
+            "layer.self_attn.q_proj.weight" => ([heads * width, d_model], &of_query),
+            "layer.self_attn.q_b_proj.weight" => ([heads * width, q_rank], &of_query),
+            "layer.self_attn.kv_a_proj_with_mqa.weight" => ([kv_rank + turned, d_model], &of_state),
+            _ => continue,
+        };
+        if tensor.shape != shape {
+            return Err(Error::Shape {
+                name: tensor.name.clone(),
+                path: path.to_path_buf(),
+                mismatch: Mismatch::new(format!("{shape:?}"), format!("{:?}", tensor.shape)),
+            });
+        }
+        let rows = shape[0];
+        let length = tensor.bytes.len() / rows;
+        let mut bytes = vec![0; tensor.bytes.len()];
+        for here in 0..rows {
+            let (to, from) = order(here, in_files(here));
+            bytes[to * length..(to + 1) * length]
+                .copy_from_slice(&tensor.bytes[from * length..(from + 1) * length]);
+        }
+        tensor.bytes = bytes;
+    }
+    Ok(())
+}
+
+/// vLLM's, for a target of the class that has such a layer.
+fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    let found = settings.get(TARGET_CLASS).and_then(Value::as_str);
+    let own = class(settings);
+    if settings.get("experts").is_none() {
+        return vec![Launch::remark("no engine loads this layer without experts")];
+    }
+    if found.is_none_or(|found| found == own) {
+        return vec![launch::vllm(dir, "mtp", target, draft_tokens)];
+    }
+    vec![Launch::remark(match is_latent(settings) {
+        true => "vLLM loads this layer only with DeepSeek-V3 targets",
+        false => "vLLM loads this layer only with GLM-4.5 targets",
+    })]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        let mut settings = Settings::default();
+        settings.set("heads", 2);
+        settings.set("target_layers", 3);
+        settings.set("d_model", 1);
+        let latent = json!({"d_fixed": 1, "d_turned": 4, "d_value": 1, "kv_rank": 2, "q_rank": 0, "scale": 1.5});
+        settings.set("latent", latent);
+        settings
+    }
+
+    #[test]
+    fn dimensions_that_turn_stand_first_and_in_halves_here_and_as_before_in_files() {
+        let values = |rows: usize| (0..rows).map(|row| row as f32).collect::<Vec<_>>();
+        let tensor = |name, rows| NamedTensor::from_f32(name, [rows, 1], values(rows));
+        let files = [
+            tensor("layer.self_attn.q_proj.weight", 10),
+            tensor("layer.self_attn.kv_a_proj_with_mqa.weight", 6),
+            tensor("layer.self_attn.o_proj.weight", 6),
+        ];
+        let mut tensors = files.to_vec();
+        (DEEPSEEK_MTP.quirks.reduce)(Path::new("file"), &settings(), &mut tensors).unwrap();
+        let found = |at: usize| tensors[at].to_f32().unwrap();
+        assert_eq!(found(0), [1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 8.0, 7.0, 9.0, 5.0]);
+        assert_eq!(found(1), [0.0, 1.0, 2.0, 4.0, 3.0, 5.0]);
+        assert_eq!(tensors[2], files[2]);
+        (DEEPSEEK_MTP.quirks.complete)(&settings(), &mut tensors);
+        assert_eq!(tensors, files);
+        let mut short = vec![tensor("layer.self_attn.q_proj.weight", 9)];
+        let refused = (DEEPSEEK_MTP.quirks.reduce)(Path::new("file"), &settings(), &mut short);
+        let told = refused.unwrap_err().to_string();
+        assert!(
+            told.contains("[10, 1]") && told.contains("[9, 1]"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn names_of_the_layer_are_those_of_the_one_behind_the_targets() {
+        for (here, there) in [
+            ("enorm.weight", "enorm.weight"),
+            ("final_layernorm.weight", "shared_head.norm.weight"),
+            (BIAS, "mlp.gate.e_score_correction_bias"),
+            ("layer.mlp.gate.weight", "mlp.gate.weight"),
+            (
+                "layer.mlp.experts.1.up_proj.weight",
+                "mlp.experts.1.up_proj.weight",
+            ),
+            (
+                "layer.mlp.shared_expert.up_proj.weight",
+                "mlp.shared_experts.up_proj.weight",
+            ),
+            ("layer.input_layernorm.weight", "input_layernorm.weight"),
+        ] {
+            assert_eq!(stored(3, here), format!("model.layers.3.{there}"));
+        }
+    }
+
+    #[test]
+    fn corrections_of_yarn_are_written_as_they_were_read() {
+        let scaling =
+            json!({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8});
+        let found = Corrections::read(scaling.as_object().unwrap()).unwrap();
+        let all = 1.0 + 0.08 * 40f64.ln();
+        assert!((found.of_scores - all * all).abs() < 1e-12);
+        assert!((found.of_angles - (1.0 + 0.1 * 40f64.ln()) / all).abs() < 1e-12);
+        let mut settings = settings();
+        let read =
+            json!({"rope_type": "yarn", "factor": 40.0, "attention_factor": found.of_angles});
+        settings.set_rope(&Rope {
+            rope_theta: 1e4,
+            scaling: Some(read),
+        });
+        let mut latent = settings.get("latent").unwrap().clone();
+        latent["scale"] = json!(found.of_scores);
+        settings.set("latent", latent);
+        let written = written_rope(&settings).unwrap().scaling.unwrap();
+        let near = |key: &str, value: f64| (written[key].as_f64().unwrap() - value).abs() < 1e-12;
+        assert!(
+            near("mscale", 1.0) && near("mscale_all_dim", 0.8),
+            "{written}"
+        );
+        assert!(written.get("attention_factor").is_none());
+    }
+}

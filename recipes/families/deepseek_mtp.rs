@@ -1,0 +1,71 @@
+//! MTP drafters of DeepSeek-V3 and GLM-4.5 targets: their folders, their engine and what a step of their training keeps.
+
+use anyhow::Result;
+use spectrain_checkpoints::deepseek_mtp::DEEPSEEK_MTP;
+use spectrain_checkpoints::dialect::Dialect;
+use spectrain_checkpoints::launch::Launch;
+use spectrain_models::TargetSpec;
+use spectrain_models::deepseek_mtp::{DeepseekMtp, DeepseekMtpConfig};
+use spectrain_train::Workload;
+
+use crate::families::described;
+use crate::families::family::{Family, Writing};
+use crate::families::footprint::{
+    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
+};
+use crate::families::shipped::Shipped;
+use crate::recipe::tables::Engine;
+
+impl Family for DeepseekMtp {
+    const KIND: &'static str = "mtp-deepseek";
+    const ENGINES: &'static [Engine] = &[Engine::Vllm];
+    const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&DEEPSEEK_MTP, None)];
+    const SAMPLES: &'static [&'static str] = &[
+        "experts = { count = 6, per_token = 2, d_ff = 24 }",
+        "rotary_share = 1.0\nqkv_bias = false\nqk_norm = true",
+        "experts = { count = 8, per_token = 2, d_ff = 24, shared = 2, groups = 4, groups_per_token = 2, scale = 2.5 }\n\
+         latent = { q_rank = 24, kv_rank = 16, d_fixed = 8, d_turned = 4, d_value = 8, scale = 1.2 }",
+        "latent = { q_rank = 0, kv_rank = 16, d_fixed = 8, d_turned = 8, d_value = 16 }",
+    ];
+
+    const UNTRAINED: &'static [&'static str] = &["layer.mlp.e_score_correction_bias"];
+
+    fn activations(
+        config: &DeepseekMtpConfig,
+        target: &TargetSpec,
+        work: &Workload,
+        batch: Packed,
+    ) -> Result<Activations> {
+        let mut layer = LayerSizes {
+            head_norms: config.qk_norm,
+            ..LayerSizes::of(target, [0, 0, 0])?
+        };
+        // Two norms before the layer and one behind it, and both inputs side by side.
+        let mut more = 5 * layer.d_model + layer.with_experts(config.mixture(target));
+        if let Some(latent) = config.latent_attention(target) {
+            let [heads, query] = [latent.heads, latent.d_query()].map(|size| size as u64);
+            layer = LayerSizes {
+                heads,
+                kv_heads: heads,
+                d_head: query,
+                head_norms: false,
+                ..layer
+            };
+            // The states that queries, keys and values come out of, and what their norms make of them.
+            more += 2 * (latent.q_rank + latent.kv_rank) as u64;
+        }
+        let attended = Attended::of(work, batch, Sees::Back);
+        let one = decoder(&layer, 1, work, attended);
+        Ok(Activations {
+            kept: one.kept + work.held as f64 * attended.rows * more as f64,
+            carried: carried_of_unrolled(&layer, work, attended),
+            ..one
+        })
+    }
+}
+
+impl Shipped for DeepseekMtp {
+    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
+        described::launch_beside_class(self, dialect, writing)
+    }
+}
