@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use spectrain::families::registry::RECIPES;
 
+use crate::golden::path;
 use crate::workspace::{Outcome, Workspace};
 
 const GIVEN: &str = "init --target target --data train.jsonl --yes";
@@ -179,4 +180,38 @@ fn without_answers_nothing_is_written() {
     let refused = workspace.run_line(format!("{GIVEN} --set drafter.captured_layers=[99]"));
     refused.failed(&["would be refused, so it was not written"]);
     assert!(!workspace.path("eagle3-target.toml").exists());
+}
+
+#[test]
+fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
+    for (kind, family, line) in [
+        ("mtp", "mtp", "start = "),
+        ("mtp_qwen", "mtp-qwen", "start = "),
+        (
+            "mtp_qwen_moe",
+            "mtp-qwen",
+            "\nexperts = { count = 5, per_token = 2, d_ff = 16, shared_d_ff = 32 }\n",
+        ),
+        ("mtp_glm", "mtp-deepseek", "\nqk_norm = true\n"),
+        ("mtp_deepseek", "mtp-deepseek", "\nlatent = { q_rank = 24, "),
+    ] {
+        let workspace = Workspace::new();
+        let folder = path(&format!("engines/{kind}"));
+        for file in ["config.json", "model.safetensors"] {
+            let to = workspace.path("own").join(file);
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            std::fs::copy(folder.join(file), to).unwrap();
+        }
+        for file in ["tokenizer.json", "chat_template.jinja"] {
+            let to = workspace.path("own").join(file);
+            std::fs::copy(workspace.path("target").join(file), to).unwrap();
+        }
+        let server = "--set features.mode=served --set target.server=[\"http://localhost:1\"] --set target.server_folder=/states";
+        let given =
+            format!("init --target own --data train.jsonl --yes --family {family} {server}");
+        workspace.run_line(given).succeeded();
+        let text = workspace.text(&format!("{family}-own.toml"));
+        assert!(text.contains("\nstart = \"own\"\n"), "{text}");
+        assert!(text.contains(line), "{kind}: {text}");
+    }
 }

@@ -185,6 +185,11 @@ impl Dialect {
         }
     }
 
+    /// Whether its drafters may stand in the folder of their target, beside the target's own tensors.
+    pub fn may_be_beside_target(&self) -> bool {
+        !self.of_target.is_empty()
+    }
+
     /// Its keys.
     pub(crate) fn all_keys(&self) -> impl Iterator<Item = &'static Keys> {
         self.keys.iter().chain(self.more)

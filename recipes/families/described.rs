@@ -367,6 +367,28 @@ pub(crate) fn check_start<D: Family>(
     }
 }
 
+/// The keys of `[drafter]` that describe the drafter that the folder of a target holds, as far as these are not the defaults; nothing
+/// where it holds none of this kind. Its weights are not read.
+pub(crate) fn beside_target<D: Family>(folder: &Path) -> Result<Option<Vec<(String, Value)>>> {
+    let mut dialects = D::DIALECTS.iter().map(|(dialect, _)| *dialect);
+    if !dialects.any(Dialect::may_be_beside_target) {
+        return Ok(None);
+    }
+    let model = ModelFolder::open(folder)?;
+    let dialect = dialect_of::<D>(&model)?;
+    if !(dialect.recognises)(&model) {
+        return Ok(None);
+    }
+    let opened = dialect.open(&model, Reading::default())?;
+    let [found, usual] = [config_of::<D>(&opened.settings)?, D::Config::default()]
+        .map(|config| serde_json::to_value(config).context("cannot write the settings"));
+    let (Value::Object(found), usual) = (found?, usual?) else {
+        return Ok(None);
+    };
+    let own = |(key, value): &(String, Value)| !value.is_null() && !is_same(value, &usual[key]);
+    Ok(Some(found.into_iter().filter(own).collect()))
+}
+
 /// Whether two settings are the same, but for digits that somebody left out.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {

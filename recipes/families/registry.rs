@@ -143,6 +143,9 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
+/// The keys of a drafter in a target's folder, if there is one.
+type BesideTarget = fn(&Path) -> Result<Option<Vec<(String, Value)>>>;
+
 /// Opens a drafter's folder, as is said or as is likeliest.
 type Open = fn(&Path, Option<&Reading>, &TargetParts, &Device) -> Result<Box<dyn Trained>>;
 
@@ -172,6 +175,8 @@ pub struct Recipe {
     pub samples: &'static [&'static str],
     /// The engines that load a layout of their own.
     pub apart: fn() -> Vec<Engine>,
+    /// See [`Shipped::beside_target`].
+    pub beside_target: BesideTarget,
 }
 
 impl Recipe {
@@ -215,6 +220,7 @@ impl Recipe {
                 Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))
             },
             samples: D::SAMPLES,
+            beside_target: D::beside_target,
             apart: || {
                 let engines = D::DIALECTS.iter().filter_map(|(_, engine)| *engine);
                 engines.collect()

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use burn::prelude::Device;
+use serde_json::Value;
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_models::{Capture, TargetParts, TargetSpec};
@@ -39,6 +40,11 @@ pub trait Shipped: Family {
     /// Fails unless training can start from a drafter's folder: its settings are those of `config`. Its weights are not read.
     fn check_start(config: &Self::Config, folder: &Path, target: &TargetSpec) -> Result<()> {
         described::check_start::<Self>(config, folder, target)
+    }
+
+    /// The keys of `[drafter]` that describe the drafter in a target's folder, beside the defaults; nothing where there is none.
+    fn beside_target(folder: &Path) -> Result<Option<Vec<(String, Value)>>> {
+        described::beside_target::<Self>(folder)
     }
 
     /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.

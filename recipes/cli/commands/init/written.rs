@@ -111,6 +111,15 @@ pub(super) struct Wanted {
     pub(super) translated: Option<Translated>,
 }
 
+/// Lines of a recipe that trains a target's own layer further.
+#[derive(Default)]
+struct OwnLayer {
+    /// The key of no table.
+    start: String,
+    /// Keys of `[drafter]`.
+    keys: Vec<String>,
+}
+
 impl Wanted {
     /// The text of the recipe in `file`, and what it says.
     ///
@@ -156,6 +165,7 @@ impl Wanted {
         let needed = needs::of(keys, &self.target, &|key| {
             self.sets(&format!("drafter.{key}"))
         })?;
+        let own = self.own_layer()?;
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
@@ -172,18 +182,38 @@ impl Wanted {
                 .collect::<String>()
         };
         let least = format!(
-            "recipe = {}\nname = {}\n[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
+            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
             quoted(self.recipe.name),
             quoted(&self.name),
+            own.start,
             quoted(&self.target),
             quoted(data),
             self.answers.table(),
-            needed.join("\n"),
+            [needed, own.keys].concat().join("\n"),
             lines_of("drafter"),
             lines_of("objective"),
             lines_of("train"),
         );
         Ok((least, (!recommended.is_empty()).then_some(closest)))
+    }
+
+    /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
+    fn own_layer(&self) -> Result<OwnLayer> {
+        let folder = Path::new(&self.target);
+        if !folder.is_dir() || self.sets("start") {
+            return Ok(OwnLayer::default());
+        }
+        let Some(keys) = (self.recipe.beside_target)(folder)? else {
+            return Ok(OwnLayer::default());
+        };
+        let keys = keys.into_iter().map(|(key, value)| (key, inline(&value)));
+        let keys = keys.filter(|(key, _)| !self.sets(&format!("drafter.{key}")));
+        Ok(OwnLayer {
+            start: format!("start = {}\n", quoted(&self.target)),
+            keys: keys
+                .map(|(key, value)| format!("{key} = {value}"))
+                .collect(),
+        })
     }
 
     /// What stands above the keys; `closest` is the shipped recipe of which some are.
