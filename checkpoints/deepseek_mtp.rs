@@ -301,7 +301,8 @@ impl Corrections {
         if scaling.get("rope_type").and_then(Value::as_str) != Some("yarn") {
             return None;
         }
-        let factor = number("factor")?;
+        // By a smaller factor nothing is corrected.
+        let factor = number("factor")?.max(1.0);
         let scale = |by: Option<f64>, otherwise| 1.0 + 0.1 * by.unwrap_or(otherwise) * factor.ln();
         let (angles, scores) = (number("mscale"), number("mscale_all_dim"));
         let all = scale(scores, 0.0);
@@ -328,6 +329,7 @@ fn written_rope(settings: &Settings) -> Option<Rope> {
     if let (Some(of_scores), Some(scaling)) = (of_scores, &mut rope.scaling)
         && let Some(factor) = scaling["factor"].as_f64()
         && scaling["rope_type"] == "yarn"
+        && factor > 1.0
     {
         let usual = 1.0 + 0.1 * factor.ln();
         let of_angles = scaling["attention_factor"].as_f64().unwrap_or(usual);

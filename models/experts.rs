@@ -169,17 +169,31 @@ pub(crate) fn grouped(
         places[at] = place;
     }
     let sorted = x.select(0, indices(order.iter().map(|at| at / per_token), &device));
-    let mut start = 0;
-    let groups = order.chunk_by(|&one, &other| chosen[one] == chosen[other]);
-    let parts = groups.map(|group| {
-        let own = sorted.clone().narrow(0, start, group.len());
-        start += group.len();
-        of(chosen[group[0]], own)
-    });
+    let groups: Vec<&[usize]> = order
+        .chunk_by(|&one, &other| chosen[one] == chosen[other])
+        .collect();
+    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
+    let mut parts = Vec::with_capacity(groups.len());
+    parted(sorted, &lengths, &mut parts);
+    let parts = groups.iter().zip(parts);
+    let parts = parts.map(|(group, own)| of(chosen[group[0]], own));
     let sorted = Tensor::cat(parts.collect(), 0);
     sorted
         .select(0, indices(places.into_iter(), &device))
         .reshape([rows, per_token, d_model])
+}
+
+/// Parts of so many rows each. They are taken out of halves, of halves: the backward pass makes as many rows as a part is taken out
+/// of, and there may be hundreds of parts.
+fn parted(x: Tensor<2>, lengths: &[usize], parts: &mut Vec<Tensor<2>>) {
+    if lengths.len() < 2 {
+        parts.push(x);
+        return;
+    }
+    let (first, second) = lengths.split_at(lengths.len() / 2);
+    let [before, behind] = [first, second].map(|half| half.iter().sum::<usize>());
+    parted(x.clone().narrow(0, 0, before), first, parts);
+    parted(x.narrow(0, before, behind), second, parts);
 }
 
 fn indices(values: impl Iterator<Item = usize>, device: &Device) -> Tensor<1, Int> {

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::experts::{grouped, on_host};
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
-use crate::weights::{Init, Scope};
+use crate::weights::{CHOICE_BIAS, Init, Scope};
 
 /// The table `[drafter.experts]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -126,8 +126,8 @@ impl MixtureConfig {
 /// `Σ w_e mlp_e(x) + g shared(x)`, where the sum is over the `per_token` experts that [`Scoring`] chooses, and `g` is
 /// `sigmoid(shared_expert_gate x)` or 1.
 ///
-/// Each expert is a module of its own, so that the backward pass touches only those that some token of a batch went through;
-/// the others have no gradient, and the optimiser leaves them and what it keeps of them as they are.
+/// Each expert is a module of its own, so that the backward pass touches only those that some row of a batch went through,
+/// rows of padding included; the others have no gradient, and the optimiser leaves them and what it keeps of them as they are.
 #[derive(Module, Debug)]
 pub struct MixtureMlp {
     /// Tells which experts a token goes through.
@@ -170,8 +170,7 @@ impl MixtureMlp {
             e_score_correction_bias: match config.scoring {
                 Scoring::Softmax => None,
                 Scoring::Sigmoid { .. } => {
-                    let name = "e_score_correction_bias";
-                    Some(scope.vector(name, config.count, Init::Constant(0.0))?)
+                    Some(scope.vector(CHOICE_BIAS, config.count, Init::Constant(0.0))?)
                 }
             },
             per_token: config.per_token,
@@ -255,7 +254,7 @@ impl MixtureMlp {
 mod tests {
     use super::*;
     use crate::device::test_device;
-    use crate::weights::{RandomWeights, host_f32};
+    use crate::weights::{RandomWeights, held_in, host_f32};
 
     const D_MODEL: usize = 10;
     const SEVEN: MixtureConfig = MixtureConfig {
@@ -421,6 +420,24 @@ mod tests {
             .collect();
         let touched = found.iter().filter(|&&touched| touched).count();
         assert_eq!(touched, 3 * SEVEN.per_token, "{found:?}");
+    }
+
+    #[test]
+    fn what_experts_are_chosen_by_is_not_rounded_with_the_weights() {
+        let device = test_device();
+        let scoring = Scoring::Sigmoid {
+            groups: 1,
+            groups_per_token: 1,
+            scale: 1.0,
+        };
+        let mut layer = layer(MixtureConfig { scoring, ..SEVEN }, &device);
+        // Apart by less than bf16 tells apart.
+        let bias: Vec<f32> = (0..7).map(|expert| 30.0 + expert as f32 / 1000.0).collect();
+        let values = Tensor::from_floats(bias.as_slice(), &device);
+        layer.e_score_correction_bias = Some(Param::from_tensor(values));
+        let held = held_in(layer, DType::BF16);
+        assert_eq!(held.gate.weight.val().dtype(), DType::BF16);
+        assert_eq!(host_f32(held.e_score_correction_bias.unwrap().val()), bias);
     }
 
     #[test]

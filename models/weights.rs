@@ -450,17 +450,36 @@ impl ModuleVisitor for Exporter {
     }
 }
 
-/// `module` with every parameter in `dtype`, outside of any graph. What is in that type already is shared, not copied.
+/// The parameter that is added before experts are chosen, and does nothing else: rounded, it would choose others.
+pub const CHOICE_BIAS: &str = "e_score_correction_bias";
+
+/// `module` with every parameter in `dtype`, outside of any graph, but for those that only choose: these stay in f32, as engines
+/// hold them. What is in that type already is shared, not copied.
 pub fn held_in<M: Module>(module: M, dtype: BurnDType) -> M {
-    module.map(&mut Caster(dtype))
+    module.map(&mut Caster {
+        dtype,
+        name: String::new(),
+    })
 }
 
-struct Caster(BurnDType);
+struct Caster {
+    dtype: BurnDType,
+    /// Of the field that it is in.
+    name: String,
+}
 
 impl ModuleMapper for Caster {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        name.clone_into(&mut self.name);
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, held, mapper) = param.consume();
-        Param::from_mapped_value(id, held.cast(self.0), mapper)
+        let dtype = match self.name == CHOICE_BIAS {
+            true => BurnDType::F32,
+            false => self.dtype,
+        };
+        Param::from_mapped_value(id, held.cast(dtype), mapper)
     }
 }
 

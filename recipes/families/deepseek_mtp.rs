@@ -4,8 +4,8 @@ use anyhow::Result;
 use spectrain_checkpoints::deepseek_mtp::DEEPSEEK_MTP;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::launch::Launch;
-use spectrain_models::TargetSpec;
 use spectrain_models::deepseek_mtp::{DeepseekMtp, DeepseekMtpConfig};
+use spectrain_models::{MixtureConfig, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
@@ -24,11 +24,16 @@ impl Family for DeepseekMtp {
         "experts = { count = 6, per_token = 2, d_ff = 24 }",
         "rotary_share = 1.0\nqkv_bias = false\nqk_norm = true",
         "experts = { count = 8, per_token = 2, d_ff = 24, shared = 2, groups = 4, groups_per_token = 2, scale = 2.5 }\n\
-         latent = { q_rank = 24, kv_rank = 16, d_fixed = 8, d_turned = 4, d_value = 8, scale = 1.2 }",
+         latent = { q_rank = 24, kv_rank = 16, d_fixed = 8, d_turned = 4, d_value = 6 }",
         "latent = { q_rank = 0, kv_rank = 16, d_fixed = 8, d_turned = 8, d_value = 16 }",
     ];
 
     const UNTRAINED: &'static [&'static str] = &["layer.mlp.e_score_correction_bias"];
+
+    fn idle(config: &DeepseekMtpConfig, target: &TargetSpec) -> u64 {
+        let idle = |experts: MixtureConfig| experts.idle_parameters(target.d_model);
+        config.mixture(target).map_or(0, idle)
+    }
 
     fn activations(
         config: &DeepseekMtpConfig,

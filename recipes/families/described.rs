@@ -425,6 +425,7 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         head: of_head.map(count).sum(),
         matrices: in_matrices(&listed),
         frozen: untrained.iter().map(count).sum(),
+        idle: D::idle(config, target),
         draft_vocab: draft_vocab as u64,
         captured,
     })

@@ -20,6 +20,8 @@ pub struct Footprint {
     pub matrices: u64,
     /// Parameters of its own that are not trained.
     pub frozen: u64,
+    /// Of the trained ones, those of experts that a token does not go through.
+    pub idle: u64,
     /// Tokens it can propose.
     pub draft_vocab: u64,
     /// Captured layers.

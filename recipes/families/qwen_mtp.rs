@@ -4,8 +4,8 @@ use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::qwen_mtp::QWEN_MTP;
-use spectrain_models::TargetSpec;
 use spectrain_models::qwen_mtp::{QwenMtp, QwenMtpConfig};
+use spectrain_models::{MixtureConfig, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
@@ -25,6 +25,11 @@ impl Family for QwenMtp {
         "rotary_share = 1.0",
         "experts = { count = 5, per_token = 2, d_ff = 24, shared_d_ff = 40 }",
     ];
+
+    fn idle(config: &QwenMtpConfig, target: &TargetSpec) -> u64 {
+        let idle = |experts: MixtureConfig| experts.idle_parameters(target.d_model);
+        config.mixture(target).map_or(0, idle)
+    }
 
     fn activations(
         config: &QwenMtpConfig,

@@ -86,7 +86,7 @@ pub const RECIPES: &[Recipe] = &[
         "DeepSeek-V3's and GLM-4.5's layer of multi-token prediction, the target's own or a new one (MTP, FastMTP)",
         &[
             "[drafter]\nexperts = { count = 6, per_token = 2, d_ff = 24 }\n[objective]\ndraft_steps = 4\nrecompute = false",
-            "[drafter]\nlatent = { q_rank = 24, kv_rank = 16, d_fixed = 10, d_turned = 4, scale = 1.2 }\n\
+            "[drafter]\nlatent = { q_rank = 24, kv_rank = 16, d_fixed = 10, d_turned = 4 }\n\
              experts = { count = 8, per_token = 2, d_ff = 24, groups = 4, groups_per_token = 2 }\n[objective]\ndraft_steps = 4",
         ],
     ),

@@ -41,6 +41,7 @@ impl SizesAtStart<'_> {
             matrices,
             head: if self.0.lora.is_some() { 0 } else { vocab * d },
             frozen,
+            idle: 0,
             // It proposes the tokens it knows; none is chosen by how often it occurs.
             draft_vocab: target.vocab as u64,
             captured: 0,

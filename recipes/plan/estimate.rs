@@ -390,6 +390,7 @@ fn synthetic_peak(
         head: 0,
         matrices: 0,
         frozen: 0,
+        idle: 0,
         draft_vocab: spec.vocab as u64,
         captured: 0,
     };

@@ -47,7 +47,7 @@ impl Computed<'_> {
         } else {
             4.0 * head
         };
-        let body = (footprint.parameters - footprint.head) as f64;
+        let body = (footprint.parameters - footprint.head - footprint.idle) as f64;
         // Frozen weights take no gradient of their own.
         let frozen = footprint.frozen as f64 * 4.0 / 6.0;
         // Passes that are computed again in the backward pass cost a second forward pass.

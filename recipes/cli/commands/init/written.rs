@@ -9,6 +9,7 @@ use spectrain_checkpoints::columns::wrapped;
 
 use super::keys::Keys;
 use super::{needs, recommended};
+use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
@@ -165,7 +166,7 @@ impl Wanted {
         let needed = needs::of(keys, &self.target, &|key| {
             self.sets(&format!("drafter.{key}"))
         })?;
-        let own = self.own_layer()?;
+        let own = self.own_layer();
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
@@ -198,22 +199,29 @@ impl Wanted {
     }
 
     /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
-    fn own_layer(&self) -> Result<OwnLayer> {
+    fn own_layer(&self) -> OwnLayer {
         let folder = Path::new(&self.target);
         if !folder.is_dir() || self.sets("start") {
-            return Ok(OwnLayer::default());
+            return OwnLayer::default();
         }
-        let Some(keys) = (self.recipe.beside_target)(folder)? else {
-            return Ok(OwnLayer::default());
+        let keys = match (self.recipe.beside_target)(folder) {
+            Ok(Some(keys)) => keys,
+            Ok(None) => return OwnLayer::default(),
+            Err(error) => {
+                Output::detect().warn(format!(
+                    "the recipe trains a new layer, as that of the target cannot be read: {error:#}"
+                ));
+                return OwnLayer::default();
+            }
         };
         let keys = keys.into_iter().map(|(key, value)| (key, inline(&value)));
         let keys = keys.filter(|(key, _)| !self.sets(&format!("drafter.{key}")));
-        Ok(OwnLayer {
+        OwnLayer {
             start: format!("start = {}\n", quoted(&self.target)),
             keys: keys
                 .map(|(key, value)| format!("{key} = {value}"))
                 .collect(),
-        })
+        }
     }
 
     /// What stands above the keys; `closest` is the shipped recipe of which some are.
