@@ -97,7 +97,7 @@ impl DecoderLayer {
         })
     }
 
-    /// The same of the rows of several sequences; see [`Attention::forward_sequences`].
+    /// The same of the rows of several sequences; see [`Attends::forward_sequences`](crate::attention::Attends::forward_sequences).
     ///
     /// # Shapes
     /// - x, output: `[1, rows of all, d_model]`

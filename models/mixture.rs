@@ -183,7 +183,7 @@ impl MixtureMlp {
         let [batch, seq, d_model] = x.dims();
         let mut shared = self.shared_expert.forward(x.clone());
         if let Some(gate) = &self.shared_expert_gate {
-            shared = shared * sigmoid(gate.forward(x.clone()));
+            shared = shared * share(gate, x.clone());
         }
         let x = x.reshape([batch * seq, d_model]);
         let (weights, chosen) = self.route(x.clone());
@@ -248,6 +248,23 @@ impl MixtureMlp {
             .reshape([rows, experts]);
         scores.mask_fill(is_left_out, f32::NEG_INFINITY)
     }
+}
+
+/// `sigmoid(gate x)` for a gate of one column, in the type of `x`. It is summed up in f32 and is no product of matrices: for one that is
+/// a column wide not every device has a kernel.
+///
+/// # Shapes
+/// - x: `[batch, seq, d_model]`
+/// - output: `[batch, seq, 1]`
+fn share(gate: &Linear, x: Tensor<3>) -> Tensor<3> {
+    let dtype = x.dtype();
+    let column: Tensor<3> = gate
+        .weight
+        .val()
+        .transpose()
+        .cast(DType::F32)
+        .unsqueeze_dim(0);
+    sigmoid((x.cast(DType::F32) * column).sum_dim(2)).cast(dtype)
 }
 
 #[cfg(test)]
