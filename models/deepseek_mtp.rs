@@ -5,19 +5,16 @@
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::unrolled;
 use crate::attention::{AttentionConfig, Projects};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
+use crate::drafts_unrolled::drafts_unrolled;
 use crate::error::Result;
 use crate::frozen::Frozen;
-use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
-use crate::mixture::MixtureConfig;
 use crate::mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
-use crate::tree::Tree;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -131,19 +128,16 @@ impl Drafter for DeepseekMtp {
         Ok(Capture::default())
     }
 
-    fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity)
-    }
+    drafts_unrolled!();
 
-    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        self.take_in(state, tokens, features);
+    fn idle_parameters(config: &DeepseekMtpConfig, target: &TargetSpec) -> u64 {
+        let experts = config.mixture(target);
+        experts.map_or(0, |experts| experts.idle_parameters(target.d_model))
     }
 
     fn parameters_per_pass(&self) -> u64 {
         let all = (self.num_params() + self.frozen.shared_parameters(None)) as u64;
-        let idle = |experts: MixtureConfig| experts.idle_parameters(self.target().spec.d_model);
-        let experts = self.config().mixture(&self.target().spec);
-        all - experts.map_or(0, idle)
+        all - Self::idle_parameters(self.config(), &self.target().spec)
     }
 
     fn frozen(&self) -> &Frozen<DeepseekMtpConfig> {
@@ -153,22 +147,6 @@ impl Drafter for DeepseekMtp {
     /// What FastMTP trains and drafts with.
     fn draft_length(&self) -> usize {
         3
-    }
-
-    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.read(state.root())
-    }
-
-    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        self.logits_behind(state, tree, nodes)
-    }
-
-    fn rewind(&self, state: &mut DraftState) {
-        state.rewind();
-    }
-
-    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        unrolled(self, text, take);
     }
 }
 

@@ -158,6 +158,11 @@ pub trait Drafter: Module + Sized {
         depth
     }
 
+    /// Parameters of experts that a token does not go through, for settings that fit the target.
+    fn idle_parameters(_config: &Self::Config, _target: &TargetSpec) -> u64 {
+        0
+    }
+
     /// Parameters that one of these passes reads: its own, and the target's head where that is used in place of one. The
     /// target's embedding, of which a pass reads a few rows, does not count.
     fn parameters_per_pass(&self) -> u64 {

@@ -5,18 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::unrolled;
 use crate::attention::Projects;
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
+use crate::drafts_unrolled::drafts_unrolled;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
-use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
-use crate::tree::Tree;
 use crate::units::{InUnits, Sizes, Units};
 use crate::unrolls::Unrolls;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -112,13 +110,7 @@ impl Drafter for Eagle1 {
         vec![("fc.weight".into(), fc.concat())]
     }
 
-    fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity)
-    }
-
-    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        self.take_in(state, tokens, features);
-    }
+    drafts_unrolled!();
 
     fn parameters_per_pass(&self) -> u64 {
         (self.num_params() + self.frozen.shared_parameters(None)) as u64
@@ -126,22 +118,6 @@ impl Drafter for Eagle1 {
 
     fn frozen(&self) -> &Frozen<Eagle1Config> {
         &self.frozen
-    }
-
-    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.read(state.root())
-    }
-
-    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        self.logits_behind(state, tree, nodes)
-    }
-
-    fn rewind(&self, state: &mut DraftState) {
-        state.rewind();
-    }
-
-    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        unrolled(self, text, take);
     }
 }
 

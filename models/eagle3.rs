@@ -7,19 +7,17 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::unrolled;
 use crate::attention::Projects;
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
+use crate::drafts_unrolled::drafts_unrolled;
 use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
-use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
-use crate::tree::Tree;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -192,13 +190,7 @@ impl Drafter for Eagle3 {
         })
     }
 
-    fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity).within(self.sees_back())
-    }
-
-    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        self.take_in(state, tokens, features);
-    }
+    drafts_unrolled!();
 
     fn parameters_per_pass(&self) -> u64 {
         let shared = self.frozen.shared_parameters(self.lm_head.as_ref());
@@ -207,22 +199,6 @@ impl Drafter for Eagle3 {
 
     fn frozen(&self) -> &Frozen<Eagle3Config> {
         &self.frozen
-    }
-
-    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.read(state.root())
-    }
-
-    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        self.logits_behind(state, tree, nodes)
-    }
-
-    fn rewind(&self, state: &mut DraftState) {
-        state.rewind();
-    }
-
-    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        unrolled(self, text, take);
     }
 }
 

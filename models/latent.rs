@@ -74,25 +74,25 @@ impl LatentAttention {
             RmsNorm::new(&mut scope.child(name), width, config.norm)
         };
         let queries = heads * config.d_query();
-        let has_state = q_rank > 0;
-        let with_state = |made: Result<Linear>| made.map(Some);
+        let (q_proj, q_a_proj, q_a_layernorm, q_b_proj) = match q_rank {
+            0 => (
+                Some(linear(scope, "q_proj", d_model, queries)?),
+                None,
+                None,
+                None,
+            ),
+            _ => (
+                None,
+                Some(linear(scope, "q_a_proj", d_model, q_rank)?),
+                Some(norm(scope, "q_a_layernorm", q_rank)?),
+                Some(linear(scope, "q_b_proj", q_rank, queries)?),
+            ),
+        };
         Ok(Self {
-            q_proj: match has_state {
-                true => None,
-                false => Some(linear(scope, "q_proj", d_model, queries)?),
-            },
-            q_a_proj: match has_state {
-                true => with_state(linear(scope, "q_a_proj", d_model, q_rank))?,
-                false => None,
-            },
-            q_a_layernorm: match has_state {
-                true => Some(norm(scope, "q_a_layernorm", q_rank)?),
-                false => None,
-            },
-            q_b_proj: match has_state {
-                true => with_state(linear(scope, "q_b_proj", q_rank, queries))?,
-                false => None,
-            },
+            q_proj,
+            q_a_proj,
+            q_a_layernorm,
+            q_b_proj,
             kv_a_proj_with_mqa: linear(
                 scope,
                 "kv_a_proj_with_mqa",

@@ -19,6 +19,7 @@ mod draft_shape;
 mod draft_state;
 mod draft_tree;
 mod drafter;
+mod drafts_unrolled;
 pub mod eagle1;
 pub mod eagle3;
 mod eagle_layer;

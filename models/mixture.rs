@@ -157,22 +157,24 @@ impl MixtureMlp {
         let expert = |scope: &mut Scope, name: String, d_ff| {
             Mlp::new(&mut scope.child(name), d_model, d_ff, Bias::Without)
         };
+        let router = gate(scope, "gate", config.count)?;
+        let experts = (0..config.count)
+            .map(|index| expert(scope, format!("experts.{index}"), config.d_ff))
+            .collect::<Result<_>>()?;
+        let shared_expert = expert(scope, "shared_expert".to_owned(), config.shared_d_ff)?;
+        let (shared_expert_gate, e_score_correction_bias) = match config.scoring {
+            Scoring::Softmax => (Some(gate(scope, "shared_expert_gate", 1)?), None),
+            Scoring::Sigmoid { .. } => {
+                let bias = scope.vector(CHOICE_BIAS, config.count, Init::Constant(0.0))?;
+                (None, Some(bias))
+            }
+        };
         Ok(Self {
-            gate: gate(scope, "gate", config.count)?,
-            experts: (0..config.count)
-                .map(|index| expert(scope, format!("experts.{index}"), config.d_ff))
-                .collect::<Result<_>>()?,
-            shared_expert: expert(scope, "shared_expert".to_owned(), config.shared_d_ff)?,
-            shared_expert_gate: match config.scoring {
-                Scoring::Softmax => Some(gate(scope, "shared_expert_gate", 1)?),
-                Scoring::Sigmoid { .. } => None,
-            },
-            e_score_correction_bias: match config.scoring {
-                Scoring::Softmax => None,
-                Scoring::Sigmoid { .. } => {
-                    Some(scope.vector(CHOICE_BIAS, config.count, Init::Constant(0.0))?)
-                }
-            },
+            gate: router,
+            experts,
+            shared_expert,
+            shared_expert_gate,
+            e_score_correction_bias,
             per_token: config.per_token,
             scoring: config.scoring,
         })

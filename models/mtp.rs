@@ -6,18 +6,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::along::unrolled;
 use crate::attention::{AttentionConfig, Projects};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
+use crate::drafts_unrolled::drafts_unrolled;
 use crate::error::Result;
 use crate::frozen::Frozen;
-use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
-use crate::tree::Tree;
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
@@ -100,13 +98,7 @@ impl Drafter for Mtp {
         })
     }
 
-    fn start(&self, capacity: usize, _: u32) -> DraftState {
-        DraftState::new(capacity)
-    }
-
-    fn observe(&self, state: &mut DraftState, tokens: &[u32], features: &Features) {
-        self.take_in(state, tokens, features);
-    }
+    drafts_unrolled!();
 
     fn parameters_per_pass(&self) -> u64 {
         (self.num_params() + self.frozen.shared_parameters(None)) as u64
@@ -119,22 +111,6 @@ impl Drafter for Mtp {
     /// What FastMTP trains and drafts with.
     fn draft_length(&self) -> usize {
         3
-    }
-
-    fn root_logits(&self, state: &mut DraftState) -> Tensor<2> {
-        self.read(state.root())
-    }
-
-    fn node_logits(&self, state: &mut DraftState, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        self.logits_behind(state, tree, nodes)
-    }
-
-    fn rewind(&self, state: &mut DraftState) {
-        state.rewind();
-    }
-
-    fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        unrolled(self, text, take);
     }
 }
 

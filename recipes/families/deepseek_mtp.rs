@@ -4,15 +4,13 @@ use anyhow::Result;
 use spectrain_checkpoints::deepseek_mtp::DEEPSEEK_MTP;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::launch::Launch;
+use spectrain_models::TargetSpec;
 use spectrain_models::deepseek_mtp::{DeepseekMtp, DeepseekMtpConfig};
-use spectrain_models::{MixtureConfig, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::{
-    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
-};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -27,13 +25,6 @@ impl Family for DeepseekMtp {
          latent = { q_rank = 24, kv_rank = 16, d_fixed = 8, d_turned = 4, d_value = 6 }",
         "latent = { q_rank = 0, kv_rank = 16, d_fixed = 8, d_turned = 8, d_value = 16 }",
     ];
-
-    const UNTRAINED: &'static [&'static str] = &["layer.mlp.e_score_correction_bias"];
-
-    fn idle(config: &DeepseekMtpConfig, target: &TargetSpec) -> u64 {
-        let idle = |experts: MixtureConfig| experts.idle_parameters(target.d_model);
-        config.mixture(target).map_or(0, idle)
-    }
 
     fn activations(
         config: &DeepseekMtpConfig,
@@ -59,13 +50,7 @@ impl Family for DeepseekMtp {
             // The states that queries, keys and values come out of, and what their norms make of them.
             more += 2 * (latent.q_rank + latent.kv_rank) as u64;
         }
-        let attended = Attended::of(work, batch, Sees::Back);
-        let one = decoder(&layer, 1, work, attended);
-        Ok(Activations {
-            kept: one.kept + work.held as f64 * attended.rows * more as f64,
-            carried: carried_of_unrolled(&layer, work, attended),
-            ..one
-        })
+        Ok(unrolled(&layer, more, work, batch))
     }
 }
 

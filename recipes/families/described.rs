@@ -14,7 +14,7 @@ use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::listing::{Parameter, hollow, parameters};
-use spectrain_models::weights::{TensorWeights, export};
+use spectrain_models::weights::{CHOICE_BIAS, TensorWeights, export};
 use spectrain_models::{TargetParts, TargetSpec};
 
 use crate::families::drafter_folder::{
@@ -415,7 +415,7 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
     let listed = parameters::<D>(config, target, draft_vocab)?;
     let (untrained, listed): (Vec<_>, Vec<_>) = listed
         .into_iter()
-        .partition(|(name, _)| D::UNTRAINED.contains(&name.as_str()));
+        .partition(|(name, _)| name.ends_with(CHOICE_BIAS));
     let count = |(_, shape): &Parameter| values(shape);
     let of_head = listed
         .iter()
@@ -425,7 +425,7 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         head: of_head.map(count).sum(),
         matrices: in_matrices(&listed),
         frozen: untrained.iter().map(count).sum(),
-        idle: D::idle(config, target),
+        idle: D::idle_parameters(config, target),
         draft_vocab: draft_vocab as u64,
         captured,
     })

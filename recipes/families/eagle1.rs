@@ -8,9 +8,7 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
-use crate::families::footprint::{
-    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
-};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -30,11 +28,7 @@ impl Family for Eagle1 {
             head_norms: false,
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
         };
-        let attended = Attended::of(work, batch, Sees::Back);
-        Ok(Activations {
-            carried: carried_of_unrolled(&layer, work, attended),
-            ..decoder(&layer, 1, work, attended)
-        })
+        Ok(unrolled(&layer, 0, work, batch))
     }
 }
 

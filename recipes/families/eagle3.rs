@@ -8,9 +8,7 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
-use crate::families::footprint::{
-    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
-};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -42,15 +40,8 @@ impl Family for Eagle3 {
         batch: Packed,
     ) -> Result<Activations> {
         let layer = layer(config, target)?;
-        let attended = Attended::of(work, batch, Sees::Back);
-        let one = decoder(&layer, 1, work, attended);
-        let d = layer.d_model;
-        Ok(Activations {
-            // One norm more than a layer of the target has.
-            kept: one.kept + work.held as f64 * attended.rows * d as f64,
-            carried: carried_of_unrolled(&layer, work, attended),
-            ..one
-        })
+        // One norm more than a layer of the target has.
+        Ok(unrolled(&layer, layer.d_model, work, batch))
     }
 }
 

@@ -27,15 +27,6 @@ pub trait Family: Drafter<Config: Default> + 'static {
     /// over the registry tries them.
     const SAMPLES: &'static [&'static str];
 
-    /// Parameters of its own that take no gradient.
-    const UNTRAINED: &'static [&'static str] = &[];
-
-    /// Parameters of experts that a token does not go through.
-    fn idle(config: &Self::Config, target: &TargetSpec) -> u64 {
-        let _ = (config, target);
-        0
-    }
-
     /// What a step of training keeps, for an estimate before anything is loaded.
     fn activations(
         config: &Self::Config,

@@ -264,9 +264,20 @@ pub fn decoder(
     }
 }
 
+/// What an unrolled drafter of one layer keeps; of each row `more` values beside the layer's.
+pub fn unrolled(layer: &LayerSizes, more: u64, work: &Workload, batch: Packed) -> Activations {
+    let attended = Attended::of(work, batch, Sees::Back);
+    let one = decoder(layer, 1, work, attended);
+    Activations {
+        kept: one.kept + work.held as f64 * attended.rows * more as f64,
+        carried: carried_of_unrolled(layer, work, attended),
+        ..one
+    }
+}
+
 /// What the backward pass of an unrolled drafter computes its steps again from: hidden states, keys and values of those that are not
 /// held. What the head reads of them is there while it is judged.
-pub fn carried_of_unrolled(layer: &LayerSizes, work: &Workload, attended: Attended) -> f64 {
+fn carried_of_unrolled(layer: &LayerSizes, work: &Workload, attended: Attended) -> f64 {
     let again = work.passes.saturating_sub(work.held) as f64;
     again * attended.rows * (layer.d_model + 2 * layer.keys()) as f64
 }

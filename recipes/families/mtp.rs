@@ -10,9 +10,7 @@ use spectrain_train::Workload;
 
 use crate::families::described;
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::{
-    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
-};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -32,15 +30,8 @@ impl Family for Mtp {
             head_norms: false,
             ..LayerSizes::of(target, [0, 0, 0])?
         };
-        let attended = Attended::of(work, batch, Sees::Back);
-        let one = decoder(&layer, 1, work, attended);
-        let d = layer.d_model;
-        Ok(Activations {
-            // Two norms before the layer and one behind it, and both inputs side by side.
-            kept: one.kept + work.held as f64 * attended.rows * (5 * d) as f64,
-            carried: carried_of_unrolled(&layer, work, attended),
-            ..one
-        })
+        // Two norms before the layer and one behind it, and both inputs side by side.
+        Ok(unrolled(&layer, 5 * layer.d_model, work, batch))
     }
 }
 

@@ -4,15 +4,13 @@ use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::qwen_mtp::QWEN_MTP;
+use spectrain_models::TargetSpec;
 use spectrain_models::qwen_mtp::{QwenMtp, QwenMtpConfig};
-use spectrain_models::{MixtureConfig, TargetSpec};
 use spectrain_train::Workload;
 
 use crate::families::described;
 use crate::families::family::{Family, Writing};
-use crate::families::footprint::{
-    Activations, Attended, LayerSizes, Packed, Sees, carried_of_unrolled, decoder,
-};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -26,11 +24,6 @@ impl Family for QwenMtp {
         "experts = { count = 5, per_token = 2, d_ff = 24, shared_d_ff = 40 }",
     ];
 
-    fn idle(config: &QwenMtpConfig, target: &TargetSpec) -> u64 {
-        let idle = |experts: MixtureConfig| experts.idle_parameters(target.d_model);
-        config.mixture(target).map_or(0, idle)
-    }
-
     fn activations(
         config: &QwenMtpConfig,
         target: &TargetSpec,
@@ -39,16 +32,10 @@ impl Family for QwenMtp {
     ) -> Result<Activations> {
         let mut layer = LayerSizes::of(target, [0, 0, 0])?;
         let routed = layer.with_experts(config.mixture(target));
-        let attended = Attended::of(work, batch, Sees::Back);
-        let one = decoder(&layer, 1, work, attended);
         // Two norms before the layer and one behind it, and both inputs side by side; of attention the gates, what they are made
         // of and what they scale.
         let more = 5 * layer.d_model + 3 * layer.queries() + routed;
-        Ok(Activations {
-            kept: one.kept + work.held as f64 * attended.rows * more as f64,
-            carried: carried_of_unrolled(&layer, work, attended),
-            ..one
-        })
+        Ok(unrolled(&layer, more, work, batch))
     }
 }
 

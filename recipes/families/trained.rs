@@ -80,11 +80,12 @@ impl<D: Shipped> Trained for Loaded<D> {
 
     fn rounded(&self, dtype: DType) -> Result<Box<dyn Trained>> {
         let layout = D::DIALECTS.first().map(|(layout, _)| layout);
-        let mut tensors = self.tensors();
-        for tensor in &mut tensors {
+        let rounded = |tensor: NamedTensor| {
             let dtype = layout.map_or(dtype, |layout| layout.written_as(&tensor.name, dtype));
-            *tensor = tensor.clone().cast(dtype)?.cast(DType::F32)?;
-        }
+            tensor.cast(dtype)?.cast(DType::F32)
+        };
+        let tensors = self.tensors().into_iter().map(rounded);
+        let tensors = tensors.collect::<spectrain_checkpoints::Result<_>>()?;
         Ok(Box::new(Loaded(import(
             self.0.clone(),
             tensors,

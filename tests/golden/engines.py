@@ -237,17 +237,8 @@ def mtp(work):
     of_layer["input_proj.weight"] = (32, 64)
     names |= {f"model.mtp_layers.0.{name}": shape for name, shape in of_layer.items()}
 
-    def drawn(name, shape):
-        values = 0.3 * torch.randn(shape)
-        return (1 + values if "norm" in name else values).bfloat16()
-
-    folder = HERE / "mtp"
-    shutil.rmtree(folder, ignore_errors=True)
-    config.architectures = ["MiMoForCausalLM"]
-    config.num_nextn_predict_layers = 1
-    config.save_pretrained(folder)
-    save_file({name: drawn(name, shape) for name, shape in names.items()}, folder / "model.safetensors", {"format": "pt"})
-    write("mtp", drafted(folder, {"method": "mtp"}))
+    tensors = {name: drawn(name, shape) for name, shape in names.items()}
+    checkpoint("mtp", "MiMoForCausalLM", config, tensors, num_nextn_predict_layers=1)
 
 
 def mtp_qwen(work):
@@ -297,17 +288,12 @@ def qwen(kind, model, config):
     names |= {f"mtp.{name}.weight": (32,) for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
     names["mtp.fc.weight"] = (32, 64)
 
-    folder = HERE / kind
-    shutil.rmtree(folder, ignore_errors=True)
-    config.architectures = [model.__name__]
-    config.mtp_num_hidden_layers = 1
-    if kind.endswith("next"):
-        config.num_nextn_predict_layers = 1
-    config.save_pretrained(folder)
     # Norms too: their parameters are the weights less 1.
-    drawn = {name: (0.3 * torch.randn(shape)).bfloat16() for name, shape in names.items()}
-    save_file(drawn, folder / "model.safetensors", {"format": "pt"})
-    write(kind, drafted(folder, {"method": "mtp"}))
+    tensors = {name: (0.3 * torch.randn(shape)).bfloat16() for name, shape in names.items()}
+    layers = dict(mtp_num_hidden_layers=1)
+    if kind.endswith("next"):
+        layers["num_nextn_predict_layers"] = 1
+    checkpoint(kind, model.__name__, config, tensors, **layers)
 
 
 def mtp_glm(work):
@@ -355,24 +341,30 @@ def behind_layers(kind, model, config, sizes):
     names |= {f"{own}{name}.weight": (32,) for name in ("enorm", "hnorm", "shared_head.norm")}
     names |= {f"{own}eh_proj.weight": (32, 64), f"{own}embed_tokens.weight": (320, 32), f"{own}shared_head.head.weight": (320, 32)}
 
-    def drawn(name, shape):
-        values = 0.3 * torch.randn(shape)
-        if name.endswith("e_score_correction_bias"):
-            return values
-        return (1 + values if "norm" in name else values).bfloat16()
-
     tensors = {name: drawn(name, shape) for name, shape in names.items()}
     # What such checkpoints hold twice.
     tensors[f"{own}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
     tensors[f"{own}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
-    folder = HERE / kind
-    shutil.rmtree(folder, ignore_errors=True)
-    config = config(num_hidden_layers=2, **sizes)
-    config.architectures = [model.__name__]
-    config.num_nextn_predict_layers = 1
+    said = dict(num_nextn_predict_layers=1)
     if kind == "mtp_deepseek":
         # What vLLM asks for of DeepSeek-V3, and Transformers takes for granted.
-        config.topk_method, config.scoring_func = "noaux_tc", "sigmoid"
+        said |= dict(topk_method="noaux_tc", scoring_func="sigmoid")
+    checkpoint(kind, model.__name__, config(num_hidden_layers=2, **sizes), tensors, **said)
+
+
+def drawn(name, shape):
+    values = 0.3 * torch.randn(shape)
+    if name.endswith("e_score_correction_bias"):
+        return values
+    return (1 + values if "norm" in name else values).bfloat16()
+
+
+def checkpoint(kind, architecture, config, tensors, **said):
+    """Writes the folder of a target with a layer of multi-token prediction, and what vLLM drafts with that."""
+    folder = HERE / kind
+    shutil.rmtree(folder, ignore_errors=True)
+    config.architectures = [architecture]
+    config.update(said)
     config.save_pretrained(folder)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     write(kind, drafted(folder, {"method": "mtp"}))
