@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, DEFAULT_THETA, Rope};
-use crate::dialect::description::{Dialect, Neutral, Quirks, top};
+use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, TIED, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
@@ -42,9 +42,14 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
         top(&[VOCAB]),
         top(NORMS),
         top(&[TIED, DTYPE]),
-        top(LATENT),
+        of_table("latent", has_latent, LATENT),
         top(GROUPED),
-        top(EXPERTS),
+        of_table(
+            "experts",
+            |config| config.get(EXPERTS_COUNT).is_some(),
+            EXPERTS,
+        ),
+        top(ROUTING),
         top(&[ROPE, SHARE_AGAIN, ROPE_THETA, ROPE_SCALING]),
     ],
     neutral: &[&[
@@ -102,11 +107,6 @@ fn class(settings: &Settings) -> &'static str {
     }
 }
 
-/// A setting in a table of settings, if that is there.
-fn within(settings: &Settings, table: &str, key: &str) -> Option<Value> {
-    settings.get(table)?.get(key).cloned()
-}
-
 /// Whether a configuration has latent attention.
 fn has_latent(config: &Config) -> bool {
     config.get(KV_RANK).is_some()
@@ -129,47 +129,30 @@ const GROUPED_WIDTH: Key = Key::code(
 );
 
 const KV_RANK: &str = "kv_lora_rank";
-/// Sizes of latent attention in files, and in settings.
-const SIZES_OF_LATENT: [(&str, &str); 4] = [
-    (KV_RANK, "kv_rank"),
-    ("qk_nope_head_dim", "d_fixed"),
-    ("qk_rope_head_dim", "d_turned"),
-    ("v_head_dim", "d_value"),
-];
-
+const Q_RANK: &str = "q_lora_rank";
+/// The table of latent attention.
 const LATENT: &[Key] = &[
+    Key::size(KV_RANK, "latent.kv_rank"),
+    // Null where queries come out of no state.
     Key::code(
-        KV_RANK,
-        "latent",
-        |config, _, _| {
-            if !has_latent(config) {
-                return Ok(Value::Null);
-            }
-            let mut latent = json!({"scale": score_scale(config)?});
-            for (there, here) in SIZES_OF_LATENT {
-                latent[here] = json!(config.size(there, None)?);
-            }
-            latent["q_rank"] = match config.get("q_lora_rank") {
-                None => json!(0),
-                Some(_) => json!(config.size("q_lora_rank", None)?),
-            };
-            Ok(latent)
+        Q_RANK,
+        "latent.q_rank",
+        |config, key, _| match config.get(key) {
+            None => Ok(json!(0)),
+            Some(_) => Ok(json!(config.size(key, None)?)),
         },
-        |settings, _| within(settings, "latent", "kv_rank"),
+        |settings, here| {
+            let rank = settings.size(here);
+            Some(if rank == 0 { Value::Null } else { json!(rank) })
+        },
     ),
-    Key::told("q_lora_rank", |settings, _| {
-        let rank = within(settings, "latent", "q_rank")?;
-        Some(if rank == 0 { Value::Null } else { rank })
-    }),
-    Key::told("qk_nope_head_dim", |settings, _| {
-        within(settings, "latent", "d_fixed")
-    }),
-    Key::told("qk_rope_head_dim", |settings, _| {
-        within(settings, "latent", "d_turned")
-    }),
-    Key::told("v_head_dim", |settings, _| {
-        within(settings, "latent", "d_value")
-    }),
+    Key::size("qk_nope_head_dim", "latent.d_fixed"),
+    Key::size("qk_rope_head_dim", "latent.d_turned"),
+    Key::size("v_head_dim", "latent.d_value"),
+    // Written among the parameters of YaRN.
+    Key::size("rope_parameters", "latent.scale")
+        .with_read(|config, _, _| Ok(json!(score_scale(config)?)))
+        .unwritten(),
 ];
 
 /// What grouped attention is like; where attention is latent, what recipes say when they say nothing.
@@ -203,50 +186,20 @@ const GROUPED: &[Key] = &[
 ];
 
 const EXPERTS_COUNT: &str = "n_routed_experts";
-/// Sizes of experts in files, and in settings.
-const SIZES_OF_EXPERTS: [(&str, &str); 6] = [
-    (EXPERTS_COUNT, "count"),
-    ("num_experts_per_tok", "per_token"),
-    ("moe_intermediate_size", "d_ff"),
-    ("n_shared_experts", "shared"),
-    ("n_group", "groups"),
-    ("topk_group", "groups_per_token"),
+/// The table of experts.
+const EXPERTS: &[Key] = &[
+    Key::size(EXPERTS_COUNT, "experts.count"),
+    Key::size("num_experts_per_tok", "experts.per_token"),
+    Key::size("moe_intermediate_size", "experts.d_ff"),
+    Key::size("n_shared_experts", "experts.shared"),
+    Key::size("n_group", "experts.groups"),
+    Key::size("topk_group", "experts.groups_per_token"),
+    Key::size("routed_scaling_factor", "experts.scale")
+        .with_read(|config, key, _| Ok(json!(config.number(key, 1.0)?))),
 ];
 
-const EXPERTS: &[Key] = &[
-    Key::code(
-        EXPERTS_COUNT,
-        "experts",
-        |config, _, _| {
-            if config.get(EXPERTS_COUNT).is_none() {
-                return Ok(Value::Null);
-            }
-            let mut experts = json!({"scale": config.number("routed_scaling_factor", 1.0)?});
-            for (there, here) in SIZES_OF_EXPERTS {
-                experts[here] = json!(config.size(there, None)?);
-            }
-            Ok(experts)
-        },
-        |settings, _| within(settings, "experts", "count"),
-    ),
-    Key::told("num_experts_per_tok", |settings, _| {
-        within(settings, "experts", "per_token")
-    }),
-    Key::told("moe_intermediate_size", |settings, _| {
-        within(settings, "experts", "d_ff")
-    }),
-    Key::told("n_shared_experts", |settings, _| {
-        within(settings, "experts", "shared")
-    }),
-    Key::told("n_group", |settings, _| {
-        within(settings, "experts", "groups")
-    }),
-    Key::told("topk_group", |settings, _| {
-        within(settings, "experts", "groups_per_token")
-    }),
-    Key::told("routed_scaling_factor", |settings, _| {
-        within(settings, "experts", "scale")
-    }),
+/// How experts are chosen.
+const ROUTING: &[Key] = &[
     Key::told("norm_topk_prob", |_, _| Some(json!(true))),
     Key::told("scoring_func", |_, _| Some(json!("sigmoid"))),
     Key::told("topk_method", |_, _| Some(json!("noaux_tc"))),
@@ -325,7 +278,7 @@ fn score_scale(config: &Config) -> Result<f64> {
 /// The rotary positions with both corrections by the names of DeepSeek, where attention is latent.
 fn written_rope(settings: &Settings) -> Option<Rope> {
     let mut rope = settings.rope()?;
-    let of_scores = within(settings, "latent", "scale").and_then(|scale| scale.as_f64());
+    let of_scores = settings.get("latent.scale").and_then(Value::as_f64);
     if let (Some(of_scores), Some(scaling)) = (of_scores, &mut rope.scaling)
         && let Some(factor) = scaling["factor"].as_f64()
         && scaling["rope_type"] == "yarn"
@@ -396,13 +349,11 @@ fn turned_rows(
     tensors: &mut [NamedTensor],
     order: fn(usize, usize) -> (usize, usize),
 ) -> Result<()> {
-    let size = |key| within(settings, "latent", key).and_then(|size| size.as_u64());
-    let keys = ["d_fixed", "d_turned", "kv_rank", "q_rank"];
-    let [Some(fixed), Some(turned), Some(kv_rank), Some(q_rank)] = keys.map(size) else {
+    if !is_latent(settings) {
         return Ok(());
-    };
-    let [fixed, turned, kv_rank, q_rank] =
-        [fixed, turned, kv_rank, q_rank].map(|size| size as usize);
+    }
+    let [fixed, turned, kv_rank, q_rank] = ["d_fixed", "d_turned", "kv_rank", "q_rank"]
+        .map(|key| settings.size(&format!("latent.{key}")));
     let d_model = settings.size("d_model");
     let heads = settings.size("heads");
     // The place in files of the dimension that turns and is at this place here.

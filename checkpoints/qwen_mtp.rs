@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_THETA};
-use crate::dialect::description::{Dialect, Neutral, Quirks, top};
+use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
@@ -43,7 +43,11 @@ pub const QWEN_MTP: Dialect = Dialect {
         top(&[VOCAB]),
         top(NORMS),
         top(&[TIED, GATED, DTYPE, SHARE, ROPE]),
-        top(EXPERTS),
+        of_table(
+            "experts",
+            |config| config.get(COUNT).is_some_and(|count| *count != 0),
+            EXPERTS,
+        ),
     ],
     neutral: &[&[
         ("hidden_act", Neutral::Word("silu")),
@@ -140,54 +144,20 @@ const FEED_FORWARD: Key = D_FF
         is_dense.then(|| json!(settings.size(here)))
     });
 
-/// The table of a layer's experts; there is none where it has no experts.
+/// The table of a layer's experts.
 const EXPERTS: &[Key] = &[
-    Key::code(
-        COUNT,
-        "experts",
-        |config, _, _| {
-            if !config.get(COUNT).is_some_and(|count| *count != 0) {
-                return Ok(Value::Null);
-            }
-            let mut experts = json!({});
-            for (there, here) in SIZES_OF_EXPERTS {
-                experts[here] = json!(config.size(there, None)?);
-            }
-            Ok(experts)
-        },
-        |settings, _| of_experts(settings, "count"),
-    ),
-    Key::told("num_experts_per_tok", |settings, _| {
-        of_experts(settings, "per_token")
-    }),
-    Key::told("moe_intermediate_size", |settings, _| {
-        of_experts(settings, "d_ff")
-    }),
-    Key::told("shared_expert_intermediate_size", |settings, _| {
-        of_experts(settings, "shared_d_ff")
-    }),
-    Key::told("norm_topk_prob", |settings, _| {
-        has_experts(settings).then(|| json!(true))
-    }),
+    Key::size(COUNT, "experts.count"),
+    Key::size("num_experts_per_tok", "experts.per_token"),
+    Key::size("moe_intermediate_size", "experts.d_ff"),
+    Key::size("shared_expert_intermediate_size", "experts.shared_d_ff"),
+    Key::told("norm_topk_prob", |_, _| Some(json!(true))),
 ];
 
 /// The number of experts.
 const COUNT: &str = "num_experts";
-/// Sizes of experts in files, and in settings.
-const SIZES_OF_EXPERTS: [(&str, &str); 4] = [
-    (COUNT, "count"),
-    ("num_experts_per_tok", "per_token"),
-    ("moe_intermediate_size", "d_ff"),
-    ("shared_expert_intermediate_size", "shared_d_ff"),
-];
 
 fn has_experts(settings: &Settings) -> bool {
     settings.get("experts").is_some()
-}
-
-/// A size of the layer's experts, if it has any.
-fn of_experts(settings: &Settings, size: &str) -> Option<Value> {
-    settings.get("experts")?.get(size).cloned()
 }
 
 /// Whether the target's head is its embedding: it has both anyway.
@@ -245,12 +215,8 @@ const JOINT: [(&str, &[&str]); 2] = [
 
 /// The joint tensors of all experts in the matrices of each.
 fn part_experts(path: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
-    let size = |key| {
-        of_experts(settings, key)
-            .and_then(|size| size.as_u64())
-            .unwrap_or(0) as usize
-    };
-    let (d_model, d_ff, count) = (settings.size("d_model"), size("d_ff"), size("count"));
+    let sizes = ["d_model", "experts.d_ff", "experts.count"];
+    let [d_model, d_ff, count] = sizes.map(|key| settings.size(key));
     for (name, parts) in JOINT {
         let Some(at) = tensors.iter().position(|tensor| tensor.name == name) else {
             continue;

@@ -63,31 +63,56 @@ pub(crate) struct Keys {
     pub(crate) under: &'static str,
     /// The switch that must be on for them to be there; empty for none.
     pub(crate) when: &'static str,
+    /// The table of settings that they are all of, with what tells whether a configuration has it.
+    pub(crate) table: Option<(&'static str, fn(&Config) -> bool)>,
     pub(crate) keys: &'static [Key],
 }
 
 impl Keys {
     /// Whether they are there, by what was read before them.
-    pub(crate) fn are_there(&self, settings: &Settings) -> bool {
+    pub(crate) fn are_read(&self, config: &Config, settings: &Settings) -> bool {
+        self.table.is_none_or(|(_, has)| has(config)) && self.are_on(settings)
+    }
+
+    /// Whether they are there, by the settings.
+    pub(crate) fn are_written(&self, settings: &Settings) -> bool {
+        let is_set = |table| settings.get(table).is_some();
+        self.table.is_none_or(|(table, _)| is_set(table)) && self.are_on(settings)
+    }
+
+    fn are_on(&self, settings: &Settings) -> bool {
         self.when.is_empty() || settings.flag(self.when)
     }
 }
 
 /// Keys at the top.
 pub(crate) const fn top(keys: &'static [Key]) -> Keys {
-    under("", keys)
+    Keys {
+        under: "",
+        when: "",
+        table: None,
+        keys,
+    }
 }
 
 /// Keys in a table.
 pub(crate) const fn under(under: &'static str, keys: &'static [Key]) -> Keys {
-    let when = "";
-    Keys { under, when, keys }
+    Keys { under, ..top(keys) }
 }
 
 /// Keys at the top that are there where a switch is on.
 pub(crate) const fn when(when: &'static str, keys: &'static [Key]) -> Keys {
-    let under = "";
-    Keys { under, when, keys }
+    Keys { when, ..top(keys) }
+}
+
+/// Keys at the top that are settings of the table `table`, which there is where a configuration `has` it.
+pub(crate) const fn of_table(
+    table: &'static str,
+    has: fn(&Config) -> bool,
+    keys: &'static [Key],
+) -> Keys {
+    let table = Some((table, has));
+    Keys { table, ..top(keys) }
 }
 
 /// Where a shared head is written.

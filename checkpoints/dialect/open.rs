@@ -54,7 +54,7 @@ impl Dialect {
         self.check(&config)?;
         let mut settings = Settings::default();
         for group in self.all_keys() {
-            if group.are_there(&settings) {
+            if group.are_read(&config, &settings) {
                 for key in group.keys {
                     key.read(&config, &mut settings)?;
                 }

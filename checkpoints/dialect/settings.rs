@@ -22,14 +22,21 @@ impl Settings {
         &self.0
     }
 
-    /// Sets one.
+    /// Sets one; behind a dot, one of a table.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
-        self.0.insert(key.to_owned(), value.into());
+        match key.split_once('.') {
+            None => drop(self.0.insert(key.to_owned(), value.into())),
+            Some((table, key)) => self.0.entry(table).or_insert(Value::Null)[key] = value.into(),
+        }
     }
 
-    /// One of them; nothing where it is absent or null.
+    /// One of them, behind a dot one of a table; nothing where it is absent or null.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key).filter(|value| !value.is_null())
+        let value = match key.split_once('.') {
+            None => self.0.get(key),
+            Some((table, key)) => self.0.get(table)?.get(key),
+        };
+        value.filter(|value| !value.is_null())
     }
 
     /// A size; 0 where there is none.

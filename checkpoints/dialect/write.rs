@@ -78,7 +78,7 @@ impl Dialect {
 
     fn to_json(&self, settings: &Settings) -> Value {
         let mut config = json!({});
-        for group in self.all_keys().filter(|group| group.are_there(settings)) {
+        for group in self.all_keys().filter(|group| group.are_written(settings)) {
             for key in group.keys {
                 key.write(group.under, settings, &mut config);
             }
