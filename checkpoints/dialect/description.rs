@@ -63,21 +63,29 @@ pub(crate) struct Keys {
     pub(crate) under: &'static str,
     /// The switch that must be on for them to be there; empty for none.
     pub(crate) when: &'static str,
-    /// The table of settings that they are all of, with what tells whether a configuration has it.
-    pub(crate) table: Option<(&'static str, fn(&Config) -> bool)>,
+    /// The table of settings that they are all of.
+    pub(crate) table: Option<Table>,
     pub(crate) keys: &'static [Key],
+}
+
+/// A table of settings.
+#[derive(Clone, Copy)]
+pub(crate) struct Table {
+    name: &'static str,
+    /// Whether a configuration has it.
+    is_in: fn(&Config) -> bool,
 }
 
 impl Keys {
     /// Whether they are there, by what was read before them.
     pub(crate) fn are_read(&self, config: &Config, settings: &Settings) -> bool {
-        self.table.is_none_or(|(_, has)| has(config)) && self.are_on(settings)
+        self.table.is_none_or(|table| (table.is_in)(config)) && self.are_on(settings)
     }
 
     /// Whether they are there, by the settings.
     pub(crate) fn are_written(&self, settings: &Settings) -> bool {
-        let is_set = |table| settings.get(table).is_some();
-        self.table.is_none_or(|(table, _)| is_set(table)) && self.are_on(settings)
+        let is_set = |table: Table| settings.get(table.name).is_some();
+        self.table.is_none_or(is_set) && self.are_on(settings)
     }
 
     fn are_on(&self, settings: &Settings) -> bool {
@@ -105,13 +113,13 @@ pub(crate) const fn when(when: &'static str, keys: &'static [Key]) -> Keys {
     Keys { when, ..top(keys) }
 }
 
-/// Keys at the top that are settings of the table `table`, which there is where a configuration `has` it.
+/// Keys at the top that are settings of the table `name`, which there is where it `is_in` a configuration.
 pub(crate) const fn of_table(
-    table: &'static str,
-    has: fn(&Config) -> bool,
+    name: &'static str,
+    is_in: fn(&Config) -> bool,
     keys: &'static [Key],
 ) -> Keys {
-    let table = Some((table, has));
+    let table = Some(Table { name, is_in });
     Keys { table, ..top(keys) }
 }
 
