@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::dflash::family::{Family, is_of_authors};
 use crate::dflash::heads::{HEADS, has_heads};
 use crate::dflash::keys::{
-    BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SIZES_OF_PARTS, SLIDING_KEYS, TARGET_LAYERS,
-    TARGET_WIDTH, of_all, rope,
+    BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SINKS, SIZES_OF_PARTS, SLIDING_KEYS,
+    TARGET_LAYERS, TARGET_WIDTH, of_all, rope,
 };
 use crate::dialect::description::{Dialect, top, under};
 use crate::dialect::key::Key;
@@ -45,6 +45,7 @@ pub const DFLASH: Dialect = Dialect {
         top(SLIDING_KEYS),
         under("dflash_config", SIZES_OF_PARTS),
         under("dflash_config", &[CONTEXT]),
+        top(&[SINKS]),
         top(HEADS),
         top(&[
             Key::told("dspark_bonus_anchor", |settings, _| {

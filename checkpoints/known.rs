@@ -15,6 +15,7 @@ use crate::mismatch::Mismatch;
 use crate::mtp::MTP;
 use crate::peagle::{self, PEAGLE};
 use crate::qwen_mtp::QWEN_MTP;
+use crate::redrafter::REDRAFTER;
 use crate::speculators::{self, MODEL_TYPE};
 
 /// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors, and an MTP layer stands in
@@ -27,6 +28,7 @@ const DIALECTS: &[&Dialect] = &[
     &EAGLE1,
     &MEDUSA,
     &HYDRA,
+    &REDRAFTER,
     &DFLASH,
     &dflash::speculators::SPECULATORS,
     &dflash::transformers::TRANSFORMERS,

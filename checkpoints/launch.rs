@@ -212,6 +212,17 @@ pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) 
     Launch::by(Server::TensorrtLlm, text)
 }
 
+/// TensorRT-LLM's conversion of both models and its build, in the folder of its example of ReDrafter.
+pub(crate) fn tensorrt_redrafter(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
+    let (target, drafter) = (quote(&named(target)), quote(&place(dir)));
+    let text = format!(
+        "python convert_checkpoint.py --model_dir {target} --drafter_model_dir {drafter} --output_dir converted --dtype bfloat16 \
+         --redrafter_draft_len_per_beam {draft_tokens} && trtllm-build --checkpoint_dir converted --output_dir engine \
+         --gemm_plugin bfloat16 --speculative_decoding_mode explicit_draft_tokens"
+    );
+    Launch::by(Server::TensorrtLlm, text)
+}
+
 /// vLLM's for a folder of the speculators library, which names its target.
 pub fn vllm_of_speculators(dir: &Path) -> Launch {
     let text = format!("vllm serve {}", quote(&place(dir)));
@@ -360,6 +371,7 @@ mod tests {
             sglang_dspark(dir, target, 3),
             llama_cpp(dir, "draft-simple", target, 3, true),
             tensorrt(dir, "Eagle3", 3, ""),
+            tensorrt_redrafter(dir, target, 3),
             transformers(dir, target),
             transformers_dflash(dir, target),
         ];

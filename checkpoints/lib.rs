@@ -32,6 +32,7 @@ pub mod near;
 pub mod peagle;
 mod printable;
 pub mod qwen_mtp;
+pub mod redrafter;
 pub mod regular;
 pub mod seal;
 pub mod speculators;

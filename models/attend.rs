@@ -1,9 +1,11 @@
 //! Attention over queries, keys and values.
 use burn::prelude::*;
+use burn::tensor::DType;
 
 use crate::few_rows::across_the_sum;
 use crate::kernels;
 use crate::mask::Mask;
+use crate::sight::Sight;
 
 /// Queries, keys and values of a pass.
 #[derive(Debug, Clone)]
@@ -37,17 +39,24 @@ pub fn attend(
 /// length squared.
 ///
 /// # Shapes
-/// See [`attend`].
+/// See [`attend`]; of sinks [`Projects::sinks`](crate::attention::Projects::sinks).
 pub(crate) fn attend_to_cache(
     query: Tensor<4>,
-    key: Tensor<4>,
-    value: Tensor<4>,
+    (key, value): (Tensor<4>, Tensor<4>),
+    sinks: Option<Tensor<1>>,
     mask: Option<&Mask>,
 ) -> Tensor<4> {
-    let queries = query.dims()[2];
+    let (queries, device) = (query.dims()[2], query.device());
+    let long = queries > kernels::queries_at_a_time(&device);
     match mask {
-        Some(mask) if queries > kernels::queries_at_a_time(&query.device()) => {
-            attend_in_blocks(query, (&key, &value), &[], mask)
+        Some(mask) if long || sinks.is_some() => {
+            attend_in_blocks(query, (&key, &value), &[], sinks, mask)
+        }
+        None if sinks.is_some() => {
+            let keys = key.dims()[2];
+            let all = (0..queries).map(|_| Some(0..keys));
+            let all = Mask::new(Sight::new([queries, keys], all), &device);
+            attend_in_blocks(query, (&key, &value), &[], sinks, &all)
         }
         _ => attend(query, key, value, mask),
     }
@@ -96,21 +105,36 @@ pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
 /// - query: `[batch, heads, seq, d_head]`
 /// - keys_values: `[batch, kv_heads, total, d_head]` twice
 /// - columns: `[batch, kv_heads, seq, d_head]` twice each
+/// - sinks: see [`Projects::sinks`](crate::attention::Projects::sinks)
 /// - mask: of `seq` queries and `total` keys
 /// - output: `[batch, heads, seq, d_head]`
 pub(crate) fn attend_in_blocks(
     query: Tensor<4>,
     (key, value): (&Tensor<4>, &Tensor<4>),
     columns: &[(Tensor<4>, Tensor<4>)],
+    sinks: Option<Tensor<1>>,
     mask: &Mask,
 ) -> Tensor<4> {
     let (dtype, query) = (query.dtype(), scaled(query));
+    let [batch, heads, seq, _] = query.dims();
+    let sinks = sinks.map(by_head);
+    // No score may be so far below its sink that the sink's weight is infinite.
+    let floor = (sinks.clone()).map(|sinks| sinks.detach().expand([batch, heads, seq, 1]));
     let keys_values = (key.clone(), value.clone());
-    let mut gathered = kernels::gather(query.clone(), keys_values, mask, None);
+    let mut gathered = kernels::gather(query.clone(), keys_values, mask, floor);
     for (key, value) in columns {
         gathered = gathered.with_column(query.clone(), key.clone(), value.clone());
     }
+    if let Some(sinks) = sinks {
+        gathered = gathered.with_sinks(sinks);
+    }
     kernels::quotient(gathered.sums).cast(dtype)
+}
+
+/// Numbers of heads as scores, `[1, heads, 1, 1]` in f32.
+pub(crate) fn by_head(sinks: Tensor<1>) -> Tensor<4> {
+    let [heads] = sinks.dims();
+    sinks.cast(DType::F32).reshape([1, heads, 1, 1])
 }
 
 /// Queries over the root of their width.
@@ -145,11 +169,12 @@ mod tests {
             };
             let (query, key, value) = (drawn(4), drawn(2), drawn(2));
             let mask = Layout::new(layout, &device).mask(None);
-            let together = attend_in_blocks(query.clone(), (&key, &value), &[], &mask);
+            let together = attend_in_blocks(query.clone(), (&key, &value), &[], None, &mask);
             for (start, count) in [(0, first), (first, second)] {
                 let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
                 let mask = Layout::whole([1, count], &device).mask(None);
-                let alone = attend_in_blocks(own(&query), (&own(&key), &own(&value)), &[], &mask);
+                let alone =
+                    attend_in_blocks(own(&query), (&own(&key), &own(&value)), &[], None, &mask);
                 let found = host_f32(own(&together));
                 assert_eq!(
                     found,

@@ -1,14 +1,15 @@
+use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::activation::sigmoid;
 
-use crate::attend::{Projected, attend, attend_in_blocks, attend_to_cache};
+use crate::attend::{Projected, attend_in_blocks, attend_to_cache};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
 use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
-use crate::weights::Scope;
+use crate::weights::{Init, Scope};
 
 /// Sizes and options of an [`Attention`] layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +32,8 @@ pub struct AttentionConfig {
     pub head_norm: Option<NormConfig>,
     /// Whether what each head gives is scaled, by the sigmoid of a projection of the input (Qwen3-Next).
     pub gated: bool,
+    /// Whether each head has a [sink](Projects::sinks).
+    pub sinks: bool,
 }
 
 /// Rows of one sequence among those of several.
@@ -58,6 +61,12 @@ pub trait Projects {
     /// - context: `[batch, heads, seq, d_head]`
     /// - output: `[batch, seq, d_model]`
     fn joined(&self, x: Tensor<3>, context: Tensor<4>) -> Tensor<3>;
+
+    /// Of each query head a score of its own, which takes its share of every softmax and stands for no value (attention sinks as
+    /// in gpt-oss), where there are such scores. `[heads]`
+    fn sinks(&self) -> Option<Tensor<1>> {
+        None
+    }
 }
 
 /// The whole layer, of any kind.
@@ -93,12 +102,14 @@ pub trait Attends: Projects {
     ) -> Tensor<3> {
         self.around(x, rotation, |Projected { query, key, value }| {
             match (cache, mask) {
-                (None, None) => attend(query, key, value, None),
                 // No weight is kept for a backward pass, and few are there at a time.
-                (None, Some(mask)) => attend_in_blocks(query, (&key, &value), &[], mask),
+                (None, Some(mask)) => {
+                    attend_in_blocks(query, (&key, &value), &[], self.sinks(), mask)
+                }
+                (None, None) => attend_to_cache(query, (key, value), self.sinks(), None),
                 (Some(cache), mask) => {
-                    let (key, value) = cache.append(key, value);
-                    attend_to_cache(query, key, value, mask)
+                    let keys_values = cache.append(key, value);
+                    attend_to_cache(query, keys_values, self.sinks(), mask)
                 }
             }
         })
@@ -120,8 +131,13 @@ pub trait Attends: Projects {
             let mut contexts = Vec::with_capacity(sequences.len());
             for SequenceRows { count, mask, cache } in sequences {
                 let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
-                let (keys, values) = cache.append(own(&key), own(&value));
-                contexts.push(attend_to_cache(own(&query), keys, values, mask));
+                let keys_values = cache.append(own(&key), own(&value));
+                contexts.push(attend_to_cache(
+                    own(&query),
+                    keys_values,
+                    self.sinks(),
+                    mask,
+                ));
                 start += count;
             }
             Tensor::cat(contexts, 2)
@@ -142,6 +158,7 @@ pub struct Attention {
     gate_proj: Option<Linear>,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
+    attention_sink_bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     heads: usize,
     #[module(skip)]
@@ -189,6 +206,13 @@ impl Attention {
             },
             q_norm: norm(scope, "q_norm")?,
             k_norm: norm(scope, "k_norm")?,
+            attention_sink_bias: match config.sinks {
+                false => None,
+                true => {
+                    let start = Init::Constant(0.0);
+                    Some(scope.tensor("attention_sink_bias", [config.heads], start)?)
+                }
+            },
             heads: config.heads,
             kv_heads: config.kv_heads,
         })
@@ -238,6 +262,10 @@ impl Projects for Attention {
             Some(gate) => context * sigmoid(gate.forward(x)),
             None => context,
         })
+    }
+
+    fn sinks(&self) -> Option<Tensor<1>> {
+        self.attention_sink_bias.as_ref().map(Param::val)
     }
 }
 

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::attend::{Projected, scaled, scores, weigh};
+use crate::attend::{Projected, by_head, scaled, scores, weigh};
 use crate::kernels;
 use crate::mask::Mask;
 use crate::sight::Sight;
@@ -139,11 +139,12 @@ fn block_mask(places: &BlockPlaces, device: &Device) -> Option<Tensor<4>> {
 /// # Shapes
 /// - blocks: `[batch * blocks, heads, block_size, d_head]`, and keys and values alike
 /// - key, value: `[batch, kv_heads, seq, d_head]`, of the context
+/// - sinks: see [`Projects::sinks`](crate::attention::Projects::sinks)
 /// - output: `[batch * blocks, heads, block_size, d_head]`
 pub(crate) fn attend_blocks(
     blocks: Projected,
-    key: Tensor<4>,
-    value: Tensor<4>,
+    (key, value): (Tensor<4>, Tensor<4>),
+    sinks: Option<Tensor<1>>,
     layout: &BlockLayout,
 ) -> Tensor<4> {
     let batch = key.dims()[0];
@@ -165,12 +166,21 @@ pub(crate) fn attend_blocks(
     if let Some(mask) = &layout.block_mask {
         inside = inside + mask.clone();
     }
+    let sinks = sinks.map(by_head);
     // A place sees itself, so the largest score of its block is finite.
-    let floor = together(inside.clone().detach().max_dim(3), 1); // [batch, heads, count * size, 1]
+    let mut floor = inside.clone().detach().max_dim(3);
+    if let Some(sinks) = &sinks {
+        floor = floor.max_pair(sinks.clone().detach().expand([all, heads, size, 1]));
+    }
+    let floor = together(floor, 1); // [batch, heads, count * size, 1]
     let query = scaled(together(blocks.query, d_head));
     let outside = kernels::gather(query, (key, value), &layout.context_mask, Some(floor));
-    let inside = (inside - apart(outside.largest, 1)).exp();
-    let sum = inside.clone().sum_dim(3);
+    let largest = apart(outside.largest, 1);
+    let inside = (inside - largest.clone()).exp();
+    let mut sum = inside.clone().sum_dim(3);
+    if let Some(sinks) = sinks {
+        sum = sum + (sinks - largest).exp();
+    }
     let inside = weigh(inside.cast(dtype), blocks.value).cast(DType::F32);
     let inside = Tensor::cat(vec![inside, sum], 3);
     kernels::quotient(apart(outside.sums, d_head + 1) + inside).cast(dtype)

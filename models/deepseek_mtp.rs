@@ -63,6 +63,7 @@ fn grouped(config: &DeepseekMtpConfig, target: &TargetSpec) -> AttentionConfig {
         output_bias: Bias::Without,
         head_norm: config.qk_norm.then(|| target.norm_epsilon.into()),
         gated: false,
+        sinks: false,
     }
 }
 

@@ -149,7 +149,8 @@ impl DFlash {
             x = layer.forward(x, |attention, x| {
                 let (key, value) = attention.keys_and_values(context.clone(), &of_context);
                 let blocks = attention.project(x.clone(), &of_blocks);
-                attention.joined(x, attend_blocks(blocks, key, value, layout))
+                let attended = attend_blocks(blocks, (key, value), attention.sinks(), layout);
+                attention.joined(x, attended)
             });
         }
         self.norm.forward(x)

@@ -34,6 +34,16 @@ pub enum OutputHead {
     Shared,
 }
 
+impl OutputHead {
+    /// How many of so many heads are judged together.
+    pub fn judged_together(self, heads: usize) -> usize {
+        match self {
+            Self::Own => 1,
+            Self::Shared => heads,
+        }
+    }
+}
+
 /// A drafter with one head for each draft depth, or anything else that gives what each step's output layer reads. It has a
 /// [largest depth](Drafter::max_depth), which says how many steps are trained.
 pub trait DraftHeads: Drafter {
@@ -55,6 +65,9 @@ pub trait DraftHeads: Drafter {
 
     /// The output layer of a head.
     fn output(&self, head: usize) -> OutputLayer;
+
+    /// Whether that is the same for all heads.
+    fn shares_output(&self) -> bool;
 }
 
 /// The layer that turns a head's hidden states into logits.

@@ -80,6 +80,7 @@ impl EagleLayer {
             output_bias: Bias::Without,
             head_norm: None,
             gated: false,
+            sinks: false,
         };
         let has_input_norm = reads != Reads::Fused;
         let has_hidden_norm = reads == Reads::Pair;

@@ -171,6 +171,10 @@ impl DraftHeads for Hydra {
     fn output(&self, head: usize) -> OutputLayer {
         output_layer(&self.frozen, &self.lm_heads, head, &self.device())
     }
+
+    fn shares_output(&self) -> bool {
+        self.lm_heads.is_empty()
+    }
 }
 
 impl Drafter for Hydra {
@@ -362,6 +366,7 @@ fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
             output_bias: Bias::Without,
             head_norm: None,
             gated: false,
+            sinks: false,
         },
         d_ff: spec.d_ff,
         mlp_bias: Bias::Without,

@@ -51,6 +51,7 @@ mod parts;
 pub mod peagle;
 mod proposer;
 pub mod qwen_mtp;
+pub mod redrafter;
 mod rope;
 mod routing;
 mod sampling;

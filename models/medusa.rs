@@ -96,6 +96,10 @@ impl DraftHeads for Medusa {
         let device = self.blocks[0].layers[0].weight.device();
         output_layer(&self.frozen, &self.lm_heads, head, &device)
     }
+
+    fn shares_output(&self) -> bool {
+        self.lm_heads.is_empty()
+    }
 }
 
 impl Drafter for Medusa {

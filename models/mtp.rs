@@ -158,6 +158,7 @@ fn layer(target: &TargetSpec) -> DecoderLayerConfig {
             output_bias: Bias::Without,
             head_norm: None,
             gated: false,
+            sinks: false,
         },
         d_ff: target.d_ff,
         mlp_bias: Bias::Without,

@@ -239,6 +239,7 @@ fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> MtpLayerConfig {
             output_bias: Bias::Without,
             head_norm: Some(norm(target)),
             gated: true,
+            sinks: false,
         }),
         d_ff: target.d_ff,
         experts: config.mixture(target),

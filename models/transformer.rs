@@ -71,6 +71,7 @@ impl Transformer {
                 output_bias: config.output_bias,
                 head_norm: config.head_norm.then_some(spec.norm_epsilon.into()),
                 gated: false,
+                sinks: false,
             },
             d_ff: spec.d_ff,
             mlp_bias: config.mlp_bias,

@@ -57,6 +57,6 @@ impl UnrolledCache {
         // A step stands one position behind the step before it.
         let first = window.map_or(1, |window| self.steps.len().saturating_sub(window).max(1));
         let (key, value) = &self.steps[0];
-        attend_in_blocks(query, (key, value), &self.steps[first..], mask)
+        attend_in_blocks(query, (key, value), &self.steps[first..], None, mask)
     }
 }

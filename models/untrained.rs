@@ -5,6 +5,16 @@ use crate::error::Result;
 use crate::target::TargetParts;
 use crate::weights::{Init, RandomWeights, Weights, host_f32};
 
+/// Rows as wide as `shape` says: of what a head reads behind the hidden state it starts to take nothing.
+fn wider(rows: Vec<f32>, shape: &[usize]) -> Vec<f32> {
+    let &[count, width] = shape else { return rows };
+    let mut wide = vec![0.0; count * width];
+    for (wide, row) in wide.chunks_mut(width).zip(rows.chunks(rows.len() / count)) {
+        wide[..row.len()].copy_from_slice(row);
+    }
+    wide
+}
+
 /// Random parameters, except for embeddings, and heads and the norm before them that start as the target's.
 pub(crate) struct Untrained<'a> {
     pub(crate) random: RandomWeights,
@@ -42,7 +52,8 @@ impl Weights for Untrained<'_> {
             // The target's head has none.
             vec![0.0; shape[0]]
         } else {
-            host_f32(self.target.head_rows(self.vocabulary).transpose())
+            let rows = host_f32(self.target.head_rows(self.vocabulary).transpose());
+            wider(rows, shape)
         };
         Ok(NamedTensor::from_f32(name, shape, values))
     }

@@ -187,6 +187,11 @@ fn dflash_over_tokens_with_a_guess_equals_pytorch() {
 }
 
 #[test]
+fn dflash_with_sinks_and_a_window_equals_pytorch() {
+    parity("dflash-parts", "sinks");
+}
+
+#[test]
 fn dflash_with_some_tokens_masked_equals_pytorch() {
     parity("dflash-parts", "some");
     parity("dflash-parts", "some-from-anchor");

@@ -13,6 +13,7 @@ use crate::samples::{Folder, remove, sample, sorted};
 
 /// Samples of block drafters, by number.
 const PLAIN: usize = 0;
+const SINKS: usize = 11;
 const SLIDES: usize = 2;
 const SECOND: usize = 4;
 const VANILLA: usize = 5;
@@ -88,6 +89,20 @@ fn every_engine_is_told_whether_a_block_is_causal() {
         assert_eq!(json!(found.flag("causal")), drafter["causal"]);
         assert_eq!(json!(found.size("window")), drafter["window"]);
     }
+}
+
+#[test]
+fn sinks_are_read_under_the_key_of_mimo_too() {
+    let own = dflash(SINKS);
+    assert_eq!(own.config()["dflash_config"]["attention_sink_bias"], true);
+    let expected = own.settings(&DFLASH).unwrap();
+    assert!(expected.flag("sinks"));
+    let others = dflash(SINKS).with_config(|config| {
+        let table = config["dflash_config"].as_object_mut().unwrap();
+        table.remove("attention_sink_bias");
+        config["add_swa_attention_sink_bias"] = json!(true);
+    });
+    assert_same(&others.settings(&DFLASH).unwrap(), &expected);
 }
 
 #[test]
@@ -224,7 +239,6 @@ fn what_is_not_computed_here_is_refused_by_name() {
             ("logit_scale", json!(2.0)),
             ("dflash_config.logit_scale", json!(0.5)),
             ("dflash_config.final_logit_softcapping", json!(30.0)),
-            ("dflash_config.attention_sink_bias", json!(true)),
             ("dflash_config.attention_value_scale", json!(0.7)),
             ("dflash_config.projector_type", json!("domino")),
             ("dflash_config.use_aux_hidden_state", json!(false)),

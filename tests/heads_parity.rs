@@ -1,10 +1,11 @@
-//! Forward pass, loss and gradients of Medusa's and Hydra's heads, against an independent PyTorch implementation.
+//! Forward pass, loss and gradients of the heads of Medusa, Hydra and ReDrafter, against an independent PyTorch implementation.
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::TargetSpec;
 use spectrain_models::draft_heads::{DraftHeads, OutputHead};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::medusa::{Medusa, MedusaConfig};
+use spectrain_models::redrafter::{Redrafter, RedrafterConfig};
 use spectrain_models::weights::host_f32;
 use spectrain_train::{Batch, Divergence, HeadsLoss, HeadsLossConfig, Objective};
 
@@ -88,6 +89,14 @@ fn hydra(case: &str, config: HydraConfig, objective: HeadsLossConfig) {
     parity::<Hydra, HeadsLoss>("hydra", case, &config, &objective);
 }
 
+fn redrafter(case: &str, config: RedrafterConfig, objective: HeadsLossConfig) {
+    let config = RedrafterConfig {
+        draft_tokens: 3,
+        ..config
+    };
+    parity::<Redrafter, HeadsLoss>("redrafter", case, &config, &objective);
+}
+
 #[test]
 fn medusa_with_labels_of_the_text_equals_pytorch() {
     let config = MedusaConfig {
@@ -159,4 +168,29 @@ fn hydra_with_both_losses_and_a_draft_vocabulary_equals_pytorch() {
         divergence: Divergence::Kl,
     };
     hydra("hydra-mixed", config, objective);
+}
+
+#[test]
+fn redrafter_equals_pytorch() {
+    redrafter(
+        "redrafter",
+        RedrafterConfig::default(),
+        HeadsLossConfig::default(),
+    );
+}
+
+#[test]
+fn redrafter_over_sums_of_embeddings_with_both_losses_equals_pytorch() {
+    let config = RedrafterConfig {
+        head_layers: 1,
+        recurrent: false,
+        ..Default::default()
+    };
+    let objective = HeadsLossConfig {
+        decay: Some(0.9),
+        label_weight: 0.25,
+        teacher_weight: 0.75,
+        divergence: Divergence::Kl,
+    };
+    redrafter("redrafter-sums", config, objective);
 }

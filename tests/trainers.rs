@@ -28,7 +28,7 @@ const BLOCK: usize = 4;
 const WINDOW: usize = 5;
 
 /// Folders of kinds that are known, with the recipe that trains such a drafter and what `[drafter]` says of it.
-const KNOWN: [(&str, &str, &str); 14] = [
+const KNOWN: [(&str, &str, &str); 15] = [
     (
         "speculators-eagle3",
         "eagle3",
@@ -96,6 +96,11 @@ const KNOWN: [(&str, &str, &str); 14] = [
         "modelopt-eagle3",
         "eagle3",
         "draft_vocab = 24\ncaptured_layers = [0, 1, 2]",
+    ),
+    (
+        "modelopt-dflash-sink",
+        "dflash",
+        "layers = 1\nblock_size = 4\nmask_token = 60\ncaptured_layers = [0]\nsinks = true",
     ),
     (
         "modelopt-dspark",
@@ -227,6 +232,7 @@ fn drafters_of_modelopt_have_its_logits() {
     });
     agrees::<DFlash>("modelopt-dflash", BLOCK - 1, by_slots);
     agrees::<DFlash>("modelopt-dspark", BLOCK, by_slots);
+    agrees::<DFlash>("modelopt-dflash-sink", BLOCK - 1, by_slots);
 }
 
 #[test]
@@ -253,7 +259,6 @@ fn drafters_of_other_kinds_are_refused_by_name() {
             "key `model_type`: expected `\"llama\"`",
         ),
         ("speculators-dflash-vocabulary", "key `draft_vocab_size`"),
-        ("modelopt-dflash-sink", "attention_sink_bias"),
     ] {
         let opened = if name.contains("eagle3") {
             Eagle3::open(&folder(name), None, &target, &device).err()

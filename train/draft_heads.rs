@@ -190,30 +190,39 @@ impl<D: DraftHeads> Heads<'_, D> {
             parts: Vec::with_capacity(self.hidden.len()),
             missed: Vec::new(),
         };
-        for (head, hidden) in self.hidden.iter().enumerate() {
-            let (kept, missed): (Vec<usize>, Vec<usize>) = self.counted[head]
-                .iter()
-                .partition(|&position| proposable(position + ahead + head));
-            found
-                .missed
-                .extend(missed.iter().map(|&position| (head, position)));
-            let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
-            let row = |position| JudgedRow {
-                step: 0,
-                position,
-                teacher: position + ahead + head,
-                weight: share as f32,
-            };
-            let rows = kept.into_iter().map(row).collect();
-            let output = self.drafter.output(head);
+        let heads = self.hidden.len();
+        // Heads with one output layer are judged together: the target's side is computed once, and there is one gradient.
+        let together = if self.drafter.shares_output() {
+            heads
+        } else {
+            1
+        };
+        for first in (0..heads).step_by(together) {
+            let group = first..first + together;
+            let mut rows = Vec::new();
+            for head in group.clone() {
+                let (kept, missed): (Vec<usize>, Vec<usize>) = self.counted[head]
+                    .iter()
+                    .partition(|&position| proposable(position + ahead + head));
+                found
+                    .missed
+                    .extend(missed.iter().map(|&position| (head, position)));
+                let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
+                rows.extend(kept.into_iter().map(|position| JudgedRow {
+                    step: head - first,
+                    position,
+                    teacher: position + ahead + head,
+                    weight: share as f32,
+                }));
+            }
+            let output = self.drafter.output(first);
             let output = LossHead {
                 weight: output.weight,
                 bias: output.bias,
                 trained: output.parameter.map(HeadParameter::Weight),
             };
-            let hidden = std::slice::from_ref(hidden);
-            let mut part = vocab_loss(hidden, output, rows, judge(), self.statistics);
-            part.rows.iter_mut().for_each(|row| row.step = head);
+            let mut part = vocab_loss(&self.hidden[group], output, rows, judge(), self.statistics);
+            part.rows.iter_mut().for_each(|row| row.step += first);
             found.parts.push(part);
         }
         found

@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::dflash::family::{Family, is_known};
 use crate::dflash::variants;
-use crate::dialect::description::{Dialect, Quirks};
+use crate::dialect::description::{Check, Dialect, Quirks};
 use crate::dialect::key::{Key, Otherwise, Read};
 use crate::dialect::llama::{
     ACTIVATION, ATTENTION_BIAS, D_FF, D_HEAD, EPSILON, HEADS, KV_HEADS, POSITIONS, TIED, WIDTH,
 };
+use crate::dialect::settings::Settings;
 use crate::error::Result;
 use crate::folder::ModelFolder;
 
@@ -210,6 +211,23 @@ pub(super) const CONTEXT: Key = Key::code(
     },
     |settings, here| (settings.word(here) == "tokens").then(|| json!("tokens")),
 );
+
+/// Whether heads have sinks, as vLLM reads it.
+pub(super) const SINKS: Key = Key::flag("dflash_config.attention_sink_bias", "sinks", false)
+    .also(&["add_swa_attention_sink_bias"])
+    .only_if_on();
+
+/// Fails for a drafter with sinks, in a layout whose readers would leave them out.
+pub(super) fn no_sinks(settings: &Settings) -> Check {
+    match settings.flag("sinks") {
+        true => Err((
+            "sinks",
+            "false: only vLLM loads them, from the authors' layout".to_owned(),
+            "true".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
 
 /// Rotary positions, whose base must be said.
 pub(super) fn rope(config: &Config, _: &'static str, _: Otherwise) -> Result<Value> {

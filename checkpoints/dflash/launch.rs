@@ -6,6 +6,9 @@ use crate::dflash::family::Family;
 use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
 
+const NO_ENGINE: &str = "no serving engine loads block drafters with these parts; this program decodes with them: \
+    `spectrain generate`, `spectrain evaluate`";
+
 /// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub(super) fn launch_lines(
     settings: &Settings,
@@ -22,6 +25,9 @@ pub(super) fn launch_lines(
     };
     let llama_cpp = |kind| launch::llama_cpp(dir, kind, target, draft_tokens, true);
     match family {
+        Family::DFlash | Family::DFlash2 if settings.flag("sinks") => {
+            vec![launch::vllm(dir, "dflash", target, draft_tokens)]
+        }
         Family::DFlash | Family::DFlash2 => {
             let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
             let mut lines = vec![
@@ -47,19 +53,15 @@ pub(super) fn launch_lines(
             lines
         }
         Family::DSpark => {
+            let vllm = launch::vllm(dir, "dspark", target, draft_tokens);
             let sglang = launch::sglang_dspark(dir, target, draft_tokens);
-            if settings.word("markov") != "vanilla" {
-                return vec![sglang];
+            match (settings.word("markov") == "vanilla", settings.flag("sinks")) {
+                (true, false) => vec![vllm, sglang, llama_cpp("draft-dspark")],
+                (true, true) => vec![vllm],
+                (false, false) => vec![sglang],
+                (false, true) => vec![Launch::remark(NO_ENGINE)],
             }
-            vec![
-                launch::vllm(dir, "dspark", target, draft_tokens),
-                sglang,
-                llama_cpp("draft-dspark"),
-            ]
         }
-        Family::Own => vec![Launch::remark(
-            "no serving engine loads block drafters with these parts; this program decodes with them: `spectrain generate`, \
-             `spectrain evaluate`",
-        )],
+        Family::Own => vec![Launch::remark(NO_ENGINE)],
     }
 }

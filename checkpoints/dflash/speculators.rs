@@ -8,8 +8,8 @@ use crate::dflash::heads::{
     CONFIDENCE, CONFIDENCE_WITH_MARKOV, KIND, RANK, SAMPLES_FROM_ANCHOR, has_heads,
 };
 use crate::dflash::keys::{
-    BLOCK, CONTEXT, DECODER, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS, captured_layers,
-    of_all, rope, sliding,
+    BLOCK, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS,
+    captured_layers, no_sinks, of_all, rope, sliding,
 };
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
@@ -76,6 +76,7 @@ pub const SPECULATORS: Dialect = Dialect {
             CONFIDENCE_WITH_MARKOV,
             KIND,
             CONTEXT.unwritten(),
+            SINKS.unwritten(),
         ]),
     ],
     launch: |settings, dir, _, _| {
@@ -120,6 +121,7 @@ fn kind(settings: &Settings) -> [&'static str; 2] {
 }
 
 fn check_settings(settings: &Settings) -> Check {
+    no_sinks(settings)?;
     if Family::of(settings) == Family::Own {
         let expected = "those of DFlash, DFlash 2 or DSpark".to_owned();
         return Err((

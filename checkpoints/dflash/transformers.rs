@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::dflash::family::{Family, TRANSFORMERS_TYPE, is_of_transformers};
 use crate::dflash::heads::HEADS;
 use crate::dflash::keys::{
-    BLOCK, CAUSAL, CONTEXT, DECODER, SIZES_OF_PARTS, Sliding, TARGET_LAYERS, TARGET_WIDTH,
-    captured_layers, of_all, sliding,
+    BLOCK, CAUSAL, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, Sliding, TARGET_LAYERS, TARGET_WIDTH,
+    captured_layers, no_sinks, of_all, sliding,
 };
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
@@ -73,6 +73,7 @@ pub const TRANSFORMERS: Dialect = Dialect {
         // What is written elsewhere is of no such drafter.
         under("dflash_config", SIZES_OF_PARTS),
         under("dflash_config", &[CONTEXT]),
+        top(&[SINKS.unwritten()]),
         top(HEADS),
     ],
     renamed: &[
@@ -107,6 +108,7 @@ const WINDOW: Key = Key::code(
 
 /// Fails for a drafter with parts that this layout has no keys for.
 fn check_plain(settings: &Settings) -> Check {
+    no_sinks(settings)?;
     match Family::of(settings) {
         Family::DFlash if settings.flag("causal") => {
             let expected = "false, as the library's blocks always are".to_owned();

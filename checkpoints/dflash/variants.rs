@@ -14,9 +14,8 @@ const PARTS: &str = "dflash_config.projector_type";
 const SHIFTED: &str = "dflash_config.shift_label";
 
 /// Keys of what the drafters here do not compute, and what each must be if it is there.
-const NEUTRAL: [(&str, Value); 3] = [
+const NEUTRAL: [(&str, Value); 2] = [
     ("use_aux_hidden_state", Value::Bool(true)),
-    ("attention_sink_bias", Value::Bool(false)),
     ("attention_value_scale", Value::Null),
 ];
 /// The same for keys that may stand outside of `dflash_config` too.

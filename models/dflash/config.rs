@@ -39,6 +39,9 @@ pub struct DFlashConfig {
     pub window: usize,
     /// Whether a position of a block sees only the positions before it in the block (JetSpec).
     pub causal: bool,
+    /// Whether each head has a score of its own that takes weight from what it sees and gives nothing, so that a head may
+    /// read little where there is little to read (attention sinks). Of the engines, only vLLM loads it.
+    pub sinks: bool,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
     /// Query heads; 0 takes the target's.
@@ -75,6 +78,7 @@ impl Default for DFlashConfig {
             mask_token: None,
             window: 0,
             causal: false,
+            sinks: false,
             d_ff: 0,
             heads: 0,
             kv_heads: 0,

@@ -42,6 +42,7 @@ impl BlockLayer {
             output_bias: Bias::Without,
             head_norm: Some(epsilon.into()),
             gated: false,
+            sinks: config.sinks,
         };
         let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, epsilon);
         let convolution = |scope: &mut Scope, name| match config.conv_taps {

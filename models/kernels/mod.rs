@@ -96,6 +96,20 @@ impl Gathered {
             largest: Tensor::from_dispatch(largest),
         }
     }
+
+    /// With a score of each head's own, of no value.
+    ///
+    /// # Shapes
+    /// - sinks: `[1, heads, 1, 1]`, f32, at most `largest`
+    pub(crate) fn with_sinks(self, sinks: Tensor<4>) -> Self {
+        let d_head = self.sums.dims()[3] - 1;
+        let context = self.sums.clone().narrow(3, 0, d_head);
+        let sum = self.sums.narrow(3, d_head, 1) + (sinks - self.largest.clone()).exp();
+        Self {
+            sums: Tensor::cat(vec![context, sum], 3),
+            largest: self.largest,
+        }
+    }
 }
 
 /// Sums of values over the sum of their weights, which stands behind them; f32.

@@ -42,6 +42,8 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3",
         "layers = 2\nblock_size = 4\nmask_token = 5\ncontext = \"tokens\"",
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nsinks = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nsinks = true\nmarkov_rank = 3\nconfidence = true\nsample_from_anchor = true",
     ];
 
     fn activations(

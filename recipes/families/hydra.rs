@@ -43,7 +43,9 @@ impl Family for Hydra {
         let vectors = heads * (heads + 3) / 2 + heads * (2 * layers + 1);
         Ok(Activations {
             kept: prefix.kept + positions * (d * vectors) as f64,
-            judged: positions * work.judged,
+            judged: positions
+                * work.judged
+                * config.head.judged_together(config.hydra_heads) as f64,
             rows: positions,
             ..prefix
         })

@@ -32,7 +32,9 @@ impl Family for Medusa {
         Ok(Activations {
             // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum.
             kept: positions * (d * (1 + heads * (2 * layers + 1))) as f64,
-            judged: positions * work.judged,
+            judged: positions
+                * work.judged
+                * config.head.judged_together(config.medusa_heads) as f64,
             rows: positions,
             ..Activations::default()
         })

@@ -16,6 +16,7 @@ pub mod method;
 mod mtp;
 mod peagle;
 mod qwen_mtp;
+mod redrafter;
 pub mod registry;
 pub mod shipped;
 mod sizes_at_start;

@@ -25,6 +25,7 @@ use spectrain_models::mtp::Mtp;
 use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
 use spectrain_models::qwen_mtp::QwenMtp;
+use spectrain_models::redrafter::Redrafter;
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HeadsLoss, Objective, PEagleLoss, PardLoss,
     StagedBlockLoss, TrainingTimeTest,
@@ -102,12 +103,20 @@ pub const RECIPES: &[Recipe] = &[
             "[drafter]\nhydra_heads = 3\nhead_layers = 2\nprefix_layer = true\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
+    Recipe::of::<Redrafter, HeadsLoss>(
+        "redrafter",
+        "one head for all draft steps, over a recurrent cell that reads the tokens drafted before (ReDrafter)",
+        &[
+            "[drafter]\ndraft_tokens = 4\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\ndraft_tokens = 3\nhead_layers = 1\nrecurrent = false\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0",
+        ],
+    ),
     Recipe::of::<DFlash, BlockLoss>(
         "dflash",
         "a block of masks filled in one pass, with the target's hidden states in every layer (DFlash)",
         &[
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
-            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 5\ncausal = true\nwindow = 200\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 5\ncausal = true\nwindow = 200\nsinks = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nconv_taps = 2\nconv_group = 4\nmarkov_rank = 8\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),

@@ -43,6 +43,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "medusa",
     "hydra",
     "hydra-plus-plus",
+    "redrafter",
     "dflash",
     "dflash-2",
     "dflash-deer",

@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
     row(BLOCKS, "dflash.dflash_swa_window_size", "", Key("drafter.window")),
     row(BLOCKS, "dflash.dflash_draft_attention", "\"bidirectional\"", By("`drafter.causal`", |asked| Made::key("drafter.causal", asked.value == "causal"))),
-    row(BLOCKS, "dflash.dflash_attention_sink", "false", Nothing("attention has no sinks here")),
+    row(BLOCKS, "dflash.dflash_attention_sink", "false", Key("drafter.sinks")),
     row(BLOCKS, "dflash.dflash_freeze_base_model", "true", Nothing("the target is always frozen")),
     row(BLOCKS, "dflash.dflash_report_acc", "true", Nothing(WHEN)),
     row(BLOCKS, "dflash.dflash_use_torch_compile", "true", Nothing(COMPILED)),

@@ -95,7 +95,10 @@ def block_hidden(case, w, data, row, start, anchor, read=None, around=None, toke
                     hidden = case.causal and key >= len(before) and other > position
                     if hidden or (case.window and position - other >= case.window):
                         scores[:, at, key] = float("-inf")
-            mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(len(tokens), HEADS * D_HEAD)
+            sinks = w.get(name + "self_attn.attention_sink_bias")
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[:, None, None].expand(HEADS, len(tokens), 1)], -1)
+            mixed = (scores.softmax(-1)[..., : len(everywhere)] @ v).transpose(0, 1).reshape(len(tokens), HEADS * D_HEAD)
             return mixed @ w[name + "self_attn.o_proj.weight"].T
 
         def feed(u):

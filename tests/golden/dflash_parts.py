@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 from dflash import CAPTURED, HERE, LAYERS, MASK, SEED, block_hidden, choose, mix, parameters
-from heads import BATCH, D_MODEL, SEQ, VOCAB, make_data
+from heads import BATCH, D_MODEL, HEADS, SEQ, VOCAB, make_data
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
@@ -28,6 +28,7 @@ class Case:
     anchors: int = 9
     window: int = 0
     causal: bool = False
+    sinks: bool = False
     context: str = "features"
     sample_from_anchor: bool = False
     conv_taps: int = 0
@@ -60,6 +61,7 @@ CASES = {
     "some-from-anchor": Case(4, 0.0, 1.0, "kl", "uniform", masking="some", sample_from_anchor=True),
     "last": Case(5, 1.0, 0.0, "kl", "rising", masking="last", growth=1.5, conv_taps=2),
     "tokens": Case(4, 1.0, 0.0, "kl", "uniform", context="tokens", confidence=True),
+    "sinks": Case(4, 1.0, 0.0, "kl", "uniform", window=4, sinks=True),
 }
 
 
@@ -212,6 +214,8 @@ def of_parts(case, generator):
         shapes["markov_head.joint_proj.bias"] = (3 * rank,)
     if case.confidence:
         shapes |= {"confidence_head.proj.weight": (1, D_MODEL + rank), "confidence_head.proj.bias": (1,)}
+    if case.sinks:
+        shapes |= {f"layers.{layer}.self_attn.attention_sink_bias": (HEADS,) for layer in range(LAYERS)}
     return {name: 0.6 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 

@@ -1,8 +1,9 @@
-"""Independent training steps of Medusa (https://arxiv.org/abs/2401.10774) and Hydra (https://arxiv.org/abs/2402.05109).
+"""Independent training steps of Medusa (https://arxiv.org/abs/2401.10774), Hydra (https://arxiv.org/abs/2402.05109) and
+ReDrafter (https://arxiv.org/abs/2403.09919).
 
-Writes `medusa.safetensors`, `hydra.safetensors` and a `.json` beside each; see README.md. Every position and head is
-computed by itself, from the formulas: head k at position t reads the target's last hidden state of x_t (for Hydra also
-the embeddings of x_{t+1}..x_{t+1+k}), predicts x_{t+2+k} and is judged by that token or by the target's distribution
+Writes `medusa.safetensors`, `hydra.safetensors`, `redrafter.safetensors` and a `.json` beside each; see README.md. Every position and head is
+computed by itself, from the formulas: head k at position t reads the target's last hidden state of x_t (for Hydra and
+ReDrafter also the embeddings of x_{t+1}..x_{t+1+k}), predicts x_{t+2+k} and is judged by that token or by the target's distribution
 of row t+1+k.
 """
 
@@ -36,6 +37,7 @@ class Case:
     draft_vocab: bool = False
     shared_head: bool = False
     prefix_layer: bool = False
+    recurrent: bool = True
 
 
 CASES = {
@@ -44,6 +46,8 @@ CASES = {
     "medusa-shared": Case("medusa", 1, 0.5, 2.0, "soft_ce", 0.8, shared_head=True),
     "hydra-hard": Case("hydra", 1, 1.0, 0.0, "kl", 1.0),
     "hydra-plus-plus": Case("hydra", 2, 0.0, 1.0, "soft_ce", 1.0, prefix_layer=True),
+    "redrafter": Case("redrafter", 2, 1.0, 0.0, "kl", 1.0),
+    "redrafter-sums": Case("redrafter", 1, 0.25, 0.75, "kl", 0.9, recurrent=False),
     "hydra-mixed": Case("hydra", 2, 0.25, 0.75, "kl", 0.9, draft_vocab=True, prefix_layer=True),
 }
 
@@ -86,6 +90,12 @@ def prefix_layer(w, x):
 def shapes(case):
     """Name and shape of every parameter."""
     found, vocab = {}, DRAFT_VOCAB if case.draft_vocab else VOCAB
+    if case.family == "redrafter":
+        if case.recurrent:
+            found |= {"rnn_u.weight": (D_MODEL, D_MODEL), "rnn_u.bias": (D_MODEL,), "rnn_w.weight": (D_MODEL, D_MODEL)}
+        for layer in range(case.layers):
+            found |= {f"blocks.{layer}.weight": (2 * D_MODEL, 2 * D_MODEL), f"blocks.{layer}.bias": (2 * D_MODEL,)}
+        return found | {"lm_heads.0.weight": (vocab, 2 * D_MODEL)}
     for head in range(DRAFT_HEADS):
         for layer in range(case.layers):
             if case.family == "medusa":
@@ -117,6 +127,14 @@ def shapes(case):
 
 def head_logits(case, w, data, head, hidden, embedded):
     """Logits of one head from one hidden state [d_model] and the embeddings of the tokens after it [k + 1, d_model]."""
+    if case.family == "redrafter":
+        state = torch.zeros(D_MODEL)
+        for token in embedded:
+            state = F.silu(w["rnn_w.weight"] @ token + w["rnn_u.weight"] @ state + w["rnn_u.bias"]) if case.recurrent else state + token
+        x = torch.cat([hidden, state])
+        for layer in range(case.layers):
+            x = x + F.silu(w[f"blocks.{layer}.weight"] @ x + w[f"blocks.{layer}.bias"])
+        return w["lm_heads.0.weight"] @ x
     first = 0
     if case.family == "hydra":
         x = torch.cat([hidden, embedded.reshape(-1)])
@@ -237,7 +255,7 @@ def main():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(2403)
     data = make_data(generator)
-    for family in ("medusa", "hydra"):
+    for family in ("medusa", "hydra", "redrafter"):
         tensors, summary = dict(data), {}
         for name, case in CASES.items():
             if case.family != family:

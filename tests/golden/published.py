@@ -456,7 +456,10 @@ def modelopt():
         bias = model.dflash_module.compute_markov_bias(before[None], hidden[None])[0]
     save("modelopt-dspark", {**given, "logits": hidden @ head.T + bias})
     modelopt_export("domino", block(45, 1, dict(projector_type="domino", emb_dim=8, gru_hidden_dim=8)))
-    modelopt_export("dflash-sink", block(46, 1, {}, dflash_attention_sink=True))
+    model = block(46, 1, {}, dflash_attention_sink=True)
+    modelopt_export("dflash-sink", model)
+    given, hidden, _ = each(model, 1, 1)
+    save("modelopt-dflash-sink", {**given, "logits": hidden @ head.T})
 
 
 if __name__ == "__main__":
