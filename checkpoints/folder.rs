@@ -51,6 +51,24 @@ impl ModelFolder {
         Self::open_with(path.as_ref(), wanted)
     }
 
+    /// Opens a folder of whose tensors only the names are needed: of a model in shards none need be there, and what else is known of
+    /// its tensors means nothing.
+    pub(crate) fn open_names(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut folder = Self::open_some(path, &|_| false)?;
+        for (name, shard) in index::weight_map(path)?.into_iter().flatten() {
+            let info = TensorInfo {
+                name: name.clone(),
+                shape: Vec::new(),
+                dtype: DType::F32,
+                file: path.join(shard),
+                range: 0..0,
+            };
+            folder.tensors.insert(name, info);
+        }
+        Ok(folder)
+    }
+
     fn open_with(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Self> {
         regular::check_link(path)?;
         if !path.is_dir() {

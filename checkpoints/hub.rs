@@ -57,7 +57,7 @@ pub fn resolve(model: &str, revision: Option<&str>, options: &HubOptions) -> Res
 pub fn resolve_parts(
     model: &str,
     revision: Option<&str>,
-    wanted: fn(&str) -> bool,
+    wanted: &dyn Fn(&str) -> bool,
     options: &HubOptions,
 ) -> Result<PathBuf> {
     resolve_files(model, revision, Files::Parts(wanted), options)

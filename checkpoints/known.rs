@@ -1,12 +1,15 @@
 //! Every dialect there is, and whose a folder is.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use crate::deepseek_mtp::DEEPSEEK_MTP;
 use crate::dflash::{self, DFLASH};
 use crate::dialect::description::Dialect;
 use crate::eagle1::EAGLE1;
 use crate::eagle3::{self, EAGLE3};
 use crate::error::{Error, Result};
-use crate::folder::{CONFIG, ModelFolder};
+use crate::folder::{CONFIG, INDEX, ModelFolder, WEIGHTS};
 use crate::hydra::HYDRA;
 use crate::language_model::{LANGUAGE_MODEL, PARD};
 use crate::masked_language_model::DEER;
@@ -16,6 +19,7 @@ use crate::mtp::MTP;
 use crate::peagle::{self, PEAGLE};
 use crate::qwen_mtp::QWEN_MTP;
 use crate::redrafter::REDRAFTER;
+use crate::regular::is_there;
 use crate::speculators::{self, MODEL_TYPE};
 
 /// In this order, as a language model of one layer looks like an EAGLE-1 drafter of its authors, and an MTP layer stands in
@@ -48,6 +52,34 @@ const OTHERS: [(&str, &str); 4] = [
     ("domino", "Domino drafters"),
     ("mlpspeculator", "MLP speculator drafters"),
 ];
+
+/// The tensors of a drafter that is a layer in its target's folder, where weights are in shards; `None` for any other folder. The
+/// shards need not be there.
+///
+/// # Errors
+/// The configuration or the index cannot be read.
+pub fn layer_beside_target(folder: &Path) -> Result<Option<BTreeSet<String>>> {
+    if is_there(&folder.join(WEIGHTS)) || !is_there(&folder.join(INDEX)) {
+        return Ok(None);
+    }
+    let named = ModelFolder::open_names(folder)?;
+    let mut dialects = DIALECTS.iter();
+    let beside =
+        dialects.find(|dialect| dialect.may_be_beside_target() && (dialect.recognises)(&named));
+    let own = beside.map(|dialect| dialect.own_names(&named));
+    Ok(own.transpose()?.map(|names| names.into_values().collect()))
+}
+
+/// Opens a drafter's folder. Of its target's, in which it is a layer, only the shards with that layer have to be there.
+///
+/// # Errors
+/// The folder has no weights or no configuration, or they cannot be read.
+pub fn open_folder(folder: impl AsRef<Path>) -> Result<ModelFolder> {
+    match layer_beside_target(folder.as_ref())? {
+        None => ModelFolder::open(folder),
+        Some(own) => ModelFolder::open_some(folder, &|name| own.contains(name)),
+    }
+}
 
 /// The dialect of a drafter's folder.
 ///

@@ -212,13 +212,22 @@ pub(crate) fn tensorrt(dir: &Path, kind: &str, draft_tokens: usize, more: &str) 
     Launch::by(Server::TensorrtLlm, text)
 }
 
-/// TensorRT-LLM's conversion of both models and its build, in the folder of its example of ReDrafter.
-pub(crate) fn tensorrt_redrafter(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
+/// Those of TensorRT-LLM for ReDrafter, in the folder `examples` of its source: a target of this `kind` is converted, then the
+/// drafter with it, and both become an engine that drafts a chain.
+pub(crate) fn tensorrt_redrafter(
+    dir: &Path,
+    kind: &str,
+    target: &str,
+    draft_tokens: usize,
+) -> Launch {
     let (target, drafter) = (quote(&named(target)), quote(&place(dir)));
     let text = format!(
-        "python convert_checkpoint.py --model_dir {target} --drafter_model_dir {drafter} --output_dir converted --dtype bfloat16 \
-         --redrafter_draft_len_per_beam {draft_tokens} && trtllm-build --checkpoint_dir converted --output_dir engine \
-         --gemm_plugin bfloat16 --speculative_decoding_mode explicit_draft_tokens"
+        "python models/core/{kind}/convert_checkpoint.py --model_dir {target} --output_dir target --dtype bfloat16 && \
+         python redrafter/convert_checkpoint.py --base_model_checkpoint_dir target --drafter_model_dir {drafter} \
+         --output_dir both --dtype bfloat16 --redrafter_num_beams 1 --redrafter_draft_len_per_beam {draft_tokens} && \
+         trtllm-build --checkpoint_dir both --output_dir engine --gemm_plugin bfloat16 \
+         --speculative_decoding_mode explicit_draft_tokens && \
+         python run.py --engine_dir engine --tokenizer_dir {target} --max_output_len 256"
     );
     Launch::by(Server::TensorrtLlm, text)
 }
@@ -371,7 +380,7 @@ mod tests {
             sglang_dspark(dir, target, 3),
             llama_cpp(dir, "draft-simple", target, 3, true),
             tensorrt(dir, "Eagle3", 3, ""),
-            tensorrt_redrafter(dir, target, 3),
+            tensorrt_redrafter(dir, "llama", target, 3),
             transformers(dir, target),
             transformers_dflash(dir, target),
         ];

@@ -1,5 +1,7 @@
 //! ReDrafter's head in its authors' layout, which TensorRT-LLM converts (<https://arxiv.org/abs/2403.09919>).
 
+use std::path::Path;
+
 use serde_json::json;
 
 use crate::config::Config;
@@ -9,7 +11,7 @@ use crate::dialect::llama::{DTYPE, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
 use crate::folder::ModelFolder;
-use crate::launch::tensorrt_redrafter;
+use crate::launch::{Launch, tensorrt_redrafter};
 
 /// The authors' layout.
 pub const REDRAFTER: Dialect = Dialect {
@@ -27,10 +29,7 @@ pub const REDRAFTER: Dialect = Dialect {
         Key::count("redrafter_draft_len_per_beam", "draft_tokens").or(Otherwise::Size(5)),
         DTYPE,
     ])],
-    launch: |settings, dir, target, draft_tokens| {
-        let draft_tokens = draft_tokens.min(settings.size("draft_tokens"));
-        vec![tensorrt_redrafter(dir, target, draft_tokens)]
-    },
+    launch: launch_lines,
     quirks: Quirks {
         canonical,
         stored,
@@ -47,6 +46,24 @@ const MODEL_TYPE: &str = "recurrent_drafting_drafter";
 const LAYERS: &str = "num_draft_layers";
 /// Width of what they read.
 const READ: &str = "exit_dim";
+
+/// Classes of targets that TensorRT-LLM's example knows, and where its source converts them.
+const TARGETS: [[&str; 2]; 2] = [["LlamaForCausalLM", "llama"], ["Qwen2ForCausalLM", "qwen"]];
+
+/// One command, where the target can be converted.
+fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    let draft_tokens = draft_tokens.min(settings.size("draft_tokens"));
+    let verifier = settings.get("verifier");
+    let class = verifier.and_then(|verifier| verifier["architectures"][0].as_str());
+    let known = TARGETS.iter().find(|[known, _]| class == Some(*known));
+    vec![match known {
+        Some([_, kind]) => tensorrt_redrafter(dir, kind, target, draft_tokens),
+        None => Launch::remark(
+            "TensorRT-LLM converts ReDrafter's heads for targets of Llama and Qwen2 alone; this program decodes with them: \
+             `spectrain generate`, `spectrain evaluate`",
+        ),
+    }]
+}
 
 /// Fails for a head that reads a projection of the hidden state and the cell's state.
 fn check_folder(config: &Config) -> Result<()> {

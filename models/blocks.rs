@@ -75,7 +75,7 @@ impl BlockLayout {
         }
     }
 
-    /// What one block sees after `cached` positions and with itself; `None` when nothing is hidden.
+    /// What one block sees after `cached` positions and with itself.
     ///
     /// # Shapes
     /// - output: `[1, 1, size, cached + size]`
@@ -85,17 +85,14 @@ impl BlockLayout {
         causal: bool,
         window: Option<usize>,
         device: &Device,
-    ) -> Option<Mask> {
-        if !causal && window.is_none() {
-            return None;
-        }
+    ) -> Mask {
         let total = cached + size;
         let window = window.unwrap_or(usize::MAX);
         let sees = (cached..total).map(|own| {
             let end = if causal { own + 1 } else { total };
             Some((own + 1).saturating_sub(window)..end)
         });
-        Mask::hiding(Sight::new([size, total], sees), device)
+        Mask::new(Sight::new([size, total], sees), device)
     }
 
     pub(crate) fn context_positions(&self) -> Tensor<2, Int> {

@@ -1,5 +1,5 @@
 //! What drafters have in common whose hidden states of all draft steps follow from the target's and from known tokens, and need no
-//! cache of their own steps: Medusa and Hydra, with one head for each draft depth.
+//! cache of their own steps: Medusa and Hydra, with one head for each draft depth, and ReDrafter, with one for all.
 //!
 //! The bonus token `x_{t+1}` is the target's own, so head `k` predicts `x_{t+2+k}` from the target's last hidden state
 //! of `x_t`.
@@ -55,7 +55,7 @@ pub trait DraftHeads: Drafter {
     /// # Shapes
     /// - following: `[batch, seq]` for each head; index `t` of entry `k` is `x_{t+1+k}`
     /// - last: `[batch, seq, d_model]`, the target's last hidden states
-    /// - output: for each head `[batch * seq, d_model]`
+    /// - output: for each head `[batch * seq, width]`, as wide as its output layer reads
     fn hidden(
         &self,
         following: &[Tensor<2, Int>],
@@ -73,7 +73,7 @@ pub trait DraftHeads: Drafter {
 /// The layer that turns a head's hidden states into logits.
 #[derive(Debug, Clone)]
 pub struct OutputLayer {
-    /// `[d_model, draft_vocab]`
+    /// `[width, draft_vocab]`
     pub weight: Tensor<2>,
     /// `[draft_vocab]`
     pub bias: Option<Tensor<1>>,
@@ -83,7 +83,7 @@ pub struct OutputLayer {
 
 impl OutputLayer {
     /// # Shapes
-    /// - hidden: `[rows, d_model]`
+    /// - hidden: `[rows, width]`
     /// - output: `[rows, draft_vocab]`, f32
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         let logits = product(hidden, self.weight.clone()).cast(DType::F32);

@@ -74,16 +74,31 @@ impl Redrafter {
         self.lm_heads[0].weight.device()
     }
 
-    /// The cell's state behind a token: `SiLU(W e + U s)`, or `e + s`. Before the first token it is 0, as is `None`.
+    /// The cell's states behind each of some tokens, the first of which it meets as it starts: `SiLU(W e + U s + b)`, or `e + s`,
+    /// with `s` 0 at the start.
     ///
     /// # Shapes
-    /// - token, output: `[rows, d_model]`, the token's embedding
-    fn cell(&self, before: Option<Tensor<2>>, token: Tensor<2>) -> Tensor<2> {
-        let before = before.unwrap_or_else(|| token.zeros_like());
-        match (&self.rnn_u, &self.rnn_w) {
-            (Some(u), Some(w)) => silu(w.forward(token) + u.forward(before)),
-            _ => before + token,
-        }
+    /// - tokens, output: `[rows, d_model]` each, the tokens' embeddings
+    fn states(&self, tokens: Vec<Tensor<2>>) -> Vec<Tensor<2>> {
+        let mut before: Option<Tensor<2>> = None;
+        let step = |token: Tensor<2>| {
+            let state = match (&self.rnn_u, &self.rnn_w, before.take()) {
+                (Some(u), Some(w), None) => {
+                    let bias = u.bias.as_ref().map(|bias| bias.val().cast(token.dtype()));
+                    let read = w.forward(token);
+                    silu(match bias {
+                        Some(bias) => read + bias.unsqueeze(),
+                        None => read,
+                    })
+                }
+                (Some(u), Some(w), Some(before)) => silu(w.forward(token) + u.forward(before)),
+                (_, _, Some(before)) => before + token,
+                (_, _, None) => token,
+            };
+            before = Some(state.clone());
+            state
+        };
+        tokens.into_iter().map(step).collect()
     }
 
     /// What the output layer reads. `[rows, d_model]` twice to `[rows, 2 * d_model]`.
@@ -98,15 +113,15 @@ impl Redrafter {
         };
         let [_, d_model] = hidden.dims();
         let (rows, device) = (paths.len(), self.device());
-        let mut cell = None;
-        for place in 0..paths[0].len() {
+        let embedded = |place: usize| {
             let tokens: Vec<u32> = paths.iter().map(|path| path[place]).collect();
             let tokens = token_ids(&tokens, &hidden.device());
             let embedded: Tensor<2> = self.frozen.target.embed(tokens, &device).squeeze_dim(0);
-            cell = Some(self.cell(cell, embedded.cast(hidden.dtype())));
-        }
-        let cell = cell.expect("a path begins with the bonus token");
-        let read = self.read(hidden.expand([rows, d_model]), cell);
+            embedded.cast(hidden.dtype())
+        };
+        let mut states = self.states((0..paths[0].len()).map(embedded).collect());
+        let last = states.pop().expect("a path begins with the bonus token");
+        let read = self.read(hidden.expand([rows, d_model]), last);
         self.output(0).logits(read)
     }
 }
@@ -116,16 +131,17 @@ impl DraftHeads for Redrafter {
 
     fn hidden(&self, following: &[Tensor<2, Int>], _: &Layout, last: Tensor<3>) -> Vec<Tensor<2>> {
         let [batch, seq, d_model] = last.dims();
-        let last: Tensor<2> = last.reshape([batch * seq, d_model]);
-        let mut cell = None;
-        let step = |tokens: &Tensor<2, Int>| {
+        let (steps, rows) = (following.len(), batch * seq);
+        let embedded = |tokens: &Tensor<2, Int>| {
             let embedded = self.frozen.target.embed(tokens.clone(), &self.device());
-            let embedded = embedded.cast(last.dtype()).reshape([batch * seq, d_model]);
-            let state = self.cell(cell.take(), embedded);
-            cell = Some(state.clone());
-            self.read(last.clone(), state)
+            embedded.cast(last.dtype()).reshape([rows, d_model])
         };
-        following.iter().map(step).collect()
+        let states = self.states(following.iter().map(embedded).collect());
+        // The blocks take all steps together, so that their weights are read, and cast, once.
+        let last = last.clone().reshape([rows, d_model]).repeat_dim(0, steps);
+        let read = self.read(last, Tensor::cat(states, 0));
+        let of_step = |step: usize| read.clone().narrow(0, step * rows, rows);
+        (0..steps).map(of_step).collect()
     }
 
     fn output(&self, _: usize) -> OutputLayer {
@@ -192,11 +208,16 @@ impl Drafter for Redrafter {
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 
-    /// The cell's matrix of a token reads embeddings alone, and moves as if they were of size 1.
+    /// The cell's matrix of a token reads embeddings alone. Without it the first block reads sums of them beside hidden states.
     fn units(config: &RedrafterConfig, target: &TargetParts) -> Vec<Units> {
-        let read = vec![Sizes::of(target).embedding; target.spec.d_model];
-        let recurrent = config.recurrent.then_some(("rnn_w.weight".into(), read));
-        recurrent.into_iter().collect()
+        let (sizes, d) = (Sizes::of(target), target.spec.d_model);
+        vec![match config.recurrent {
+            true => ("rnn_w.weight".into(), vec![sizes.embedding; d]),
+            false => {
+                let read = [vec![sizes.state; d], vec![sizes.embedding; d]];
+                ("blocks.0.weight".into(), read.concat())
+            }
+        }]
     }
 
     fn capture(config: &RedrafterConfig, _: &TargetSpec) -> Result<Capture> {

@@ -1,6 +1,7 @@
 //! What the inputs of a matrix are measured in.
 //!
-//! EAGLE-1 and Hydra put embeddings beside hidden states and give both to one matrix as they are. Embeddings of language models
+//! EAGLE-1 and Hydra put embeddings beside hidden states and give both to one matrix as they are; ReDrafter's cell reads embeddings
+//! alone, beside its own state. Embeddings of language models
 //! are small, a fiftieth of a normed state say: at the start their tokens have no say in what comes out, and an optimiser that moves
 //! all elements of the matrix alike (AdamW), or all its directions (Muon), takes as many steps as they are smaller to mend that.
 //! So such a matrix starts as if its inputs were of size 1, and moves so: by the gradient of, and in, weights times their units.

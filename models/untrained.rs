@@ -8,6 +8,9 @@ use crate::weights::{Init, RandomWeights, Weights, host_f32};
 /// Rows as wide as `shape` says: of what a head reads behind the hidden state it starts to take nothing.
 fn wider(rows: Vec<f32>, shape: &[usize]) -> Vec<f32> {
     let &[count, width] = shape else { return rows };
+    if rows.len() == count * width {
+        return rows;
+    }
     let mut wide = vec![0.0; count * width];
     for (wide, row) in wide.chunks_mut(width).zip(rows.chunks(rows.len() / count)) {
         wide[..row.len()].copy_from_slice(row);

@@ -1,10 +1,16 @@
 //! Exported drafters, read back, give the logits that speculators, Transformers and vLLM computed with the same folders.
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use burn::module::Param;
 use burn::nn::Embedding;
 use burn::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 use spectrain::families::family::Writing;
 use spectrain::families::shipped::Shipped;
+use spectrain::runtime::target::sha256_of_drafter;
+use spectrain_checkpoints::folder::write_folder;
+use spectrain_checkpoints::known::layer_beside_target;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::device::test_device;
@@ -14,7 +20,7 @@ use spectrain_models::eagle3::Eagle3;
 use spectrain_models::medusa::Medusa;
 use spectrain_models::mtp::{Mtp, MtpConfig};
 use spectrain_models::qwen_mtp::QwenMtp;
-use spectrain_models::weights::host_f32;
+use spectrain_models::weights::{export, host_f32};
 use spectrain_models::{
     Caches, Drafter as _, Features, Linear, LogitRows, Pass, RandomWeights, RmsNorm, Scope,
     SoftCap, Target as _, TargetParts, TargetSpec, chain, forced, load_parts, load_target,
@@ -254,5 +260,68 @@ fn a_mimo_checkpoint_and_its_own_mtp_layer_have_the_states_and_the_logits_of_vll
             &expected,
             1e-4,
         );
+    }
+}
+
+/// Moves the tensors of a checkpoint into two shards, of which the one without the layer is not there.
+fn in_shards(from: &Path, to: &Path) -> BTreeSet<String> {
+    let whole = ModelFolder::open(from).unwrap();
+    let layers = &whole.config()["num_hidden_layers"];
+    let numbered = format!("model.layers.{layers}.");
+    let is_of_layer = |name: &str| name.contains("mtp") || name.starts_with(&numbered);
+    let (mut map, mut tensors) = (serde_json::Map::new(), Vec::new());
+    for info in whole.tensors() {
+        let shard = if is_of_layer(&info.name) { 2 } else { 1 };
+        map.insert(
+            info.name.clone(),
+            format!("model-{shard}.safetensors").into(),
+        );
+        if shard == 2 {
+            tensors.push(whole.read(&info.name).unwrap());
+        }
+    }
+    write_folder(to, whole.config(), &tensors, &[]).unwrap();
+    std::fs::rename(to.join("model.safetensors"), to.join("model-2.safetensors")).unwrap();
+    let index = json!({ "weight_map": map }).to_string();
+    std::fs::write(to.join("model.safetensors.index.json"), index).unwrap();
+    tensors.into_iter().map(|tensor| tensor.name).collect()
+}
+
+fn needs_its_own_shard_alone<D: Shipped>(kind: &str) {
+    let device = test_device();
+    let from = path(&format!("engines/{kind}"));
+    let parts = load_parts(&from, &device, DType::F32).unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    let folder = workspace.path().join("target");
+    let own = in_shards(&from, &folder);
+    let found = layer_beside_target(&folder).unwrap().unwrap();
+    assert!(
+        found.is_subset(&own) && found.len() > 8,
+        "{kind}: {found:?}"
+    );
+    let [read, whole] = [&folder, &from].map(|folder| {
+        let drafter = D::open(folder, None, &parts, &device).unwrap();
+        D::check_start(drafter.config(), folder, &parts.spec).unwrap();
+        export(&drafter)
+    });
+    assert_eq!(read, whole, "{kind}");
+    sha256_of_drafter(&folder).unwrap();
+    // Without the layer's shard there is nothing to start from.
+    std::fs::remove_file(folder.join("model-2.safetensors")).unwrap();
+    let error = D::open(&folder, None, &parts, &device).err().unwrap();
+    assert!(
+        format!("{error:#}").contains("shard `model-2.safetensors` is not"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn of_a_targets_shards_only_those_with_its_layer_are_needed() {
+    needs_its_own_shard_alone::<Mtp>("mtp");
+    for kind in ["mtp_qwen", "mtp_qwen_moe", "mtp_qwen_next"] {
+        needs_its_own_shard_alone::<QwenMtp>(kind);
+    }
+    for kind in ["mtp_glm", "mtp_deepseek"] {
+        needs_its_own_shard_alone::<DeepseekMtp>(kind);
     }
 }

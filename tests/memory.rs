@@ -260,7 +260,7 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 13] = [
+        let cases: [(&str, &[&str]); 14] = [
             ("eagle3", &["objective.recompute=false"]),
             ("eagle3", &["train.ema_decay=0.9"]),
             (
@@ -273,6 +273,10 @@ fn it_does_for_the_settings_that_change_it_most() {
                 &["drafter.medusa_heads=8", "objective.teacher_weight=1.0"],
             ),
             ("hydra", &["drafter.prefix_layer=true"]),
+            (
+                "redrafter",
+                &["drafter.head_layers=4", "objective.teacher_weight=1.0"],
+            ),
             ("dflash", &["objective.anchors=64", "drafter.layers=3"]),
             (
                 "dflash",

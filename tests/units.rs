@@ -7,6 +7,7 @@ use spectrain_models::device::test_device;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::hydra::{Hydra, HydraConfig};
 use spectrain_models::listing::parameters;
+use spectrain_models::redrafter::{Redrafter, RedrafterConfig};
 use spectrain_models::units::Units;
 use spectrain_models::{Drafter, Target as _, TargetParts};
 use spectrain_train::{
@@ -141,4 +142,21 @@ fn hydra_learns_the_same_from_small_embeddings() {
         are_of_its_matrices::<Hydra>(&config);
     }
     are_of_its_matrices::<Eagle1>(&Eagle1Config::default());
+}
+
+#[test]
+fn redrafter_learns_the_same_from_small_embeddings() {
+    for recurrent in [true, false] {
+        let config = RedrafterConfig {
+            draft_tokens: 2,
+            recurrent,
+            ..Default::default()
+        };
+        are_of_its_matrices::<Redrafter>(&config);
+        // What is summed up also stands beside the hidden state where the output layer reads it.
+        for optimizer in OPTIMIZERS.into_iter().filter(|_| recurrent) {
+            let objective = HeadsLossConfig::default();
+            learns_the_same::<Redrafter, HeadsLoss>(&config, &objective, optimizer);
+        }
+    }
 }

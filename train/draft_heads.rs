@@ -1,8 +1,9 @@
 //! The loss of drafters with one head for each draft depth: cross-entropy with the text, a divergence from the target, or
 //! both, summed over the heads. Medusa (<https://arxiv.org/abs/2401.10774>) weighs head `k` by `0.8^k`; Hydra
-//! (<https://arxiv.org/abs/2402.05109>) weighs all alike, and Hydra++ takes the target's distribution in place of the text.
+//! (<https://arxiv.org/abs/2402.05109>) weighs all alike, as does ReDrafter (<https://arxiv.org/abs/2403.09919>), whose steps
+//! count as heads here; Hydra++ takes the target's distribution in place of the text.
 //!
-//! Head `k` reads the target's last hidden state of `x_t` (Hydra's also `x_{t+1}..=x_{t+1+k}`) and predicts `x_{t+2+k}`;
+//! Head `k` reads the target's last hidden state of `x_t` (Hydra's and ReDrafter's also `x_{t+1}..=x_{t+1+k}`) and predicts `x_{t+2+k}`;
 //! that token judges it, or the target's distribution of row `t+1+k`. A position counts where all of `x_{t+1}..=x_{t+2+k}` is
 //! in the loss mask, as a decoder drafts from `x_{t+1}` on.
 use burn::prelude::*;
@@ -28,7 +29,7 @@ use crate::workload::Workload;
 #[serde(deny_unknown_fields, default)]
 pub struct HeadsLossConfig {
     /// The loss of head *k*, counted from 0, is weighted by `decay`^*k*; above 0, at most 1. Left out: 0.8 for Medusa, 1 for
-    /// Hydra.
+    /// Hydra and ReDrafter, whose draft steps count as heads.
     pub decay: Option<f64>,
     /// Factor on the cross-entropy with the text; 0 in Hydra++.
     pub label_weight: f64,
@@ -128,7 +129,7 @@ impl<D: DraftHeads> Objective<D> for HeadsLoss {
 /// All heads over a batch.
 struct Heads<'a, D> {
     drafter: &'a D,
-    /// What each output layer reads, `[batch * seq, d_model]`.
+    /// What each output layer reads, `[batch * seq, width]`.
     hidden: Vec<Tensor<2>>,
     /// The positions that count for each.
     counted: Vec<Vec<usize>>,

@@ -212,9 +212,12 @@ pub(super) const CONTEXT: Key = Key::code(
     |settings, here| (settings.word(here) == "tokens").then(|| json!("tokens")),
 );
 
-/// Whether heads have sinks, as vLLM reads it.
+/// Whether heads have sinks. As vLLM reads it, MiMo's key counts where this one is not there.
 pub(super) const SINKS: Key = Key::flag("dflash_config.attention_sink_bias", "sinks", false)
-    .also(&["add_swa_attention_sink_bias"])
+    .with_read(|config, key, _| {
+        let unsaid = config.flag("add_swa_attention_sink_bias", false)?;
+        Ok(json!(config.flag(key, unsaid)?))
+    })
     .only_if_on();
 
 /// Fails for a drafter with sinks, in a layout whose readers would leave them out.

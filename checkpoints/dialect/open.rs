@@ -47,9 +47,7 @@ impl Dialect {
         folder: &'a ModelFolder,
         reading: Reading,
     ) -> Result<Opened<'a>> {
-        let mut names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
-        let is_of_target = |name: &str| self.of_target.iter().any(|start| name.starts_with(start));
-        names.retain(|name, _| !self.repeated.contains(&name.as_str()) && !is_of_target(name));
+        let names = self.own_names(folder)?;
         let config = self.config(folder, &reading, &names);
         self.check(&config)?;
         let mut settings = Settings::default();
@@ -67,6 +65,14 @@ impl Dialect {
             reading,
             settings,
         })
+    }
+
+    /// The stored name of each tensor of the drafter itself, by its name here.
+    pub(crate) fn own_names(&self, folder: &ModelFolder) -> Result<BTreeMap<String, String>> {
+        let mut names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
+        let is_of_target = |name: &str| self.of_target.iter().any(|start| name.starts_with(start));
+        names.retain(|name, _| !self.repeated.contains(&name.as_str()) && !is_of_target(name));
+        Ok(names)
     }
 
     /// Every way in which a folder can be meant, the likeliest first. Where `captured_layers` are given they are not in

@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 /// The shards with a tensor that is `wanted`, as an index names them, in alphabetical order.
-pub(crate) fn shard_files(path: &Path, wanted: fn(&str) -> bool) -> Result<BTreeSet<String>> {
+pub(crate) fn shard_files(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<BTreeSet<String>> {
     let shards = read(path)?.into_iter();
     Ok(shards
         .filter(|(name, _)| wanted(name))

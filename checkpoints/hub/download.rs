@@ -130,7 +130,7 @@ impl Snapshot<'_> {
     }
 
     /// What a model has beside its configuration; of shards those with a tensor that is `wanted`.
-    fn fetch_model(&self, wanted: fn(&str) -> bool) -> Result<()> {
+    fn fetch_model(&self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         for file in COMPANIONS {
             self.fetch_if_present(file)?;
         }
@@ -150,9 +150,9 @@ impl Snapshot<'_> {
 }
 
 /// Which tensors of a model are wanted, where it is a model that is.
-fn wanted_of(files: Files<'_>) -> Option<fn(&str) -> bool> {
+fn wanted_of(files: Files<'_>) -> Option<&dyn Fn(&str) -> bool> {
     match files {
-        Files::Model => Some(|_| true),
+        Files::Model => Some(&|_| true),
         Files::Parts(wanted) => Some(wanted),
         Files::Named(_) => None,
     }
@@ -176,7 +176,7 @@ fn is_all_there_may_be(folder: &Path, files: Files<'_>) -> bool {
     }
 }
 
-fn has_weights(folder: &Path, wanted: fn(&str) -> bool) -> bool {
+fn has_weights(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> bool {
     let all_shards = |files: BTreeSet<String>| files.iter().all(|file| folder.join(file).exists());
     folder.join(WEIGHTS).exists() || shard_files(&folder.join(INDEX), wanted).is_ok_and(all_shards)
 }

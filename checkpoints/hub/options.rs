@@ -36,13 +36,23 @@ impl fmt::Debug for HubOptions {
 }
 
 /// Which files of a repository to download.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Files<'a> {
     /// What a model folder has: the configuration, the safetensors weights, and where present the tokenizer and what
     /// belongs to it.
     Model,
     /// The same, of weights in shards only those shards with a tensor whose name is wanted.
-    Parts(fn(&str) -> bool),
+    Parts(&'a dyn Fn(&str) -> bool),
     /// The files of these names, all of which must be there.
     Named(&'a [&'a str]),
+}
+
+impl fmt::Debug for Files<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model => formatter.write_str("Model"),
+            Self::Parts(_) => formatter.write_str("Parts"),
+            Self::Named(names) => formatter.debug_tuple("Named").field(names).finish(),
+        }
+    }
 }

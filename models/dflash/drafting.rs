@@ -368,20 +368,18 @@ impl DFlash {
         tokens.resize(first + slots, self.mask_token);
         let cached = state.caches.first().map_or(0, KvCache::len);
         let rotation = self.rotation(cached, tokens.len(), &device);
-        let layout = BlockLayout::decoding(
-            cached,
-            tokens.len(),
-            self.frozen.config.causal,
-            self.window(),
-            &device,
-        );
+        let config = &self.frozen.config;
+        let size = tokens.len();
+        let mask = BlockLayout::decoding(cached, size, config.causal, self.window(), &device);
+        // One for all layers: attention with sinks takes a mask where nothing is hidden, too.
+        let mask = Some(mask).filter(|mask| config.sinks || !mask.sight().hides_nothing());
         let mut x = self
             .frozen
             .target
             .embed(token_ids(&tokens, &device), &device);
         for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
             x = layer.forward(x, |attention, x| {
-                let out = attention.forward(x, &rotation, layout.as_ref(), Some(cache));
+                let out = attention.forward(x, &rotation, mask.as_ref(), Some(cache));
                 // The context stays, the block is filled anew next time.
                 cache.truncate(cached);
                 out

@@ -415,6 +415,47 @@ fn a_key_more_for_each_query_counts_as_one_of_those_that_it_sees() {
 }
 
 #[test]
+fn a_sink_takes_its_share_of_every_softmax() {
+    for (batch, [heads, kv_heads], rows, d_head) in
+        [(1, [1, 1], 4, 8), (2, [4, 2], 41, 33), (1, [6, 2], 301, 64)]
+    {
+        let (of_query, of_sinks) = ([batch, heads, rows, d_head], [1, heads, 1, 1]);
+        let of_key = [batch, kv_heads, rows, d_head];
+        let mask = Mask::new(some_keys(1, [rows, rows], true), &test_device());
+        let keys_values = [4, 5].map(|seed| numbers(of_key, DType::F32, seed));
+        let given = |query: &Tensor<4>| {
+            let own = |x: &Tensor<4>| beside(x, query).cast(query.dtype());
+            [own(&keys_values[0]), own(&keys_values[1])]
+        };
+        let small = |query: Tensor<4>| query * 0.03125;
+        compare(
+            (of_query, of_sinks),
+            |query, sinks| {
+                let (query, sinks) = (small(query), sinks.cast(DType::F32));
+                let floor = sinks.clone().detach().expand([batch, heads, rows, 1]);
+                let [key, value] = given(&query);
+                let mask = mask.on(&query.device());
+                let found = gather(query.clone(), (key, value), &mask, Some(floor));
+                quotient(found.with_sinks(sinks).sums).cast(query.dtype())
+            },
+            |query, sinks| {
+                let query = small(query);
+                let [key, value] = given(&query).map(|x| {
+                    x.unsqueeze_dim::<5>(2)
+                        .repeat_dim(2, heads / kv_heads)
+                        .reshape([batch, heads, rows, d_head])
+                });
+                let seen = beside(mask.entries(), &query);
+                let scores = query.matmul(key.swap_dims(2, 3)) + seen;
+                let sinks = sinks.expand([batch, heads, rows, 1]);
+                let weights = of_formula(Tensor::cat(vec![scores, sinks], 3), 3);
+                weights.narrow(3, 0, rows).matmul(value)
+            },
+        );
+    }
+}
+
+#[test]
 fn columns_are_what_operations_on_tensors_make_of_them() {
     for (batch, [heads, kv_heads], rows, d_head) in [(1, [1, 1], 3, 8), (2, [4, 2], 77, 33)] {
         let (of_query, of_key) = (

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::{
     Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
 };
+use spectrain_checkpoints::known::open_folder;
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::mtp::TARGET_CLASS;
 use spectrain_checkpoints::names::wrapped;
@@ -116,7 +117,7 @@ pub(crate) fn open<D: Family>(
     target: &TargetParts,
     device: &Device,
 ) -> Result<D> {
-    let model = ModelFolder::open(folder)?;
+    let model = open_folder(folder)?;
     let dialect = dialect_of::<D>(&model)?;
     let reading = match reading {
         Some(reading) => reading.clone(),
@@ -327,7 +328,7 @@ pub(crate) fn check_start<D: Family>(
     folder: &Path,
     target: &TargetSpec,
 ) -> Result<()> {
-    let model = ModelFolder::open(folder)?;
+    let model = open_folder(folder)?;
     let dialect = dialect_of::<D>(&model)?;
     let meanings = dialect.meanings(&model, &reading_for(target), None)?;
     let told = Told::<D>::of(&model, (dialect, likeliest(meanings, target)), target)?;
@@ -374,7 +375,7 @@ pub(crate) fn beside_target<D: Family>(folder: &Path) -> Result<Option<Vec<(Stri
     if !dialects.any(Dialect::may_be_beside_target) {
         return Ok(None);
     }
-    let model = ModelFolder::open(folder)?;
+    let model = open_folder(folder)?;
     let dialect = dialect_of::<D>(&model)?;
     if !(dialect.recognises)(&model) {
         return Ok(None);

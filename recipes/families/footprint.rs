@@ -79,6 +79,8 @@ pub struct Activations {
     pub given_back: f64,
     /// Rows whose logits are judged together.
     pub judged: f64,
+    /// Width of what the output layer reads, where it is not the target's.
+    pub read: u64,
     /// Rows that went through the layers, of all passes.
     pub rows: f64,
 }
@@ -260,6 +262,7 @@ pub fn decoder(
         queries: attended.queries,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,
+        read: 0,
         rows: passes,
     }
 }

@@ -36,7 +36,8 @@ impl Family for Redrafter {
         Ok(Activations {
             kept: positions * (d * steps * (cell + head)) as f64,
             judged: positions * work.judged * steps as f64,
-            rows: positions,
+            read: 2 * d,
+            rows: positions * steps as f64,
             ..Activations::default()
         })
     }

@@ -9,9 +9,9 @@ use schemars::SchemaGenerator;
 use serde_json::Value;
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::dialect::Reading;
-use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::known::{self, dialect_of};
 use spectrain_checkpoints::near::did_you_mean;
-use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_checkpoints::seal;
 use spectrain_models::TargetParts;
 use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::dflash::DFlash;
@@ -304,7 +304,7 @@ pub fn open_as(
     target: &TargetParts,
     device: &Device,
 ) -> Result<Box<dyn Trained>> {
-    let model = ModelFolder::open(folder)?;
+    let model = known::open_folder(folder)?;
     seal::check(&model)?;
     let family = dialect_of(&model)?.family;
     let recipe = RECIPES.iter().find(|recipe| recipe.family == family);

@@ -34,12 +34,16 @@ impl Computed<'_> {
         } else {
             0.0
         };
-        // The target's distribution at every position: once for an unrolled drafter, whose steps share its head, and once
-        // for each of several heads.
-        let heads = footprint.head / (footprint.draft_vocab * spec.d_model as u64).max(1);
+        // The target's distribution at every position: once for a drafter whose steps share its head, and once for each of
+        // several heads.
+        let read = match self.activations.read {
+            0 => spec.d_model as u64,
+            width => width,
+        };
+        let heads = footprint.head / (footprint.draft_vocab * read).max(1);
         let teacher = 2.0 * (spec.vocab * spec.d_model) as f64 * heads.max(1) as f64;
         // A drafter may have several heads.
-        let own = footprint.draft_vocab * spec.d_model as u64;
+        let own = footprint.draft_vocab * read;
         let head = footprint.head.max(own) as f64;
         // A frozen head still passes gradients on.
         let head = if footprint.head > 0 {

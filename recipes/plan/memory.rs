@@ -173,6 +173,10 @@ impl Trained<'_> {
             // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
             Judges::TargetByTensors => 8 * chunk * vocab,
         };
-        F32 * values + self.value * 3 * rows * d_model
+        let read = match self.activations.read {
+            0 => d_model,
+            width => width,
+        };
+        F32 * values + self.value * 3 * rows * read
     }
 }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
-use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::known::open_folder;
 use spectrain_models::{TargetSpec, bounds};
 use spectrain_train::TrainConfig;
 
@@ -102,7 +102,7 @@ impl ResolvedRecipe {
         let Some(folder) = self.start.as_deref().and_then(start_at::here) else {
             return Ok(());
         };
-        let model = ModelFolder::open(&folder).context("`start`")?;
+        let model = open_folder(&folder).context("`start`")?;
         let (found, expected) = (dialect_of(&model)?.family, self.method.family());
         if found == expected {
             Ok(())
@@ -125,7 +125,7 @@ impl ResolvedRecipe {
         let Some(folder) = start.and_then(start_at::here) else {
             return Ok(footprint);
         };
-        let model = ModelFolder::open(folder).context("`start`")?;
+        let model = open_folder(folder).context("`start`")?;
         let map = VOCABULARY_MAPS
             .iter()
             .find_map(|name| model.info(name).ok());

@@ -16,7 +16,7 @@ use spectrain_checkpoints::seal;
 
 use crate::runs::files::{entries, write_json};
 use crate::runtime::interruption::check_interrupted;
-use crate::runtime::model_files::{read_json, weight_files};
+use crate::runtime::model_files::{drafter_files, read_json};
 
 /// The file of a run that hashes are remembered in.
 pub(crate) const HASHES: &str = "hashes.json";
@@ -144,7 +144,7 @@ impl HashMemory {
 
     /// The hash of a drafter's folder: its weights, and its configuration without what an evaluation found.
     pub(crate) fn of_drafter(&mut self, folder: &Path) -> Result<String> {
-        let mut files = weight_files(folder)?;
+        let mut files = drafter_files(folder)?;
         files.retain(|file| file.file_name() != Some(CONFIG.as_ref()));
         let config = seal::sha256_of_config(&read_json(&folder.join(CONFIG))?);
         let weights = self.of_all(&files)?;

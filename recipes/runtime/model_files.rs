@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::folder::{CONFIG, INDEX, weight_map};
+use spectrain_checkpoints::known::layer_beside_target;
 use spectrain_models::is_part;
 
 /// The files that decide what a target computes.
@@ -26,6 +27,16 @@ pub fn part_files(folder: &Path) -> Result<Vec<PathBuf>> {
     files(folder, |name| {
         [CONFIG, INDEX].contains(&name) || shards.contains(name)
     })
+}
+
+/// Those that decide what a drafter computes: of a layer in its target's folder, where weights are in shards, the shards with it.
+pub fn drafter_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (Some(own), Some(shards)) = (layer_beside_target(folder)?, weight_map(folder)?) else {
+        return weight_files(folder);
+    };
+    let shards = shards.into_iter().filter(|(name, _)| own.contains(name));
+    let shards: BTreeSet<String> = shards.map(|(_, shard)| shard).collect();
+    files(folder, |name| name == CONFIG || shards.contains(name))
 }
 
 /// The files that decide how a target's text becomes tokens.

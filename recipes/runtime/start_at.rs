@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use spectrain_checkpoints::hub::{RepoType, Repository};
+use spectrain_checkpoints::known::layer_beside_target;
 
 use crate::runs::places::EXPORTED;
 use crate::runtime::sizes::folder_of;
@@ -24,11 +25,20 @@ fn drafter_in(start: &Path) -> PathBuf {
     }
 }
 
-/// The folder of what training starts from; downloads what is missing.
+/// The folder of what training starts from; downloads what is missing, of a target in shards only those with its layer of
+/// multi-token prediction.
 pub fn folder(start: &Path) -> Result<PathBuf> {
     match on_hub(start) {
         Some(repository) => {
-            target::resolve_as("start", repository.id(), Some(repository.revision()))
+            let (id, revision) = (repository.id(), Some(repository.revision()));
+            // Whether it is a layer in a target's folder is known by the names of its tensors.
+            let named = target::resolve_some("start", id, revision, &|_| false)?;
+            match layer_beside_target(&named)? {
+                None => target::resolve_as("start", id, revision),
+                Some(own) => {
+                    target::resolve_some("start", id, revision, &|name| own.contains(name))
+                }
+            }
         }
         None => Ok(drafter_in(start)),
     }

@@ -31,8 +31,18 @@ pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<Pat
 
 /// The folder of a target of which only embedding, norm and head are read: of weights in shards no others are downloaded.
 pub fn resolve_parts(model: &str, revision: Option<&str>) -> Result<PathBuf> {
-    spectrain_checkpoints::resolve_parts(model, revision, is_part, &hub_options())
-        .with_context(|| format!("cannot open the target `{model}`"))
+    resolve_some("target", model, revision, &is_part)
+}
+
+/// The folder of the `what` of a target: of weights in shards only those with a tensor that is `wanted` are downloaded.
+pub fn resolve_some(
+    what: &str,
+    model: &str,
+    revision: Option<&str>,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<PathBuf> {
+    spectrain_checkpoints::resolve_parts(model, revision, wanted, &hub_options())
+        .with_context(|| format!("cannot open the {what} `{model}`"))
 }
 
 /// How the hub is asked by a program that may be stopped.

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, seal, state};
+use spectrain_checkpoints::known::open_folder;
+use spectrain_checkpoints::{DType, seal, state};
 use spectrain_data::tokens::TokenShards;
 use spectrain_eval::TrainedReport;
 use spectrain_models::weights::import;
@@ -97,7 +98,7 @@ fn first<D: Shipped>(
     let first = match &recipe.start {
         Some(start) => {
             let folder = start_at::folder(start)?;
-            seal::check(&ModelFolder::open(&folder)?)?;
+            seal::check(&open_folder(&folder)?)?;
             D::check_start(config, &folder, &parts.spec)?;
             D::open(&folder, None, &parts, &device)?
         }

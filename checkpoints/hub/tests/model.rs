@@ -150,7 +150,9 @@ fn of_shards_only_those_with_wanted_tensors_are_downloaded() {
     ]);
     let cache = tempfile::tempdir().unwrap();
     let options = options(&hub, cache.path());
-    let resolve = |wanted| crate::resolve_parts("org/name", None, wanted, &options).unwrap();
+    let resolve = |wanted: fn(&str) -> bool| {
+        crate::resolve_parts("org/name", None, &wanted, &options).unwrap()
+    };
     let folder = resolve(|name| name == "y");
     let shards =
         |folder: &Path| [1, 2, 3].map(|at| folder.join(format!("m-{at}.safetensors")).exists());
