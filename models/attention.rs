@@ -40,7 +40,7 @@ pub struct AttentionConfig {
 pub struct SequenceRows<'a> {
     /// How many there are.
     pub count: usize,
-    /// See [`attend`].
+    /// See [`attend`](crate::attend::attend).
     pub mask: Option<&'a Mask>,
     /// What the sequence holds before them.
     pub cache: &'a mut KvCache,
@@ -91,7 +91,7 @@ pub trait Attends: Projects {
     ///
     /// # Shapes
     /// - x: `[batch, seq, d_input]`
-    /// - mask: see [`attend`]
+    /// - mask: see [`attend`](crate::attend::attend)
     /// - output: `[batch, seq, d_model]`
     fn forward(
         &self,
