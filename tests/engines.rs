@@ -505,6 +505,22 @@ fn vllm_and_transformers_accept_what_this_program_accepts() {
     agrees(&python, "transformers_runner", &trained, &pairs);
 }
 
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_block_drafters_with_sinks() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let (kind, _, more) = DFLASH;
+    let sinks = more.replace("layers = 1", "layers = 1\nsinks = true");
+    let narrow = sinks.replace("sinks = true", "sinks = true\nwindow = 24");
+    let trained = trained(&[(kind, "sinks", &sinks), (kind, "narrow", &narrow)]);
+    let pairs = ["runs/sinks/export/drafter", "runs/narrow/export/drafter"].map(|drafter| {
+        let job = json!({"speculative": {"method": "dflash"}});
+        Job::new(drafter, job, Last::Whole)
+    });
+    agrees(&python, "vllm_runner", &trained, &pairs);
+}
+
 /// Of the architecture that goes with MTP layers: a language model of biases and without norms of heads, which has learned
 /// from the first target.
 const SECOND: (&str, &str, &str) = (
