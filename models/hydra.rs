@@ -312,19 +312,7 @@ impl Drafter for Hydra {
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         head_after(&tree.parents, nodes[0], self.frozen.config.hydra_heads);
-        let path = |&node: &usize| {
-            let mut tokens = Vec::new();
-            let mut at = Some(node);
-            while let Some(node) = at {
-                tokens.push(tree.tokens[node]);
-                at = tree.parents[node];
-            }
-            tokens.push(state.bonus);
-            tokens.reverse();
-            tokens
-        };
-        let paths: Vec<_> = nodes.iter().map(path).collect();
-        self.logits(state, &paths)
+        self.logits(state, &tree.paths_behind(state.bonus, nodes))
     }
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {

@@ -252,13 +252,7 @@ impl Drafter for Redrafter {
     }
 
     fn node_logits(&self, state: &mut State, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
-        let path = |&node: &usize| {
-            let mut tokens = vec![state.bonus];
-            tokens.extend(tree.path(node));
-            tokens
-        };
-        let paths: Vec<_> = nodes.iter().map(path).collect();
-        self.logits(state, &paths)
+        self.logits(state, &tree.paths_behind(state.bonus, nodes))
     }
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {

@@ -31,6 +31,15 @@ impl Tree {
         path
     }
 
+    /// The tokens from the root to each of some nodes, behind `first`, which is the root's own; of no nodes that one alone.
+    pub(crate) fn paths_behind(&self, first: u32, nodes: &[usize]) -> Vec<Vec<u32>> {
+        if nodes.is_empty() {
+            return vec![vec![first]];
+        }
+        let path = |&node: &usize| [vec![first], self.path(node)].concat();
+        nodes.iter().map(path).collect()
+    }
+
     /// Nodes in the tree.
     pub fn len(&self) -> usize {
         self.tokens.len()

@@ -97,6 +97,16 @@ fn redrafter(case: &str, config: RedrafterConfig, objective: HeadsLossConfig) {
     parity::<Redrafter, HeadsLoss>("redrafter", case, &config, &objective);
 }
 
+/// Labels and the target's distributions, over falling weights.
+fn both_losses() -> HeadsLossConfig {
+    HeadsLossConfig {
+        decay: Some(0.9),
+        label_weight: 0.25,
+        teacher_weight: 0.75,
+        divergence: Divergence::Kl,
+    }
+}
+
 #[test]
 fn medusa_with_labels_of_the_text_equals_pytorch() {
     let config = MedusaConfig {
@@ -161,13 +171,7 @@ fn hydra_with_both_losses_and_a_draft_vocabulary_equals_pytorch() {
         prefix_layer: true,
         ..Default::default()
     };
-    let objective = HeadsLossConfig {
-        decay: Some(0.9),
-        label_weight: 0.25,
-        teacher_weight: 0.75,
-        divergence: Divergence::Kl,
-    };
-    hydra("hydra-mixed", config, objective);
+    hydra("hydra-mixed", config, both_losses());
 }
 
 #[test]
@@ -186,11 +190,5 @@ fn redrafter_over_sums_of_embeddings_with_both_losses_equals_pytorch() {
         recurrent: false,
         ..Default::default()
     };
-    let objective = HeadsLossConfig {
-        decay: Some(0.9),
-        label_weight: 0.25,
-        teacher_weight: 0.75,
-        divergence: Divergence::Kl,
-    };
-    redrafter("redrafter-sums", config, objective);
+    redrafter("redrafter-sums", config, both_losses());
 }

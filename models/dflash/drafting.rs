@@ -279,18 +279,7 @@ impl DFlash {
     /// What decides on the logits behind `nodes`, or behind the anchor if there are none.
     fn behind(&self, state: &mut DFlashState, tree: &Tree, nodes: &[usize]) -> Behind {
         let device = self.fc.weight.device();
-        let paths: Vec<Vec<u32>> = if nodes.is_empty() {
-            vec![vec![state.anchor]]
-        } else {
-            nodes
-                .iter()
-                .map(|&node| {
-                    let mut path = vec![state.anchor];
-                    path.extend(tree.path(node));
-                    path
-                })
-                .collect()
-        };
+        let paths = tree.paths_behind(state.anchor, nodes);
         let (count, depth) = (paths.len(), paths[0].len());
         let known = state.slots.as_ref().map_or(0, |slots| slots.dims()[1]);
         if known < depth {

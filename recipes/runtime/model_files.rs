@@ -19,10 +19,15 @@ pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Those of them that decide what a drafter shares of a target: of weights in shards the shards with its embedding, norm or head.
 /// What else of the model is on this machine changes nothing.
 pub fn part_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    files_with(folder, is_part)
+}
+
+/// The configuration, the index and the shards with a tensor that is `wanted`; of a model in one file all.
+fn files_with(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let Some(shards) = weight_map(folder)? else {
         return weight_files(folder);
     };
-    let shards = shards.into_iter().filter(|(name, _)| is_part(name));
+    let shards = shards.into_iter().filter(|(name, _)| wanted(name));
     let shards: BTreeSet<String> = shards.map(|(_, shard)| shard).collect();
     files(folder, |name| {
         [CONFIG, INDEX].contains(&name) || shards.contains(name)
@@ -31,12 +36,10 @@ pub fn part_files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Those that decide what a drafter computes: of a layer in its target's folder, where weights are in shards, the shards with it.
 pub fn drafter_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let (Some(own), Some(shards)) = (layer_beside_target(folder)?, weight_map(folder)?) else {
-        return weight_files(folder);
-    };
-    let shards = shards.into_iter().filter(|(name, _)| own.contains(name));
-    let shards: BTreeSet<String> = shards.map(|(_, shard)| shard).collect();
-    files(folder, |name| name == CONFIG || shards.contains(name))
+    match layer_beside_target(folder)? {
+        None => weight_files(folder),
+        Some(own) => files_with(folder, |name| own.contains(name)),
+    }
 }
 
 /// The files that decide how a target's text becomes tokens.
