@@ -346,8 +346,12 @@ fn complete(
         true => accepted_of(body, tokens.len()),
         false => vec![0; tokens.len().saturating_sub(1)],
     };
-    let number = lock(memory).answers;
-    lock(memory).answers += 1;
+    // Under one lock: of two answers at once each has its own number.
+    let number = {
+        let mut memory = lock(memory);
+        memory.answers += 1;
+        memory.answers - 1
+    };
     let fault = played
         .fault
         .filter(|(at, _)| *at == number)
