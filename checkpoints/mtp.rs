@@ -1,7 +1,9 @@
 //! Layers of multi-token prediction in MiMo's layout (<https://arxiv.org/abs/2505.07608>), in the checkpoint of their target or
-//! in a folder of their own, as vLLM loads them.
+//! in a folder of their own, as vLLM and SGLang load them.
 //!
-//! vLLM takes every size from the target's configuration and reads what is said in a folder of their own only to know the kind.
+//! vLLM takes every size from the target's configuration and reads what is said in a folder of their own only to know the kind. It
+//! hands over the target's last hidden state before the target's final norm, for which it has to know the target as MiMo. SGLang takes
+//! the sizes from the folder and hands over the state after that norm, beside any target.
 
 use std::path::Path;
 
@@ -25,6 +27,7 @@ pub const MTP: Dialect = Dialect {
             Key::told("model_type", |_, _| Some(json!("qwen2"))),
             Key::size("num_hidden_layers", "target_layers"),
             Key::told(LAYERS, |_, _| Some(json!(1))),
+            Key::flag(AFTER_FINAL_NORM, AFTER_FINAL_NORM, false).only_if_on(),
         ]),
         top(SIZES),
         top(&[VOCAB]),
@@ -62,6 +65,8 @@ pub const MTP: Dialect = Dialect {
 const ARCHITECTURE: &str = "MiMoForCausalLM";
 /// How many such layers there are.
 const LAYERS: &str = "num_nextn_predict_layers";
+/// Whether they read the target's last hidden state after its final norm. Engines know no such key.
+const AFTER_FINAL_NORM: &str = "after_final_norm";
 /// What the names of their tensors start with.
 const NAMES: &str = "mtp_layers.";
 
@@ -87,8 +92,12 @@ pub fn beside_target(folder: &ModelFolder) -> Vec<String> {
     tensors(folder).map(str::to_owned).collect()
 }
 
-/// vLLM's, for a target of a class that it finds the layer with.
+/// SGLang's or vLLM's, by which of them hands over the state that the layer reads; vLLM's for a target of a class that it finds the
+/// layer with.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    if settings.flag(AFTER_FINAL_NORM) {
+        return vec![launch::sglang(dir, "EAGLE", target, draft_tokens)];
+    }
     match settings.get(TARGET_CLASS).and_then(Value::as_str) {
         Some("Qwen2ForCausalLM") => {
             // The same decoder, under the name that goes with the layer.
@@ -102,7 +111,7 @@ fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usi
         }
         Some(ARCHITECTURE) | None => vec![launch::vllm(dir, "mtp", target, draft_tokens)],
         Some(_) => vec![Launch::remark(
-            "vLLM loads this layer only with MiMo and Qwen2 targets",
+            "vLLM loads this layer only with MiMo and Qwen2 targets, and SGLang one that was trained with `drafter.after_final_norm = true`",
         )],
     }
 }

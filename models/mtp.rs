@@ -20,10 +20,14 @@ use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
 use crate::weights::{RandomWeights, Scope, Weights};
 
-/// The `[drafter]` table of an MTP recipe, which has no keys: engines give the layer the target's sizes.
+/// The `[drafter]` table of an MTP recipe. It has no sizes: engines give the layer those of the target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct MtpConfig {}
+pub struct MtpConfig {
+    /// Whether the layer reads the target's last hidden state after the target's final norm, as SGLang hands it over,
+    /// instead of before it, as vLLM does and as MiMo's own layer was trained.
+    pub after_final_norm: bool,
+}
 
 /// The MTP drafter. Its fields carry the names of the checkpoint, which has those of `layer` beside them.
 #[derive(Module, Debug)]
@@ -91,8 +95,11 @@ impl Drafter for Mtp {
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 
-    /// The output of the last layer: the last hidden state as it is before the target's final norm.
-    fn capture(_: &MtpConfig, target: &TargetSpec) -> Result<Capture> {
+    /// The output of the last layer, which is the last hidden state before the target's final norm; no layer where it is read after it.
+    fn capture(config: &MtpConfig, target: &TargetSpec) -> Result<Capture> {
+        if config.after_final_norm {
+            return Ok(Capture::default());
+        }
         Ok(Capture {
             layers: vec![target.layers - 1],
         })
@@ -116,7 +123,11 @@ impl Drafter for Mtp {
 
 impl Unrolls for Mtp {
     fn begin(&self, features: &Features) -> Tensor<3> {
-        features.captured.clone()
+        if self.frozen.config.after_final_norm {
+            features.last.clone()
+        } else {
+            features.captured.clone()
+        }
     }
 
     /// After the final norm. The hidden state stands before the embedding.

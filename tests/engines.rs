@@ -444,6 +444,12 @@ const MEDUSA: (&str, &str, &str) = (
     "heads",
     "[drafter]\nmedusa_heads = 4\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
 );
+const MTP: (&str, &str, &str) = ("mtp", "mtp", "[objective]\ndraft_steps = 4\n");
+const MTP_AFTER_NORM: (&str, &str, &str) = (
+    "mtp",
+    "mtp",
+    "[drafter]\nafter_final_norm = true\n\n[objective]\ndraft_steps = 4\n",
+);
 const LANGUAGE_MODEL: (&str, &str, &str) =
     ("distillspec", "small", "[drafter]\nkeep_layers = [0, 7]\n");
 const PARD: (&str, &str, &str) = (
@@ -549,7 +555,8 @@ fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
     workspace.write("other.toml", recipe(kind, name, more));
     workspace.run(&["recipe", "other.toml"]).succeeded();
     let target = "runs/second/export/drafter";
-    let of_second = recipe("mtp", "mtp", "[objective]\ndraft_steps = 4\n");
+    let (kind, name, more) = MTP;
+    let of_second = recipe(kind, name, more);
     workspace.write("other.toml", of_second.replace(FIRST, target));
     workspace.run(&["recipe", "other.toml"]).succeeded();
     let overrides = json!({"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1});
@@ -607,12 +614,13 @@ fn sglang_accepts_what_this_program_accepts() {
     let Some(python) = python("SPECTRAIN_SGLANG") else {
         return;
     };
-    let trained = trained(&[EAGLE1, LANGUAGE_MODEL]);
+    let trained = trained(&[EAGLE1, MTP_AFTER_NORM, LANGUAGE_MODEL]);
     let algorithm =
         |drafter, name: &str| Job::new(drafter, json!({ "algorithm": name }), Last::Whole);
     let pairs = [
         algorithm("runs/eagle3/export/drafter", "EAGLE3"),
         algorithm("runs/first/export/drafter", "EAGLE"),
+        algorithm("runs/mtp/export/drafter", "EAGLE"),
         Job {
             without_first: true,
             ..algorithm("runs/small/export/drafter", "STANDALONE")

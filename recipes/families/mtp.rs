@@ -16,9 +16,9 @@ use crate::recipe::tables::Engine;
 
 impl Family for Mtp {
     const KIND: &'static str = "mtp";
-    const ENGINES: &'static [Engine] = &[Engine::Vllm];
+    const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&MTP, None)];
-    const SAMPLES: &'static [&'static str] = &[""];
+    const SAMPLES: &'static [&'static str] = &["", "after_final_norm = true"];
 
     fn activations(
         _: &MtpConfig,

@@ -72,7 +72,10 @@ pub const RECIPES: &[Recipe] = &[
     Recipe::of::<Mtp, TrainingTimeTest>(
         "mtp",
         "the target's own layer of multi-token prediction, or a new one, unrolled in training (MTP, FastMTP)",
-        &["[objective]\ndraft_steps = 4\nrecompute = false"],
+        &[
+            "[objective]\ndraft_steps = 4\nrecompute = false",
+            "[drafter]\nafter_final_norm = true\n[objective]\ndraft_steps = 4",
+        ],
     ),
     Recipe::of::<QwenMtp, TrainingTimeTest>(
         "mtp-qwen",
