@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::dialect::reading::Reading;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::folder::{CONFIG, ModelFolder, TensorInfo};
+use crate::folder::{CONFIG, ModelFolder, READ_QUANTISED, TensorInfo, is_quantisation_read};
 use crate::mismatch::Mismatch;
 
 /// What engines take where a configuration says nothing.
@@ -166,13 +166,13 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(crate) fn check_unquantised(&self) -> Result<()> {
+    /// Fails for weights that are quantised otherwise than as [`ModelFolder`] reads them.
+    pub(crate) fn check_quantisation(&self) -> Result<()> {
         match self.get("quantization_config") {
-            None => Ok(()),
-            Some(_) => Err(self.wrong(
-                "quantization_config",
-                "no such key, as quantised weights are not read",
-            )),
+            Some(found) if !is_quantisation_read(found) => {
+                Err(self.wrong("quantization_config", READ_QUANTISED))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A model as a folder: `config.json` and safetensors weights, in one file or in shards.
 
+mod fp8;
 mod generation;
 mod index;
 mod parts;
@@ -7,6 +8,7 @@ mod single;
 mod weights;
 mod write;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,7 @@ use crate::mismatch::Mismatch;
 use crate::regular;
 use crate::tensors::NamedTensor;
 
+pub use fp8::{READ as READ_QUANTISED, is_read as is_quantisation_read};
 pub(crate) use index::shard_files;
 pub use index::weight_map;
 pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
@@ -37,6 +40,8 @@ pub struct ModelFolder {
     generation_config: Option<Value>,
     files: BTreeMap<PathBuf, WeightFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    /// Of matrices in FP8, by their names.
+    scales: BTreeMap<String, fp8::Scales>,
 }
 
 impl ModelFolder {
@@ -86,12 +91,14 @@ impl ModelFolder {
             generation_config: None,
             files: BTreeMap::new(),
             tensors: BTreeMap::new(),
+            scales: BTreeMap::new(),
         };
         let generation_config = path.join(GENERATION_CONFIG);
         if regular::is_there(&generation_config) {
             folder.generation_config = Some(generation::read(&generation_config)?);
         }
         folder.open_weights(wanted)?;
+        folder.scales = fp8::take_scales(&mut folder.tensors, &folder.config)?;
         Ok(folder)
     }
 
@@ -169,7 +176,7 @@ impl ModelFolder {
         self.generation_config.as_ref()
     }
 
-    /// Every tensor, by name in alphabetical order.
+    /// Every tensor, by name in alphabetical order. Matrices in FP8 are BF16 here, and their scales are none.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }
@@ -182,7 +189,7 @@ impl ModelFolder {
         })
     }
 
-    /// Reads a tensor as it is stored.
+    /// Reads a tensor as it is stored; a matrix in FP8 as BF16.
     ///
     /// # Errors
     /// There is none of this name, or an element of it is infinite or no number.
@@ -192,7 +199,7 @@ impl ModelFolder {
             name: name.to_string(),
             shape: info.shape.clone(),
             dtype: info.dtype,
-            bytes: self.checked(info)?.to_vec(),
+            bytes: self.checked(info)?.into_owned(),
         })
     }
 
@@ -206,14 +213,30 @@ impl ModelFolder {
                 mismatch: Mismatch::new(format!("{:?}", expected), format!("{:?}", info.shape)),
             });
         }
-        Ok((info.dtype, self.checked(info)?.to_vec()))
+        Ok((info.dtype, self.checked(info)?.into_owned()))
     }
 
     /// The elements of a tensor, all finite.
-    fn checked(&self, info: &TensorInfo) -> Result<&[u8]> {
-        let bytes = self.files[&info.file].bytes(info.range.clone());
-        check_finite_bytes(&info.file, &info.name, (info.dtype, bytes))?;
+    fn checked(&self, info: &TensorInfo) -> Result<Cow<'_, [u8]>> {
+        let bytes = match self.scales.get(&info.name) {
+            None => Cow::Borrowed(self.stored(info)),
+            Some(scales) => {
+                let factors = NamedTensor {
+                    name: scales.info.name.clone(),
+                    shape: scales.info.shape.clone(),
+                    dtype: scales.info.dtype,
+                    bytes: self.stored(&scales.info).to_vec(),
+                };
+                let widened = scales.widened(self.stored(info), &info.shape, &factors.to_f32()?);
+                Cow::Owned(widened)
+            }
+        };
+        check_finite_bytes(&info.file, &info.name, (info.dtype, &bytes))?;
         Ok(bytes)
+    }
+
+    fn stored(&self, info: &TensorInfo) -> &[u8] {
+        self.files[&info.file].bytes(info.range.clone())
     }
 
     /// Checks that every required tensor is there, and no other than the required and the optional ones.

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Value, json};
+use spectrain_checkpoints::folder::{READ_QUANTISED, is_quantisation_read};
 use spectrain_checkpoints::language_model::{ARCHITECTURES, supported};
 use spectrain_checkpoints::mtp;
 use spectrain_checkpoints::printable;
@@ -97,8 +98,9 @@ impl TransformerConfig {
                 supported: supported(),
             });
         }
-        if keys.present("quantization_config").is_some() {
-            return Err(keys.problem("quantization_config", "no quantised weights"));
+        let quantisation = keys.present("quantization_config");
+        if quantisation.is_some_and(|found| !is_quantisation_read(found)) {
+            return Err(keys.problem("quantization_config", READ_QUANTISED));
         }
         let activation = value.get("hidden_act").and_then(Value::as_str);
         if activation.is_some_and(|name| name != "silu") {

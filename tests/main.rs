@@ -32,6 +32,7 @@ mod fake_hub;
 mod fault_server;
 mod features;
 mod foreign_features;
+mod fp8;
 mod golden;
 mod heads_decode;
 mod heads_parity;

@@ -13,13 +13,16 @@ use spectrain_models::{
 
 use crate::golden::path;
 
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 11] = [
     "llama",
+    "llama_fp8",
     "llama_linear",
     "mistral",
     "qwen2",
     "qwen3",
+    "qwen3_fp8",
     "qwen3_moe",
+    "qwen3_moe_fp8",
     "qwen3_moe_step",
     "qwen3_yarn",
 ];

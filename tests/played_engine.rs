@@ -328,6 +328,13 @@ fn stream(out: &mut TcpStream, events: &[String], piece: usize) -> Option<()> {
     Some(())
 }
 
+/// The number of the next answer. Of two answers at once each has its own.
+fn next_number(memory: &Mutex<Memory>) -> usize {
+    let mut memory = lock(memory);
+    memory.answers += 1;
+    memory.answers - 1
+}
+
 fn complete(
     out: &mut TcpStream,
     reader: &mut BufReader<TcpStream>,
@@ -346,12 +353,7 @@ fn complete(
         true => accepted_of(body, tokens.len()),
         false => vec![0; tokens.len().saturating_sub(1)],
     };
-    // Under one lock: of two answers at once each has its own number.
-    let number = {
-        let mut memory = lock(memory);
-        memory.answers += 1;
-        memory.answers - 1
-    };
+    let number = next_number(memory);
     let fault = played
         .fault
         .filter(|(at, _)| *at == number)

@@ -94,6 +94,13 @@ fn qwen3_with_yarn_equals_transformers() {
 }
 
 #[test]
+fn targets_in_fp8_equal_transformers() {
+    for name in ["qwen3_fp8", "qwen3_moe_fp8", "llama_fp8"] {
+        parity(name);
+    }
+}
+
+#[test]
 fn qwen3_moe_with_weights_of_experts_that_sum_to_one_equals_transformers() {
     parity("qwen3_moe");
 }

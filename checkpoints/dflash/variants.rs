@@ -33,7 +33,7 @@ const MASK_EMBEDDING: &str = "mask_embedding.pt";
 
 /// Refuses what a drafter computes besides, and a folder whose tensors are not all of it.
 pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
-    config.check_unquantised()?;
+    config.check_quantisation()?;
     if config
         .get("dflash_config")
         .is_some_and(|table| !table.is_object())

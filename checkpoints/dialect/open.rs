@@ -133,7 +133,7 @@ impl Dialect {
             let one_of = if known.len() > 1 { "one of " } else { "" };
             return Err(config.wrong("architectures", format!("{one_of}{}", known.join(", "))));
         }
-        config.check_unquantised()?;
+        config.check_quantisation()?;
         for (key, neutral) in self.neutral.iter().copied().flatten() {
             neutral.check(config, key)?;
         }
