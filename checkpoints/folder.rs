@@ -176,6 +176,11 @@ impl ModelFolder {
         self.generation_config.as_ref()
     }
 
+    /// Whether matrices are in FP8.
+    pub fn has_fp8(&self) -> bool {
+        !self.scales.is_empty()
+    }
+
     /// Every tensor, by name in alphabetical order. Matrices in FP8 are BF16 here, and their scales are none.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()

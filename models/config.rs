@@ -28,6 +28,12 @@ pub fn load_target(
     held: impl Into<FrozenType>,
 ) -> Result<Transformer> {
     let held = held.into();
+    if folder.has_fp8() {
+        tracing::info!(
+            "`{}`: matrices in FP8 are read as bf16; engines also round to FP8 what they multiply them with, which is not done here",
+            folder.path().display()
+        );
+    }
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
     let mut ignored = ignored_tensors(&config);
     ignored.extend(mtp::beside_target(folder));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetTable {
-    /// A folder in the Hugging Face layout, or a hub id. Required unless `[synthetic]` makes the target.
+    /// A folder in the Hugging Face layout, or a hub id; matrices in FP8 are read as bf16. Required unless `[synthetic]` makes the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Branch, tag or commit of a hub id. Left out: the hub's main branch.
