@@ -210,6 +210,72 @@ fn texts_longer_than_the_context_of_the_target_are_warned_of() {
     assert!(!fits.stdout.contains("\nwarnings:"), "{fits:#?}");
 }
 
+/// A recipe of this kind for one of the targets of a workspace.
+fn other(kind: &str, drafter: &str, target: &str) -> String {
+    format!(
+        "recipe = \"{kind}\"\nname = \"other\"\n[target]\nmodel = \"{target}\"\n[data]\ntrain = \"train.jsonl\"\n\
+         eval = \"eval.jsonl\"\nmax_length = 64\n[drafter]\n{drafter}\n[train]\nsteps = 1\nbatch_tokens = 128\n"
+    )
+}
+
+#[test]
+fn a_drafter_that_no_engine_serves_beside_its_target_is_warned_of_before_it_is_trained() {
+    let workspace = Workspace::new();
+    workspace.write_qwen2("qwen2", |_| {});
+    let experts = "experts = { count = 4, per_token = 2, d_ff = 24 }";
+    let cases = [
+        (
+            "mtp",
+            "",
+            "target",
+            Some("vLLM loads this layer only with MiMo and Qwen2 targets"),
+        ),
+        ("mtp", "", "qwen2", None),
+        ("mtp", "after_final_norm = true", "target", None),
+        (
+            "mtp-qwen",
+            "",
+            "target",
+            Some("vLLM loads this layer only with Qwen3.5 targets without experts"),
+        ),
+        (
+            "mtp-qwen",
+            experts,
+            "qwen2",
+            Some("only with Qwen3.5-MoE and Qwen3-Next targets"),
+        ),
+        (
+            "mtp-deepseek",
+            experts,
+            "target",
+            Some("only with GLM-4.5 targets"),
+        ),
+        ("eagle1", "", "target", None),
+    ];
+    for (kind, drafter, target, expected) in cases {
+        workspace.write("other.toml", other(kind, drafter, target));
+        let plan = workspace
+            .run(&["recipe", "other.toml", "--plan"])
+            .succeeded();
+        let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told = words.contains("no engine would serve this drafter:");
+        assert_eq!(told, expected.is_some(), "{kind}, {target}: {plan:#?}");
+        assert!(
+            words.contains(expected.unwrap_or("")),
+            "{kind}, {target}: {plan:#?}"
+        );
+    }
+    workspace.write("other.toml", other("mtp", "", "target"));
+    let run = workspace.run(&["recipe", "other.toml"]).succeeded();
+    assert_eq!(
+        run.stderr
+            .matches("no engine would serve this drafter")
+            .count(),
+        1,
+        "{run:#?}"
+    );
+}
+
 #[test]
 fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
     let workspace = Workspace::finished();

@@ -58,4 +58,8 @@ impl Shipped for DeepseekMtp {
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
         described::launch_beside_class(self, dialect, writing)
     }
+
+    fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
+        described::unserved_beside::<Self>(config, class)
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use spectrain_checkpoints::dialect::{
     Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
 };
@@ -31,11 +31,7 @@ const HEAD: &str = "lm_head.weight";
 
 /// What a drafter is, in the words of dialects.
 pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
-    let config = serde_json::to_value(drafter.config()).context("cannot write the settings")?;
-    let Value::Object(table) = config else {
-        bail!("the settings of {} drafters are no table", D::KIND);
-    };
-    let mut settings = Settings::of(table);
+    let mut settings = Settings::of(table_of::<D>(drafter.config())?);
     let spec = &drafter.target().spec;
     let of_target = [
         ("d_model", spec.d_model),
@@ -61,6 +57,14 @@ pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
         settings.set("head", "own");
     }
     Ok(settings)
+}
+
+/// A drafter's `[drafter]` table, with all keys.
+fn table_of<D: Family>(config: &D::Config) -> Result<Map<String, Value>> {
+    match serde_json::to_value(config).context("cannot write the settings")? {
+        Value::Object(table) => Ok(table),
+        _ => bail!("the settings of {} drafters are no table", D::KIND),
+    }
 }
 
 /// The `[drafter]` table that a folder's settings are.
@@ -287,6 +291,20 @@ pub(crate) fn launch_beside_class<D: Family>(
         writing.target,
         length,
     ))
+}
+
+/// Why no engine serves a drafter beside a target of this class, where nothing but its settings and that class decides it.
+pub(crate) fn unserved_beside<D: Family>(
+    config: &D::Config,
+    class: &str,
+) -> Result<Option<String>> {
+    let mut settings = Settings::of(table_of::<D>(config)?);
+    settings.set(TARGET_CLASS, class);
+    let (dialect, _) = D::DIALECTS[0];
+    let lines = (dialect.launch)(&settings, Path::new("drafter"), "target", 1);
+    let is_remark = |line: &Launch| line.server.is_none();
+    let remark = lines.first().filter(|_| lines.iter().all(is_remark));
+    Ok(remark.map(|line| line.text.trim_start_matches("# ").to_owned()))
 }
 
 /// Writes a drafter's folder in a dialect, whole or not at all.

@@ -31,6 +31,8 @@ pub trait Method: Any + Send + Sync {
     fn model(&self) -> Option<&str>;
     /// See [`Shipped::unheld`].
     fn unheld(&self) -> Vec<(&'static str, u32)>;
+    /// See [`Shipped::unserved`].
+    fn unserved(&self, class: &str) -> Result<Option<String>>;
     /// See [`Shipped::check_start`].
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()>;
     /// An untrained drafter with random parameters.
@@ -92,6 +94,10 @@ where
 
     fn unheld(&self) -> Vec<(&'static str, u32)> {
         D::unheld(&self.drafter)
+    }
+
+    fn unserved(&self, class: &str) -> Result<Option<String>> {
+        D::unserved(&self.drafter, class)
     }
 
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()> {

@@ -63,6 +63,12 @@ pub trait Shipped: Family {
         ))
     }
 
+    /// Why no engine serves it beside a target of this class; nothing where one does, or where the class does not matter.
+    fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
+        let _ = (config, class);
+        Ok(None)
+    }
+
     /// The hidden states that it reads.
     fn captured(&self) -> Result<Capture> {
         Ok(Self::capture(self.config(), &self.target().spec)?)

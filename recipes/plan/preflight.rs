@@ -11,6 +11,7 @@ use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
+use crate::runtime::sizes::class_of;
 use crate::runtime::{device, prompt_sets, start_at, target};
 
 /// Fails with the first of them.
@@ -100,9 +101,21 @@ impl<'a> Asked<'a> {
 
     /// What does not stop the run and should be known before it.
     pub fn warnings(&self) -> Vec<String> {
-        let Some(sizes) = target_sizes::of(self.recipe) else {
-            return Vec::new();
-        };
+        let found = [self.longer_texts(), self.unserved()];
+        found.into_iter().flatten().collect()
+    }
+
+    /// That no engine would serve the drafter, where the class of a target on this machine says so.
+    fn unserved(&self) -> Option<String> {
+        let target = &self.recipe.target;
+        let class = class_of(self.recipe.model()?, target.revision.as_deref())?;
+        let why = self.recipe.method.unserved(&class).ok()??;
+        Some(format!("no engine would serve this drafter: {why}"))
+    }
+
+    /// That texts are longer than the target was made for.
+    fn longer_texts(&self) -> Option<String> {
+        let sizes = target_sizes::of(self.recipe)?;
         let (longest, positions) = (self.recipe.data.max_length, sizes.spec.max_positions);
         let is_longer = longest > positions;
         let told = || {
@@ -111,7 +124,7 @@ impl<'a> Asked<'a> {
                  the target computes with positions that it was not made for, and prompts of that length are not decoded"
             )
         };
-        is_longer.then(told).into_iter().collect()
+        is_longer.then(told)
     }
 
     /// Whether training can start from `start`, of which and of the target nothing is downloaded.

@@ -96,9 +96,18 @@ fn stored_in(config: &Path) -> DType {
         let folder = folder.ok()?;
         let mut tensors = folder.tensors();
         let found = tensors.find(|tensor| tensor.name.ends_with(LAYER_MATRIX));
-        found.map(|tensor| tensor.dtype)
+        // Matrices in FP8 are read as bf16, wherever their scales are.
+        found
+            .map(|tensor| tensor.dtype)
+            .filter(|&dtype| dtype != DType::F8E4M3)
     };
     stored().unwrap_or(DType::BF16)
+}
+
+/// What a model on this machine calls its architecture.
+pub(crate) fn class_of(model: &str, revision: Option<&str>) -> Option<String> {
+    let config = read_json(&folder_of(model, revision)?.join("config.json")).ok()?;
+    Some(config["architectures"][0].as_str()?.to_owned())
 }
 
 /// How the names of tensors end that every layer of a target has, whatever its architecture.
