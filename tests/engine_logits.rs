@@ -1,5 +1,5 @@
 //! Exported drafters, read back, give the logits that speculators, Transformers and vLLM computed with the same folders.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use burn::module::Param;
@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use spectrain::families::family::Writing;
 use spectrain::families::shipped::Shipped;
 use spectrain::runtime::target::sha256_of_drafter;
-use spectrain_checkpoints::folder::write_folder;
 use spectrain_checkpoints::known::layer_beside_target;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_safetensors};
 use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::device::test_device;
 use spectrain_models::dflash::DFlash;
@@ -263,28 +262,31 @@ fn a_mimo_checkpoint_and_its_own_mtp_layer_have_the_states_and_the_logits_of_vll
     }
 }
 
-/// Moves the tensors of a checkpoint into two shards, of which the one without the layer is not there.
-fn in_shards(from: &Path, to: &Path) -> BTreeSet<String> {
-    let whole = ModelFolder::open(from).unwrap();
-    let layers = &whole.config()["num_hidden_layers"];
-    let numbered = format!("model.layers.{layers}.");
+/// Writes the tensors of a checkpoint into shards, of which the one without its layer of multi-token prediction is not there, and
+/// gives the names of the layer's. Scales of the layer's matrices have a shard of their own.
+pub fn in_shards(config: &Value, tensors: &[NamedTensor], to: &Path) -> BTreeSet<String> {
+    let numbered = format!("model.layers.{}.", config["num_hidden_layers"]);
     let is_of_layer = |name: &str| name.contains("mtp") || name.starts_with(&numbered);
-    let (mut map, mut tensors) = (serde_json::Map::new(), Vec::new());
-    for info in whole.tensors() {
-        let shard = if is_of_layer(&info.name) { 2 } else { 1 };
-        map.insert(
-            info.name.clone(),
-            format!("model-{shard}.safetensors").into(),
-        );
-        if shard == 2 {
-            tensors.push(whole.read(&info.name).unwrap());
-        }
-    }
-    write_folder(to, whole.config(), &tensors, &[]).unwrap();
-    std::fs::rename(to.join("model.safetensors"), to.join("model-2.safetensors")).unwrap();
+    let shard = |name: &str| match (is_of_layer(name), name.ends_with("_scale_inv")) {
+        (false, _) => "model-1.safetensors",
+        (true, false) => "model-2.safetensors",
+        (true, true) => "model-3.safetensors",
+    };
+    let names = tensors.iter().map(|tensor| tensor.name.as_str());
+    let map: BTreeMap<_, _> = names.clone().map(|name| (name, shard(name))).collect();
+    std::fs::create_dir(to).unwrap();
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
     let index = json!({ "weight_map": map }).to_string();
     std::fs::write(to.join("model.safetensors.index.json"), index).unwrap();
-    tensors.into_iter().map(|tensor| tensor.name).collect()
+    for file in ["model-2.safetensors", "model-3.safetensors"] {
+        let inside = tensors.iter().filter(|tensor| shard(&tensor.name) == file);
+        let inside: Vec<_> = inside.cloned().collect();
+        if !inside.is_empty() {
+            write_safetensors(&to.join(file), &inside, &BTreeMap::new()).unwrap();
+        }
+    }
+    let own = names.filter(|name| is_of_layer(name));
+    own.map(str::to_owned).collect()
 }
 
 fn needs_its_own_shard_alone<D: Shipped>(kind: &str) {
@@ -293,18 +295,20 @@ fn needs_its_own_shard_alone<D: Shipped>(kind: &str) {
     let parts = load_parts(&from, &device, DType::F32).unwrap();
     let workspace = tempfile::tempdir().unwrap();
     let folder = workspace.path().join("target");
-    let own = in_shards(&from, &folder);
+    let whole = ModelFolder::open(&from).unwrap();
+    let tensors = whole.tensors().map(|info| whole.read(&info.name).unwrap());
+    let own = in_shards(whole.config(), &tensors.collect::<Vec<_>>(), &folder);
     let found = layer_beside_target(&folder).unwrap().unwrap();
     assert!(
         found.is_subset(&own) && found.len() > 8,
         "{kind}: {found:?}"
     );
-    let [read, whole] = [&folder, &from].map(|folder| {
+    let [read, unsplit] = [&folder, &from].map(|folder| {
         let drafter = D::open(folder, None, &parts, &device).unwrap();
         D::check_start(drafter.config(), folder, &parts.spec).unwrap();
         export(&drafter)
     });
-    assert_eq!(read, whole, "{kind}");
+    assert_eq!(read, unsplit, "{kind}");
     sha256_of_drafter(&folder).unwrap();
     // Without the layer's shard there is nothing to start from.
     std::fs::remove_file(folder.join("model-2.safetensors")).unwrap();

@@ -1,11 +1,11 @@
 //! Targets and layers whose matrices are in FP8: read as the BF16 that they stand for, wherever a folder is read.
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use spectrain::families::shipped::Shipped;
+use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::known::layer_beside_target;
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder, write_safetensors};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::device::test_device;
 use spectrain_models::qwen_mtp::QwenMtp;
@@ -14,6 +14,7 @@ use spectrain_models::{
     Capture, Layout, Target as _, Transformer, load_first_layers, load_parts, load_target,
 };
 
+use crate::engine_logits::in_shards;
 use crate::golden::path;
 use crate::workspace::{VOCAB, Workspace};
 
@@ -114,43 +115,21 @@ fn scales_may_be_in_another_shard_than_their_matrices() {
     assert_eq!(states(&whole), states(&first));
 }
 
-/// Two shards and what is in them, of which the first is not there: the layer alone is.
-fn layer_alone(kind: &str, to: &Path) {
-    let (config, tensors) = tensors_in_fp8(&path(&format!("engines/{kind}")));
-    let numbered = format!("model.layers.{}.", config["num_hidden_layers"]);
-    let is_of_layer = |name: &str| name.starts_with("mtp.") || name.starts_with(&numbered);
-    let shard = |name: &str| match (is_of_layer(name), name.ends_with("_scale_inv")) {
-        (false, _) => "model-1.safetensors",
-        (true, false) => "model-2.safetensors",
-        (true, true) => "model-3.safetensors",
-    };
-    let map: BTreeMap<_, _> = tensors
-        .iter()
-        .map(|tensor| (&tensor.name, shard(&tensor.name)))
-        .collect();
-    std::fs::create_dir(to).unwrap();
-    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
-    let index = json!({ "weight_map": map }).to_string();
-    std::fs::write(to.join("model.safetensors.index.json"), index).unwrap();
-    for file in ["model-2.safetensors", "model-3.safetensors"] {
-        let inside = tensors.iter().filter(|tensor| shard(&tensor.name) == file);
-        let inside: Vec<_> = inside.cloned().collect();
-        assert!(inside.len() > 4, "{kind}, {file}");
-        write_safetensors(&to.join(file), &inside, &BTreeMap::new()).unwrap();
-    }
-}
-
 fn starts_from_eight_bits<D: Shipped>(kind: &str) {
     let (device, root) = (test_device(), tempfile::tempdir().unwrap());
     let [narrow, all, wide] = ["narrow", "all", "wide"].map(|name| root.path().join(name));
     let parts = load_parts(&path(&format!("engines/{kind}")), &device, DType::F32).unwrap();
-    layer_alone(kind, &narrow);
+    let (config, tensors) = tensors_in_fp8(&path(&format!("engines/{kind}")));
+    in_shards(&config, &tensors, &narrow);
+    for file in ["model-2.safetensors", "model-3.safetensors"] {
+        let inside = read_safetensors(&narrow.join(file)).unwrap();
+        assert!(inside.len() > 4, "{kind}, {file}");
+    }
     let own = layer_beside_target(&narrow).unwrap().unwrap();
     assert!(
         own.iter().any(|name| name.ends_with("_scale_inv")),
         "{own:?}"
     );
-    let (config, tensors) = tensors_in_fp8(&path(&format!("engines/{kind}")));
     write_folder(&all, &config, &tensors, &[]).unwrap();
     widened(&all, &wide);
     let [narrow, wide] = [narrow, wide].map(|folder| {

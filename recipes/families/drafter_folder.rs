@@ -184,9 +184,12 @@ pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<boo
 
 /// The names of the target's architecture, from its own configuration.
 pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
-    let Some(folder) = &target.folder else {
-        return Ok(Vec::new());
-    };
+    let folder = target.folder.as_deref();
+    folder.map_or(Ok(Vec::new()), architectures_in)
+}
+
+/// The same from the folder of a target.
+pub(crate) fn architectures_in(folder: &Path) -> Result<Vec<String>> {
     let config = crate::runtime::model_files::read_json(&folder.join("config.json"))?;
     let names = config["architectures"].as_array();
     let names = names.into_iter().flatten().filter_map(|name| name.as_str());

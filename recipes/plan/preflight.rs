@@ -7,11 +7,12 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 
+use crate::families::drafter_folder::architectures_in;
 use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
-use crate::runtime::sizes::class_of;
+use crate::runtime::sizes::folder_of;
 use crate::runtime::{device, prompt_sets, start_at, target};
 
 /// Fails with the first of them.
@@ -108,7 +109,8 @@ impl<'a> Asked<'a> {
     /// That no engine would serve the drafter, where the class of a target on this machine says so.
     fn unserved(&self) -> Option<String> {
         let target = &self.recipe.target;
-        let class = class_of(self.recipe.model()?, target.revision.as_deref())?;
+        let folder = folder_of(self.recipe.model()?, target.revision.as_deref())?;
+        let class = architectures_in(&folder).ok()?.into_iter().next()?;
         let why = self.recipe.method.unserved(&class).ok()??;
         Some(format!("no engine would serve this drafter: {why}"))
     }

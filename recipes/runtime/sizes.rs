@@ -104,12 +104,6 @@ fn stored_in(config: &Path) -> DType {
     stored().unwrap_or(DType::BF16)
 }
 
-/// What a model on this machine calls its architecture.
-pub(crate) fn class_of(model: &str, revision: Option<&str>) -> Option<String> {
-    let config = read_json(&folder_of(model, revision)?.join("config.json")).ok()?;
-    Some(config["architectures"][0].as_str()?.to_owned())
-}
-
 /// How the names of tensors end that every layer of a target has, whatever its architecture.
 const LAYER_MATRIX: &str = "self_attn.o_proj.weight";
 

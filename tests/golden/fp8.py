@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from targets import BATCH, EXPERTS, HERE, SEQ, SHARED, VOCAB, golden, randomise
+from targets import BATCH, EXPERTS, HERE, SEQ, SHARED, VOCAB, golden, randomise, write_golden
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 PLAIN = {"rope_type": "default", "rope_theta": 1000.0}
@@ -115,9 +115,7 @@ def main():
             ).eval()
         input_ids = torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator)
         hidden, last, logits, _ = golden(model, input_ids)
-        tensors = {"input_ids": input_ids, "last": last, "logits": logits}
-        tensors |= {f"hidden.{index}": state for index, state in enumerate(hidden)}
-        save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "golden.safetensors")
+        write_golden(folder, input_ids, hidden, last, logits)
         print(f"{name}: {sum(file.stat().st_size for file in folder.iterdir())} bytes, logits std {logits.std():.2f}")
 
 

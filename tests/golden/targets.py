@@ -195,6 +195,13 @@ def golden(model, input_ids):
     return hidden, states[-1], output.logits, output.attentions
 
 
+def write_golden(folder, input_ids, hidden, last, logits):
+    tensors = {"input_ids": input_ids, "last": last, "logits": logits}
+    tensors |= {f"hidden.{index}": state for index, state in enumerate(hidden)}
+    tensors = {key: value.contiguous() for key, value in tensors.items()}
+    save_file(tensors, folder / "golden.safetensors")
+
+
 def main():
     torch.set_num_threads(1)
     for seed, (name, (config_class, settings, dtype, shard)) in enumerate(TARGETS.items()):
@@ -222,10 +229,7 @@ def main():
         ).eval()
         input_ids = torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator)
         hidden, last, logits, attentions = golden(model, input_ids)
-        tensors = {"input_ids": input_ids, "last": last, "logits": logits}
-        tensors |= {f"hidden.{index}": state for index, state in enumerate(hidden)}
-        tensors = {key: value.contiguous() for key, value in tensors.items()}
-        save_file(tensors, folder / "golden.safetensors")
+        write_golden(folder, input_ids, hidden, last, logits)
 
         # Largest attention weight of the last row: 1 / visible keys would mean a plain mean.
         peak = torch.stack([weights[:, :, -1].max(-1).values.mean() for weights in attentions])
