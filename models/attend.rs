@@ -5,6 +5,7 @@ use burn::tensor::DType;
 use crate::few_rows::across_the_sum;
 use crate::kernels;
 use crate::mask::Mask;
+use crate::products::product;
 use crate::sight::Sight;
 
 /// Queries, keys and values of a pass.
@@ -74,10 +75,8 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
     // The query heads of a group become rows of one product, so keys are never repeated.
     let rows = heads / kv_heads * seq;
     let keys = across_the_sum(key.swap_dims(2, 3), rows * total);
-    scaled(query)
-        .reshape([batch, kv_heads, rows, d_head])
-        .matmul(keys)
-        .reshape([batch, heads, seq, total])
+    let queries = scaled(query).reshape([batch, kv_heads, rows, d_head]);
+    product(queries, keys).reshape([batch, heads, seq, total])
 }
 
 /// Sums values by attention weight.
@@ -89,10 +88,8 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
 pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
     let [batch, heads, seq, total] = weights.dims();
     let [_, kv_heads, _, d_head] = value.dims();
-    weights
-        .reshape([batch, kv_heads, heads / kv_heads * seq, total])
-        .matmul(value)
-        .reshape([batch, heads, seq, d_head])
+    let weights = weights.reshape([batch, kv_heads, heads / kv_heads * seq, total]);
+    product(weights, value).reshape([batch, heads, seq, d_head])
 }
 
 /// Attends to `keys_values` and, of `columns` beside them, each query to the key and value that stand where it does; in f32,

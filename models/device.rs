@@ -45,10 +45,27 @@ impl DeviceName {
             #[cfg(feature = "cube-cpu")]
             Self::Cube => Device::cpu(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(index) => Device::cuda(index),
+            Self::Cuda(index) => {
+                keep_kernels();
+                Device::cuda(index)
+            }
             _ => Device::flex(),
         })
     }
+}
+
+/// Keeps compiled kernels in the user's cache folder for later runs, unless a `cubecl.toml` in this folder or above it says
+/// where, or something else has been settled before. Compiling them takes from seconds to minutes.
+#[cfg(feature = "cuda")]
+fn keep_kernels() {
+    use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig as _, cache::CacheConfig};
+
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    if let CacheConfig::Target = config.environment.path {
+        config.environment.path = CacheConfig::Global;
+    }
+    config.compilation.cache = true;
+    CubeClRuntimeConfig::try_set(config);
 }
 
 /// Whether `device` is Burn's own CPU backend, with a graph or without, whose tensors this program's own code can read and

@@ -9,6 +9,7 @@ use burn::tensor::activation::{silu, softmax};
 use crate::device::is_cpu;
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
+use crate::products::product;
 use crate::routing::ExpertsConfig;
 use crate::weights::{Init, Scope};
 
@@ -120,9 +121,9 @@ impl Experts {
             let own = all.val().narrow(0, expert, 1);
             own.squeeze_dim::<2>(0).cast(dtype)
         };
-        let gate = x.clone().matmul(matrix(&self.gate_proj));
-        let up = x.matmul(matrix(&self.up_proj));
-        (silu(gate) * up).matmul(matrix(&self.down_proj))
+        let gate = product(x.clone(), matrix(&self.gate_proj));
+        let up = product(x, matrix(&self.up_proj));
+        product(silu(gate) * up, matrix(&self.down_proj))
     }
 
     /// The same as [`grouped`](Self::grouped), with a copy of its expert's matrices for each row and expert.
@@ -140,9 +141,9 @@ impl Experts {
         let x = x
             .expand([rows, per_token, d_model])
             .reshape([pairs, 1, d_model]);
-        let gate = x.clone().matmul(matrices(&self.gate_proj)); // [pairs, 1, d_ff]
-        let up = x.matmul(matrices(&self.up_proj));
-        let down = (silu(gate) * up).matmul(matrices(&self.down_proj));
+        let gate = product(x.clone(), matrices(&self.gate_proj)); // [pairs, 1, d_ff]
+        let up = product(x, matrices(&self.up_proj));
+        let down = product(silu(gate) * up, matrices(&self.down_proj));
         down.reshape([rows, per_token, d_model])
     }
 }

@@ -26,7 +26,7 @@ use self::lane_sums::lane_sums;
 use self::narrow::Narrow;
 use self::prefetch::prefetch;
 use self::registers::four_fit;
-use crate::vectorised;
+use crate::{products, vectorised};
 
 pub(crate) mod int8;
 mod lane_sums;
@@ -218,7 +218,7 @@ pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     let is_here = |tensor: &Tensor<2>| !tensor.is_autodiff() && tensor.device() == Device::flex();
     if x.dtype() != DType::F32 || !is_here(&x) || !is_here(&weight) {
         let weight = weight.cast(x.dtype());
-        return x.matmul(weight);
+        return products::product(x, weight);
     }
     let weight = weight.into_dispatch();
     if is_decoding(&x) {

@@ -3,6 +3,7 @@ use burn::prelude::*;
 
 use crate::error::Result;
 use crate::few_rows::product;
+use crate::products;
 use crate::weights::{Init, Scope};
 
 /// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
@@ -88,7 +89,7 @@ impl Lora {
     /// `[rows, d_in]` to `[rows, d_out]`.
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let dtype = x.dtype();
-        let inner = x.matmul(self.down.val().cast(dtype));
-        inner.matmul(self.up.val().cast(dtype)) * self.scale
+        let inner = products::product(x, self.down.val().cast(dtype));
+        products::product(inner, self.up.val().cast(dtype)) * self.scale
     }
 }

@@ -10,6 +10,7 @@ use spectrain_checkpoints::Mismatch;
 use crate::bounds;
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Lora};
+use crate::products::product;
 use crate::transformer::Transformer;
 use crate::weights::{Init, RandomWeights, Weights, lift, tensor_from};
 
@@ -78,7 +79,7 @@ pub(crate) fn merge(model: Transformer) -> Result<Transformer> {
         let Some(lora) = &linear.lora else {
             return Ok(linear);
         };
-        let change = lora.down.val().matmul(lora.up.val()) * lora.scale;
+        let change = product(lora.down.val(), lora.up.val()) * lora.scale;
         let weight = linear.weight.val() + change;
         Ok(Linear {
             weight: Param::initialized(linear.weight.id, weight),

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 
@@ -44,16 +43,23 @@ fn sizes() -> Sizes {
 
 /// Numbers that are the same on every device, as `dtype` holds them.
 fn numbers<const D: usize>(shape: [usize; D], dtype: DType, seed: u64) -> TensorData {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let length = shape.iter().product();
+    let length: usize = shape.iter().product();
     let rounded = |x: f32| match dtype {
         DType::BF16 => half_rounded(x),
         _ => x,
     };
-    let values: Vec<f32> = (0..length)
-        .map(|_| rounded(rng.random_range(-1.0..1.0)))
+    let values: Vec<f32> = (0..length as u64)
+        .map(|at| rounded(scattered(at ^ (seed << 40)) * 2.0 - 1.0))
         .collect();
     TensorData::new(values, shape)
+}
+
+/// A number in `[0, 1)` that looks drawn, made at once: there are hundreds of millions to make.
+fn scattered(at: u64) -> f32 {
+    let mut x = at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x >> 40) as f32 / (1u64 << 24) as f32
 }
 
 /// The nearest number of bf16.
@@ -181,9 +187,9 @@ fn product(lies: Lies, [rows, inner, outer]: [usize; 3], dtype: DType, at: &Plac
         (x.clone() + x.zeros_like()).transpose()
     };
     let made = match lies {
-        Lies::Plain => left.matmul(right),
-        Lies::RightTurned => left.matmul(turned(right)),
-        Lies::LeftTurned => turned(left).matmul(right),
+        Lies::Plain => spectrain_models::product(left, right),
+        Lies::RightTurned => spectrain_models::product(left, turned(right)),
+        Lies::LeftTurned => spectrain_models::product(turned(left), right),
     };
     host_f32(made.select(0, sampled).cast(DType::F32))
 }

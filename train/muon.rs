@@ -2,6 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_models::device::is_cpu;
+use spectrain_models::product;
 
 /// Iterations of Newton and Schulz, and the coefficients of their polynomial `a x + b x³ + c x⁵`, which the authors chose for its
 /// slope at zero: singular values come to lie around 1, between about 0.7 and 1.2.
@@ -59,9 +60,9 @@ fn orthogonal(x: Tensor<2>) -> Tensor<2> {
     }
     let [a, b, c] = COEFFICIENTS;
     for _ in 0..ITERATIONS {
-        let gram = x.clone().matmul(x.clone().transpose());
-        let change = gram.clone() * b + gram.clone().matmul(gram) * c;
-        x = x.clone() * a + change.matmul(x);
+        let gram = product(x.clone(), x.clone().transpose());
+        let change = gram.clone() * b + product(gram.clone(), gram) * c;
+        x = x.clone() * a + product(change, x);
     }
     if is_tall {
         x = x.transpose();

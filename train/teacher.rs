@@ -3,7 +3,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_data::vocabulary::DraftVocabulary;
-use spectrain_models::{SoftCap, TargetParts, weights::host_f32};
+use spectrain_models::{SoftCap, TargetParts, product, weights::host_f32};
 
 use crate::arithmetic::kernels::TeacherPanel;
 use crate::device::chunk_rows;
@@ -176,7 +176,7 @@ impl Teacher {
             .clone()
             .select(0, indices(positions, &self.last.device()));
         let head = head.clone().cast(hidden.dtype());
-        self.soft_cap.of(hidden.matmul(head).cast(DType::F32))
+        self.soft_cap.of(product(hidden, head).cast(DType::F32))
     }
 }
 

@@ -8,6 +8,7 @@
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
+use spectrain_models::product;
 use spectrain_models::weights::{host_f32, lift};
 
 use crate::arithmetic::arithmetic;
@@ -421,7 +422,7 @@ impl Chunks<'_> {
 
     /// What the rows' logits are judged to be.
     fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
-        let mut logits = hidden.clone().matmul(self.head.clone()).cast(DType::F32); // [rows, vocab]
+        let mut logits = product(hidden.clone(), self.head.clone()).cast(DType::F32); // [rows, vocab]
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
         }
@@ -443,7 +444,7 @@ impl Chunks<'_> {
         if let Some(sum) = &mut self.bias_gradient {
             let more = match &weights {
                 None => gradient.clone().sum_dim(0),
-                Some(weights) => weights.clone().transpose().matmul(gradient.clone()),
+                Some(weights) => product(weights.clone().transpose(), gradient.clone()),
             };
             sum.inplace(|sum| sum + more);
         }
@@ -458,8 +459,8 @@ impl Chunks<'_> {
 
     fn to_hidden(&self, gradient: Tensor<2>) -> Option<Tensor<2>> {
         // The smaller product is the one whose result is transposed.
-        let product = || self.head.clone().matmul(gradient.transpose()).transpose();
-        self.tracked.then(product)
+        let found = || product(self.head.clone(), gradient.transpose()).transpose();
+        self.tracked.then(found)
     }
 
     /// Adds `hiddenᵀ · gradient` to the head's gradient, and returns `gradient`.

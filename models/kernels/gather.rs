@@ -120,7 +120,7 @@ impl<B: Backwards> Given<B> {
 
     /// The product of what is [`grouped`](Self::grouped) with keys or values, by head again.
     fn by_head(&self, grouped: FloatTensor<B>, other: FloatTensor<B>) -> FloatTensor<B> {
-        let product = B::float_matmul(grouped, other);
+        let product = B::product(grouped, other);
         let [batch, heads, rows, _] = self.query.shape().dims();
         let width = product.shape()[3];
         B::float_reshape(product, Shape::from([batch, heads, rows, width]))
@@ -221,7 +221,7 @@ impl<B: Backwards> Given<B> {
         first: usize,
     ) -> [FloatTensor<B>; 3] {
         let (weights, _) = self.weights(first);
-        let by_value = B::float_matmul(
+        let by_value = B::product(
             transposed::<B>(self.grouped(weights.clone())),
             of_context.clone(),
         );
@@ -230,7 +230,7 @@ impl<B: Backwards> Given<B> {
         let of_scores = B::float_mul(wide::<B>(weights), of_weights);
         let of_scores = self.grouped(of_type::<B>(of_scores, self.query.dtype()));
         let by_query = self.by_head(of_scores.clone(), self.key.clone());
-        let by_key = B::float_matmul(transposed::<B>(of_scores), self.grouped(self.query.clone()));
+        let by_key = B::product(transposed::<B>(of_scores), self.grouped(self.query.clone()));
         [by_query, by_key, by_value]
     }
 }

@@ -2,6 +2,8 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 
+use crate::products::Products;
+
 /// Functions that read their inputs and write their output once. They compute in f32; what they return is in the type of
 /// their first argument, unless they say otherwise. In a graph [`gradients`](super::gradients) implements them.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff, Fusion: cfg(feature = "fusion"))]
@@ -57,7 +59,7 @@ pub(super) trait Kernels: Backend {
 /// What is computed in no graph: gradients of [`Kernels`] with respect to their inputs, from the gradient of their output, and the
 /// weights of [`gather`](super::gather).
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Fusion: cfg(feature = "fusion"))]
-pub(super) trait Backwards: Backend {
+pub(super) trait Backwards: Backend + Products {
     /// Of [`Kernels::rms_norm`]: `[…, width]` as `x` is, and `[width]`.
     #[fusion(meta = |x, weight, _, _| (x.clone(), weight.clone()))]
     fn rms_norm_backward(

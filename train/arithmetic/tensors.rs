@@ -1,6 +1,7 @@
 //! The way of any device: tensor operations that wait for nothing.
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
+use spectrain_models::product;
 
 use crate::arithmetic::judged_by_tensors::JudgedByTensors;
 use crate::arithmetic::operations::{
@@ -73,7 +74,7 @@ struct OnDevice(Tensor<2>);
 
 impl ProductSum for OnDevice {
     fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
-        let more = hidden.transpose().matmul(gradient.clone()).cast(DType::F32);
+        let more = product(hidden.transpose(), gradient.clone()).cast(DType::F32);
         self.0.inplace(|sum| sum + more);
         gradient
     }

@@ -5,6 +5,7 @@ use burn::tensor::DType;
 use burn::tensor::IndexingUpdateOp;
 use burn::tensor::activation::{log_softmax, softmax, softplus};
 use spectrain_models::dflash::PathSelector;
+use spectrain_models::product;
 use spectrain_models::weights::lift;
 
 use crate::arithmetic::arithmetic;
@@ -63,7 +64,7 @@ pub(super) fn select(selection: &Selection, rows: &[JudgedRow]) -> Option<Term> 
     let parts: Vec<Candidates> = parts
         .map(|(places, labels)| {
             let states = plain.clone().select(0, indices(places, &plain.device()));
-            let logits = states.matmul(head.clone()).cast(DType::F32);
+            let logits = product(states, head.clone()).cast(DType::F32);
             candidates(logits, selection.selector.top_k(), labels, selection.inject)
         })
         .collect();

@@ -6,7 +6,7 @@ use burn::prelude::*;
 use burn::tensor::{DType, Distribution};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_models::weights::{host_f32, tensor_from};
-use spectrain_models::{Target as _, Transformer};
+use spectrain_models::{Target as _, Transformer, product};
 
 use crate::runtime::self_check::compare::{Tolerance, Wrong, largest_apart};
 
@@ -62,7 +62,7 @@ fn product_apart(weight: Tensor<2>, own: Tensor<2>, rows: usize) -> f64 {
         .collect();
     let places = Tensor::<1, Int>::from_ints(places.as_slice(), &device);
     let sampled = host_f32(x.clone().select(0, places.clone()).cast(DType::F32));
-    let found = host_f32(x.matmul(weight).select(0, places).cast(DType::F32));
+    let found = host_f32(product(x, weight).select(0, places).cast(DType::F32));
     let sampled = Tensor::<2>::from_data(TensorData::new(sampled, [taken, d_in]), &Device::flex());
     largest_apart(&found, &host_f32(sampled.matmul(own.transpose())))
 }
