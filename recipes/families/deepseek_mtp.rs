@@ -3,13 +3,11 @@
 use anyhow::Result;
 use spectrain_checkpoints::deepseek_mtp::DEEPSEEK_MTP;
 use spectrain_checkpoints::dialect::Dialect;
-use spectrain_checkpoints::launch::Launch;
 use spectrain_models::TargetSpec;
 use spectrain_models::deepseek_mtp::{DeepseekMtp, DeepseekMtpConfig};
 use spectrain_train::Workload;
 
-use crate::families::described;
-use crate::families::family::{Family, Writing};
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
@@ -55,11 +53,5 @@ impl Family for DeepseekMtp {
 }
 
 impl Shipped for DeepseekMtp {
-    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
-        described::launch_beside_class(self, dialect, writing)
-    }
-
-    fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
-        described::unserved_beside::<Self>(config, class)
-    }
+    const BESIDE_CLASS: bool = true;
 }

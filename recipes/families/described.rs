@@ -274,23 +274,12 @@ fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()>
     bail!("`{HEAD}`: expected the target's, which the drafter's heads share, found another one")
 }
 
-/// Commands that serve a drafter where they depend on the class of its target.
-pub(crate) fn launch_beside_class<D: Family>(
-    drafter: &D,
-    dialect: &Dialect,
-    writing: &Writing,
-) -> Result<Vec<Launch>> {
-    let mut settings = settings(drafter)?;
-    if let Some(class) = architectures(drafter.target())?.into_iter().next() {
+/// Adds the class of a target to a drafter's settings, for dialects whose commands depend on it.
+pub(crate) fn set_class(settings: &mut Settings, target: &TargetParts) -> Result<()> {
+    if let Some(class) = architectures(target)?.into_iter().next() {
         settings.set(TARGET_CLASS, class);
     }
-    let length = writing.draft_length;
-    Ok((dialect.launch)(
-        &settings,
-        writing.folder,
-        writing.target,
-        length,
-    ))
+    Ok(())
 }
 
 /// Why no engine serves a drafter beside a target of this class, where nothing but its settings and that class decides it.

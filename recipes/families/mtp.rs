@@ -2,14 +2,12 @@
 
 use anyhow::Result;
 use spectrain_checkpoints::dialect::Dialect;
-use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::mtp::MTP;
 use spectrain_models::TargetSpec;
 use spectrain_models::mtp::{Mtp, MtpConfig};
 use spectrain_train::Workload;
 
-use crate::families::described;
-use crate::families::family::{Family, Writing};
+use crate::families::family::Family;
 use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
@@ -36,11 +34,5 @@ impl Family for Mtp {
 }
 
 impl Shipped for Mtp {
-    fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
-        described::launch_beside_class(self, dialect, writing)
-    }
-
-    fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
-        described::unserved_beside::<Self>(config, class)
-    }
+    const BESIDE_CLASS: bool = true;
 }

@@ -15,6 +15,9 @@ use crate::families::footprint::Footprint;
 
 /// What dialects and the list of its parameters say of a drafter; language models say some of it otherwise.
 pub trait Shipped: Family {
+    /// Whether the class of its target decides which engines serve it, and how.
+    const BESIDE_CLASS: bool = false;
+
     /// Hub id or folder of the language model that `[drafter]` lets it start from, where it does.
     fn model(config: &Self::Config) -> Option<&str> {
         let _ = config;
@@ -54,19 +57,25 @@ pub trait Shipped: Family {
 
     /// Commands that serve it from a folder in one of [`Family::DIALECTS`].
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
-        let (settings, length) = (described::settings(self)?, writing.draft_length);
+        let mut settings = described::settings(self)?;
+        if Self::BESIDE_CLASS {
+            described::set_class(&mut settings, self.target())?;
+        }
+        let (folder, target) = (writing.folder, writing.target);
         Ok((dialect.launch)(
             &settings,
-            writing.folder,
-            writing.target,
-            length,
+            folder,
+            target,
+            writing.draft_length,
         ))
     }
 
     /// Why no engine serves it beside a target of this class; nothing where one does, or where the class does not matter.
     fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
-        let _ = (config, class);
-        Ok(None)
+        match Self::BESIDE_CLASS {
+            true => described::unserved_beside::<Self>(config, class),
+            false => Ok(None),
+        }
     }
 
     /// The hidden states that it reads.
