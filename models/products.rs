@@ -4,7 +4,7 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 #[cfg(feature = "fusion")]
-use burn::backend::ir::TensorSpec;
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
