@@ -74,6 +74,14 @@ pub fn is_cpu(device: &Device) -> bool {
     device.clone().without_autodiff() == Device::flex()
 }
 
+/// Whether tests run on a GPU, where products of numbers in f32 are in TF32, which keeps 10 bits of each.
+#[doc(hidden)]
+pub fn tests_multiply_in_tf32() -> bool {
+    let name = std::env::var("SPECTRAIN_TEST_DEVICE");
+    let known = name.ok().and_then(|name| DeviceName::parse(&name));
+    matches!(known, Some(DeviceName::Cuda(_)))
+}
+
 /// The device that tests run on: the one that the environment variable `SPECTRAIN_TEST_DEVICE` names, else the CPU.
 ///
 /// # Panics

@@ -8,7 +8,7 @@ use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
-use spectrain_models::device::test_device;
+use spectrain_models::device::{test_device, tests_multiply_in_tf32};
 use spectrain_models::weights::{held_in, host_f32};
 use spectrain_models::{DraftShape, Sampling, Target as _};
 use spectrain_train::{Batch, BatchSource as _, LiveFeatures, Statistics};
@@ -219,8 +219,7 @@ fn compared_one(
 
 #[test]
 fn every_recipe_trains_and_decodes_on_a_device_as_on_the_cpu() {
-    // A GPU multiplies in TF32, which keeps 10 bits of a factor.
-    if std::env::var("SPECTRAIN_TEST_DEVICE").is_ok_and(|name| name.starts_with("cuda")) {
+    if tests_multiply_in_tf32() {
         return compared(DType::F32, [5e-3, 2e-3], |name, found, expected| {
             turned_alike(name, found, expected, 0.99);
         });
