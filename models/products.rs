@@ -91,3 +91,107 @@ impl<B: Products> Backward<B, 2> for Product {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::device::test_device;
+    use crate::weights::host_f32;
+
+    /// Whole numbers in `[-3, 3]`: sums of some twenty products are exact in every type.
+    fn whole_numbers<const D: usize>(
+        shape: [usize; D],
+        seed: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Tensor<D> {
+        let length = shape.iter().product();
+        let values: Vec<f32> = (0..length)
+            .map(|at: usize| ((at * 7919 + seed * 104_729) % 6007 % 7) as f32 - 3.0)
+            .collect();
+        let data = TensorData::new(values, shape).convert_dtype(dtype);
+        Tensor::from_data(data, (device, dtype))
+    }
+
+    /// Compares products of what `seen` makes of tensors with those on the CPU. Nothing else is computed on the device.
+    fn compare<const D: usize, const E: usize>(
+        what: &str,
+        shapes: [[usize; D]; 2],
+        seen: impl Fn([Tensor<D>; 2]) -> [Tensor<E>; 2],
+    ) {
+        for dtype in [DType::F32, DType::BF16] {
+            let factors = |dtype, device: &Device| {
+                seen([0, 1].map(|nth| whole_numbers(shapes[nth], nth, dtype, device)))
+            };
+            let [lhs, rhs] = factors(DType::F32, &Device::flex());
+            let expected = lhs.matmul(rhs);
+            let [lhs, rhs] = factors(dtype, &test_device());
+            let found = product(lhs, rhs);
+            assert_eq!(found.dims(), expected.dims(), "{what}");
+            assert_eq!(found.dtype(), dtype, "{what}");
+            assert!(
+                host_f32(found) == host_f32(expected),
+                "{what} of {shapes:?} in {dtype:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn products_are_right_however_the_matrices_lie() {
+        let turned = |x: Tensor<3>| x.swap_dims(1, 2);
+        for [rows, inner, columns] in [
+            [1, 16, 24],
+            [6, 20, 1],
+            [5, 1, 9],
+            [1, 1, 1],
+            [300, 21, 13],
+            [8, 16, 64],
+        ] {
+            for matrices in [1, 2, 5] {
+                let of = |rows, columns| [matrices, rows, columns];
+                let plain = [of(rows, inner), of(inner, columns)];
+                compare("plain", plain, |pair| pair);
+                compare(
+                    "right turned",
+                    [of(rows, inner), of(columns, inner)],
+                    |[x, y]| [x, turned(y)],
+                );
+                compare(
+                    "left turned",
+                    [of(inner, rows), of(inner, columns)],
+                    |[x, y]| [turned(x), y],
+                );
+                compare(
+                    "both turned",
+                    [of(inner, rows), of(columns, inner)],
+                    |[x, y]| [turned(x), turned(y)],
+                );
+                // One matrix for all, as a weight is.
+                compare(
+                    "expanded",
+                    [of(rows, inner), [1, inner, columns]],
+                    |[x, y]| [x, y.expand([matrices as i64, -1, -1])],
+                );
+            }
+        }
+    }
+
+    /// Heads beside each other in a row, as attention has them: no step leads from each matrix to the next.
+    #[test]
+    fn products_are_right_where_heads_lie_in_rows() {
+        let heads = |x: Tensor<4>| x.swap_dims(1, 2);
+        for [texts, rows, keys, count, width] in
+            [[1, 7, 30, 4, 16], [3, 5, 9, 2, 20], [2, 1, 33, 3, 8]]
+        {
+            let [queries, states] = [rows, keys].map(|length| [texts, length, count, width]);
+            compare("scores", [queries, states], |[x, y]| {
+                [heads(x), heads(y).swap_dims(2, 3)]
+            });
+            let shares = [texts, count, rows, width];
+            let values = [texts, width, count, keys];
+            compare("mixtures", [shares, values], |[x, y]| [x, heads(y)]);
+        }
+    }
+}

@@ -26,8 +26,12 @@ const ALIGNED: usize = 16;
 impl Products for CubeBackend {
     fn product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
         let dtype = lhs.dtype;
+        let out = init_matmul_output(&lhs, &rhs, dtype);
+        #[cfg(feature = "cuda")]
+        if super::cublas::multiply(&lhs, &rhs, &out) {
+            return out;
+        }
         for strategy in strategies(&lhs, &rhs) {
-            let out = init_matmul_output(&lhs, &rhs, dtype);
             if launch(strategy, lhs.clone(), rhs.clone(), out.clone()).is_ok() {
                 return out;
             }

@@ -77,6 +77,8 @@ CUresult cuStreamDestroy_v2(CUstream of) { return CUDA_SUCCESS; }
 CUresult cuStreamSynchronize(CUstream of) { return CUDA_SUCCESS; }
 CUresult cuStreamQuery(CUstream of) { return CUDA_SUCCESS; }
 CUresult cuStreamWaitEvent(CUstream of, CUevent awaited, unsigned flags) { return CUDA_SUCCESS; }
+CUresult cuCtxRecordEvent(CUcontext of, CUevent recorded) { return CUDA_SUCCESS; }
+CUresult cuCtxWaitEvent(CUcontext of, CUevent awaited) { return CUDA_SUCCESS; }
 CUresult cuStreamIsCapturing(CUstream of, CUstreamCaptureStatus *status) { *status = CU_STREAM_CAPTURE_STATUS_NONE; return CUDA_SUCCESS; }
 
 // Events: a launch takes 20 microseconds, whatever it is. So no kernel is faster than another when a program tunes itself.
