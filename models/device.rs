@@ -82,6 +82,15 @@ pub fn tests_multiply_in_tf32() -> bool {
     matches!(known, Some(DeviceName::Cuda(_)))
 }
 
+/// The bound within which tests compare what products in f32 went into: `bound`, or what TF32 rounds to.
+#[doc(hidden)]
+pub fn bound_of_products(bound: f32) -> f32 {
+    match tests_multiply_in_tf32() {
+        true => bound.max(2e-3),
+        false => bound,
+    }
+}
+
 /// The device that tests run on: the one that the environment variable `SPECTRAIN_TEST_DEVICE` names, else the CPU.
 ///
 /// # Panics

@@ -53,6 +53,7 @@ mod products;
 mod proposer;
 pub mod qwen_mtp;
 pub mod redrafter;
+pub mod reductions;
 mod rope;
 mod routing;
 mod sampling;

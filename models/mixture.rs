@@ -272,7 +272,7 @@ fn share(gate: &Linear, x: Tensor<3>) -> Tensor<3> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::test_device;
+    use crate::device::{bound_of_products, test_device};
     use crate::weights::{RandomWeights, held_in, host_f32};
 
     const D_MODEL: usize = 10;
@@ -363,7 +363,7 @@ mod tests {
         let (found, expected) = (host_f32(found), host_f32(expected));
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
-            let bound = 1e-5 * expected.abs().max(1.0);
+            let bound = bound_of_products(1e-5) * expected.abs().max(1.0);
             assert!((found - expected).abs() < bound, "{found}, {expected}");
         }
     }

@@ -3,6 +3,7 @@ use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_models::reductions::{likeliest, log_partition};
 use spectrain_models::{SoftCap, TargetParts, product, weights::host_f32};
 
 use crate::arithmetic::kernels::TeacherPanel;
@@ -88,8 +89,8 @@ impl Teacher {
         let mut partitions = Vec::new();
         for chunk in positions.chunks(chunk_rows(vocab, &device)) {
             let logits = self.logits(&self.head, chunk);
-            partitions.push(log_partition(&logits));
-            best.push(logits.argmax(1));
+            partitions.push(log_partition(logits.clone()));
+            best.push(likeliest(logits));
         }
         let zeros = Tensor::<2>::zeros([all, 1], (&device, DType::F32));
         self.log_partition = Some(zeros.select_assign(
@@ -114,7 +115,7 @@ impl Teacher {
             let logits = self.logits(&self.head, positions);
             let tokens: Vec<usize> = tokens.iter().map(|&token| token as usize).collect();
             let tokens: Tensor<2, Int> = indices(&tokens, &device).unsqueeze_dim(1);
-            let of_token = logits.clone().gather(1, tokens) - log_partition(&logits);
+            let of_token = logits.clone().gather(1, tokens) - log_partition(logits.clone());
             found.extend(host_f32(of_token));
         }
         found
@@ -129,7 +130,7 @@ impl Teacher {
             };
         };
         let logits = self.logits(head, positions);
-        let partition = log_partition(&logits);
+        let partition = log_partition(logits.clone());
         let covered = self.log_partition.clone().map(|all| {
             let all = all.select(0, indices(positions, &self.last.device()));
             (partition.clone() - all).exp()
@@ -159,7 +160,7 @@ impl Teacher {
             return TeacherPanel::new(host_f32(logits), self.head.dims()[1], towards);
         };
         let logits = self.logits(head, positions);
-        let partition = log_partition(&logits);
+        let partition = log_partition(logits.clone());
         let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1], towards);
         if let Some(all) = &self.log_partition {
             let all = all
@@ -178,12 +179,6 @@ impl Teacher {
         let head = head.clone().cast(hidden.dtype());
         self.soft_cap.of(product(hidden, head).cast(DType::F32))
     }
-}
-
-/// `log Σ exp` of each row, `[rows, 1]`.
-fn log_partition(logits: &Tensor<2>) -> Tensor<2> {
-    let largest = logits.clone().max_dim(1);
-    (logits.clone() - largest.clone()).exp().sum_dim(1).log() + largest
 }
 
 /// Row numbers as a tensor.

@@ -2,6 +2,7 @@
 use burn::prelude::*;
 use rand::rngs::StdRng;
 use spectrain_models::Sampling;
+use spectrain_models::reductions::likeliest;
 
 use super::chance::Chance;
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 /// # Errors
 /// A row is not finite. A broken target would otherwise be judged by whatever comes first.
 pub(crate) fn most_likely(logits: Tensor<2>) -> Result<Vec<u32>> {
-    let best = logits.clone().argmax(1);
+    let best = likeliest(logits.clone());
     // A sum is no number where an entry is none, and infinity where one is.
     let sums = logits.clone().sum_dim(1);
     let largest = logits.gather(1, best.clone());

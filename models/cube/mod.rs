@@ -1,6 +1,7 @@
-//! What kernels on devices of CubeCL share, and which of cubek's multiply matrices.
+//! What kernels on devices of CubeCL share; products and reductions of matrices there.
 #[cfg(feature = "cuda")]
 mod cublas;
 mod products;
 pub mod reduce;
+pub(crate) mod reductions;
 pub mod shares;

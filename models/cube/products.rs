@@ -1,4 +1,4 @@
-//! Which kernel multiplies matrices on a device of CubeCL.
+//! What multiplies matrices on a device of CubeCL: cuBLASLt on CUDA's, where it is installed ([`super::cublas`]); else a kernel of cubek.
 //!
 //! Left to itself, Burn tunes products: for each new shape it compiles and times some twenty kernels, with which a small
 //! training step had not ended after 105 s on an H100. One of them is refused by the driver: where a product has four times
@@ -25,8 +25,10 @@ const ALIGNED: usize = 16;
 
 impl Products for CubeBackend {
     fn product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
-        let dtype = lhs.dtype;
-        let out = init_matmul_output(&lhs, &rhs, dtype);
+        if [&lhs, &rhs].iter().any(|of| of.meta.shape().contains(&0)) {
+            return of_burn(lhs, rhs, MatmulStrategy::default());
+        }
+        let out = init_matmul_output(&lhs, &rhs, lhs.dtype);
         #[cfg(feature = "cuda")]
         if super::cublas::multiply(&lhs, &rhs, &out) {
             return out;
@@ -36,26 +38,24 @@ impl Products for CubeBackend {
                 return out;
             }
         }
-        let is_empty = [&lhs, &rhs].iter().any(|of| of.meta.shape().contains(&0));
-        let untuned = if is_empty {
-            MatmulStrategy::default()
-        } else {
-            MatmulStrategy::Cube
-        };
-        let burn = matmul(lhs, rhs, None, untuned, dtype);
-        burn.expect("Burn multiplies matrices of all shapes")
+        of_burn(lhs, rhs, MatmulStrategy::Cube)
     }
 }
 
-/// The kernels for a product, the fastest first; those behind it are for shapes that it does not take. None where Burn's only one is to do.
+fn of_burn(lhs: CubeTensor, rhs: CubeTensor, strategy: MatmulStrategy) -> CubeTensor {
+    let dtype = lhs.dtype;
+    let product = matmul(lhs, rhs, None, strategy, dtype);
+    product.expect("Burn multiplies matrices of all shapes")
+}
+
+/// The kernels for a product of matrices that have elements, the fastest first; those behind it are for shapes that it does not take. None where Burn's only one is to do.
 fn strategies(lhs: &CubeTensor, rhs: &CubeTensor) -> Vec<Strategy> {
     let features = &lhs.client.properties().features;
     let dims = |of: &CubeTensor| of.meta.shape().to_vec();
     let [left, right] = [dims(lhs), dims(rhs)];
     let matrices = left.len() - 2;
-    let is_plain =
-        left[..matrices] == right[..matrices] && !left.contains(&0) && !right.contains(&0);
-    if features.matmul.mma.is_empty() || !is_plain || lhs.dtype != rhs.dtype {
+    let is_plain = left[..matrices] == right[..matrices] && lhs.dtype == rhs.dtype;
+    if features.matmul.mma.is_empty() || !is_plain {
         return Vec::new();
     }
     let simple = |tile_matmul| SimpleArgs {

@@ -96,3 +96,30 @@ pub fn row_best(
     let first = (UNIT_POS_Y * CUBE_DIM_X) as usize;
     (room[first], indices[first])
 }
+
+/// The largest number of the row of vectors that begins at `start`, and its least index in it. Every unit of the cube must call it.
+#[cube]
+pub fn best_of<E: Float, N: Size>(
+    all: &[Vector<E, N>],
+    start: usize,
+    vectors: usize,
+    room: &mut Shared<[f32]>,
+    indices: &mut Shared<[u32]>,
+) -> (f32, u32) {
+    let mut best = f32::new(f32::MIN);
+    let mut index = 0u32;
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let vector = Vector::<f32, N>::cast_from(all[start + at]);
+        #[unroll]
+        for lane in 0..N::value() {
+            let value = vector.extract(lane);
+            if value > best {
+                best = value;
+                index = (at * N::value() + lane) as u32;
+            }
+        }
+        at += CUBE_DIM_X as usize;
+    }
+    row_best(best, index, room, indices)
+}

@@ -20,6 +20,7 @@ use super::columns::by_operations::{quotient, quotient_gradient};
 use super::columns::{Column, ColumnGradients, Columns};
 use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
+use crate::cube::reductions::sums_of_rows;
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
 
 mod kernels;
@@ -242,7 +243,7 @@ impl Backwards for CubeBackend {
     }
 
     fn sums_of_seen(weights: CubeTensor, _: CubeTensor, _: CubeTensor, _: usize) -> CubeTensor {
-        Self::float_sum_dim(weights, 3)
+        sums_of_rows(weights, false)
     }
 }
 

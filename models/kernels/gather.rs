@@ -152,7 +152,7 @@ impl<B: Backwards> Given<B> {
             let given = self.of_keys(keys, floor.clone());
             let (weights, largest) = given.weights(keys.start);
             let (ranges, of_rows) = (self.ranges.clone(), largest.clone());
-            let sum = B::sums_of_seen(wide::<B>(weights.clone()), ranges, of_rows, keys.start);
+            let sum = B::sums_of_seen(weights.clone(), ranges, of_rows, keys.start);
             let context = given.by_head(given.grouped(weights), given.value.clone());
             let sums = B::float_cat(vec![wide::<B>(context), sum], 3);
             all = Some(match all {

@@ -107,7 +107,7 @@ pub(super) trait Backwards: Backend + Products {
     /// the states that it has alone.
     ///
     /// # Shapes
-    /// - weights: `[batch, heads, rows, keys]`, f32
+    /// - weights: `[batch, heads, rows, keys]`
     /// - ranges: as there
     /// - largest, output: `[batch, heads, rows, 1]`, f32; of the former only the shape is read
     #[fusion(dtype = largest, shape = largest)]

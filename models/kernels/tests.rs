@@ -1,7 +1,7 @@
 use burn::tensor::activation::{silu, softmax as of_formula};
 
 use super::*;
-use crate::device::{test_device, tests_multiply_in_tf32};
+use crate::device::{bound_of_products, test_device};
 use crate::kernels::columns::{ColumnGradients as _, by_operations};
 use crate::kernels::operations::Backwards as _;
 use crate::products::product;
@@ -36,8 +36,7 @@ fn tolerance(dtype: DType) -> f32 {
 
 /// The same where a kernel multiplies matrices.
 fn tolerance_of_products(dtype: DType) -> f32 {
-    let is_tf32 = dtype == DType::F32 && tests_multiply_in_tf32();
-    if is_tf32 { 2e-3 } else { tolerance(dtype) }
+    bound_of_products(tolerance(dtype))
 }
 
 /// Compares the values of a kernel and of its formula, and the gradients with respect to both arguments, in both types.
@@ -350,7 +349,8 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
             let (of_query, of_key) = ([batch, heads, rows, 8], [batch, kv_heads, keys, 8]);
             let as_query = |x: &Tensor<4>| numbers(of_query, x.dtype(), 4) * 0.125;
             let as_key = |x: &Tensor<4>| numbers(of_key, x.dtype(), 5);
-            compare(
+            compare_within(
+                tolerance_of_products,
                 (of_query, of_key),
                 |query, key| {
                     let value = as_key(&query);
@@ -361,7 +361,8 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
                     attended.by_formula([query * 0.125, key, value])
                 },
             );
-            compare(
+            compare_within(
+                tolerance_of_products,
                 (of_key, of_key),
                 |key, value| attended.by_kernel([beside(&as_query(&key), &key), key, value]),
                 |key, value| attended.by_formula([beside(&as_query(&key), &key), key, value]),
@@ -438,13 +439,15 @@ fn a_key_more_for_each_query_counts_as_one_of_those_that_it_sees() {
         };
         let small = |query: Tensor<4>| query * 0.03125;
         let as_last = |x: &Tensor<4>| beside(&case.keys_values[2].1, x).cast(x.dtype());
-        compare(
+        compare_within(
+            tolerance_of_products,
             (of_query, of_key),
             |query, key| case.by_kernel(small(query.clone()), (key, as_last(&query))),
             |query, key| case.by_formula(small(query.clone()), (key, as_last(&query))),
         );
         let query = |x: &Tensor<4>| small(beside(&numbers(of_query, x.dtype(), 3), x));
-        compare(
+        compare_within(
+            tolerance_of_products,
             (of_key, of_key),
             |key, value| case.by_kernel(query(&key), (key, value)),
             |key, value| case.by_formula(query(&key), (key, value)),
@@ -466,7 +469,8 @@ fn a_sink_takes_its_share_of_every_softmax() {
             [own(&keys_values[0]), own(&keys_values[1])]
         };
         let small = |query: Tensor<4>| query * 0.03125;
-        compare(
+        compare_within(
+            tolerance_of_products,
             (of_query, of_sinks),
             |query, sinks| {
                 let (query, sinks) = (small(query), sinks.cast(DType::F32));

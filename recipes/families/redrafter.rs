@@ -31,8 +31,8 @@ impl Family for Redrafter {
         let (steps, layers) = (config.draft_tokens as u64, config.head_layers as u64);
         // The embedding, both products of the cell, their sum and its state; a sum of embeddings keeps nothing.
         let cell = if config.recurrent { 5 } else { 0 };
-        // What the blocks read, of each the product and the sum, and the gradient of the last sum.
-        let head = 2 * (1 + 2 * layers + 1);
+        // What the blocks read, and of each the product and the sum. The gradient of the last sum is among what the loss takes.
+        let head = 2 * (1 + 2 * layers);
         Ok(Activations {
             kept: positions * (d * steps * (cell + head)) as f64,
             judged: positions * work.judged * steps as f64,

@@ -1,7 +1,8 @@
-//! The way of devices of CubeCL: that of any device, but for rows that a kernel judges.
+//! The way of devices of CubeCL: that of any device, but for rows that a kernel judges and parameters that one moves.
 use burn::prelude::*;
 use burn::tensor::DType;
 
+use crate::arithmetic::adamw_on_cube::adamw;
 use crate::arithmetic::judged_on_cube::JudgedOnCube;
 use crate::arithmetic::operations::{
     AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
@@ -28,7 +29,7 @@ impl Arithmetic for OnCube {
         gradient: Tensor<1>,
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments) {
-        Tensors.adamw(weights, moments, gradient, step)
+        adamw(weights, moments, gradient, step)
     }
 
     fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {

@@ -163,12 +163,12 @@ fn column(values: impl Iterator<Item = f32>, device: &Device) -> Tensor<1> {
 }
 
 /// The tensor, to be written to where it stands: the logits make room for their gradient.
-fn to_write(logits: CubeTensor) -> CubeTensor {
-    let logits = into_contiguous(logits);
-    if logits.can_mut() {
-        logits
+pub(super) fn to_write(tensor: CubeTensor) -> CubeTensor {
+    let tensor = into_contiguous(tensor);
+    if tensor.can_mut() {
+        tensor
     } else {
-        logits.copy()
+        tensor.copy()
     }
 }
 

@@ -6,6 +6,8 @@ use crate::arithmetic::cpu::Cpu;
 use crate::arithmetic::operations::Arithmetic;
 use spectrain_models::device::is_cpu;
 
+#[cfg(feature = "cube")]
+mod adamw_on_cube;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;

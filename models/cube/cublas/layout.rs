@@ -30,8 +30,8 @@ pub(super) struct Side {
     pub stride: usize,
 }
 
-/// The products that make up one of tensors: each begins so many elements behind the starts of `lhs`, `rhs` and `out`.
-pub(super) struct Products {
+/// The calls that a product of tensors takes: each begins so many elements behind the starts of `lhs`, `rhs` and `out`.
+pub(super) struct Calls {
     pub layout: Layout,
     pub starts: Vec<[usize; 3]>,
 }
@@ -43,7 +43,7 @@ struct Outer {
     strides: [usize; 3],
 }
 
-impl Products {
+impl Calls {
     /// `None` where a matrix runs along neither side, or has no elements.
     pub(super) fn of(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> Option<Self> {
         let tensors = [lhs, rhs, out];

@@ -1,4 +1,4 @@
-//! Products by cuBLASLt, CUDA's own library, where it is installed: on an H100 its kernels are three times as fast as cubek's.
+//! Calls by cuBLASLt, CUDA's own library, where it is installed: on an H100 its kernels are three times as fast as cubek's.
 //!
 //! CubeCL launches kernels on streams that it shows to nobody. So cuBLASLt works on a stream of its own, which waits for all that
 //! the device has been given before, and for which all that comes later waits; the host waits for neither.
@@ -20,10 +20,10 @@ use cudarc::driver::sys::{
     CUcontext, CUevent, CUevent_flags, CUevent_wait_flags, CUresult, CUstream,
 };
 
-use layout::{Layout, Products};
+use layout::{Calls, Layout};
 use plan::{Plan, WORKSPACE_BYTES};
 
-/// Plans that are kept; with more than these, as where texts grow token by token, they are made anew.
+/// With this many plans, as where texts grow token by token, they are made anew.
 const MOST_PLANS: usize = 4096;
 
 /// What addresses are multiples of, at most, as far as cuBLASLt asks.
@@ -39,7 +39,7 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
     if out.device.runtime() != RuntimeId::Cuda {
         return false;
     }
-    let Some(products) = Products::of(lhs, rhs, out) else {
+    let Some(calls) = Calls::of(lhs, rhs, out) else {
         return false;
     };
     let tensors = [lhs, rhs, out];
@@ -51,13 +51,13 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
                 })
             });
             let multiplier = multiplier.as_mut().map_err(|why| why.clone())?;
-            multiplier.multiply(tensors, &products)
+            multiplier.multiply(tensors, &calls)
         })
     };
     match out.client.exclusive(on_device) {
         Ok(Ok(())) => true,
         Ok(Err(why)) => {
-            tracing::debug!("not by cuBLASLt: {:?}: {why}", products.layout);
+            tracing::debug!("not by cuBLASLt: {:?}: {why}", calls.layout);
             false
         }
         Err(why) => {
@@ -97,7 +97,7 @@ impl Multiplier {
         })
     }
 
-    fn multiply(&mut self, tensors: [&CubeTensor; 3], products: &Products) -> Result<(), String> {
+    fn multiply(&mut self, tensors: [&CubeTensor; 3], calls: &Calls) -> Result<(), String> {
         // They keep the memory until the kernels are on their way.
         let held = tensors.map(|of| {
             let handle = of.handle.clone();
@@ -109,18 +109,21 @@ impl Multiplier {
             let held = held.as_ref().map_err(|why| format!("{why:?}"))?;
             *start = held.resource().ptr;
         }
-        let element = products.layout.dtype.size() as u64;
-        let places = products
+        let element = calls.layout.dtype.size() as u64;
+        let places = calls
             .starts
             .iter()
             .map(|behind| [0, 1, 2].map(|at| starts[at] + element * behind[at] as u64));
         let places: Vec<[u64; 3]> = places.collect();
+        if self.plans.len() >= MOST_PLANS {
+            self.plans.clear();
+        }
         for place in &places {
-            self.prepare(&products.layout, alignments(place))?;
+            self.prepare(&calls.layout, alignments(place))?;
         }
         self.order.begin()?;
         let launched = places.iter().try_for_each(|place| {
-            let plan = &self.plans[&(products.layout.clone(), alignments(place))];
+            let plan = &self.plans[&(calls.layout.clone(), alignments(place))];
             let (library, stream) = (self.library, self.order.stream);
             // SAFETY: CubeCL holds memory of these shapes there until `held` is dropped, and gives none of it to anything that the
             // device does before the stream has ended; products use the workspace one after the other, on one stream.
@@ -137,9 +140,6 @@ impl Multiplier {
             return Ok(());
         }
         let plan = Plan::make(self.library, layout, alignments).map_err(|why| why.to_string())?;
-        if self.plans.len() >= MOST_PLANS {
-            self.plans.clear();
-        }
         self.plans.insert(key, plan);
         Ok(())
     }

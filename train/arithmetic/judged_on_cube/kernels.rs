@@ -1,34 +1,7 @@
 //! What one unit does.
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
-use spectrain_models::cube::reduce::{lanes_sum, own_row, row_best, row_sum};
-
-/// The largest number of the row of vectors that begins at `start`, and its index in it. Every unit of the cube must call it.
-#[cube]
-fn best_of<N: Size>(
-    all: &[Vector<f32, N>],
-    start: usize,
-    vectors: usize,
-    room: &mut Shared<[f32]>,
-    indices: &mut Shared<[u32]>,
-) -> (f32, u32) {
-    let mut best = f32::new(f32::MIN);
-    let mut index = 0u32;
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let vector = all[start + at];
-        #[unroll]
-        for lane in 0..N::value() {
-            let value = vector.extract(lane);
-            if value > best {
-                best = value;
-                index = (at * N::value() + lane) as u32;
-            }
-        }
-        at += CUBE_DIM_X as usize;
-    }
-    row_best(best, index, room, indices)
-}
+use spectrain_models::cube::reduce::{best_of, lanes_sum, own_row, row_sum};
 
 /// 1 where the vector at `at` of a row holds the element number `index`.
 #[cube]
@@ -66,8 +39,9 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let vectors = vectors as usize;
     let place = usize::cast_from(places[row]);
     let (start, of_teacher) = (row * vectors, place * vectors);
-    let (most_q, best_q) = best_of::<N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
-    let (most_p, best_p) = best_of::<N>(
+    let (most_q, best_q) =
+        best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+    let (most_p, best_p) = best_of::<f32, N>(
         teacher,
         of_teacher,
         vectors,
@@ -155,7 +129,7 @@ pub(super) fn judge_labels_kernel<I: Int, N: Size>(
     let vectors = vectors as usize;
     let start = row * vectors;
     let label = usize::cast_from(labels[row]);
-    let (most, best) = best_of::<N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+    let (most, best) = best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
     let mut sums = Vector::<f32, N>::new(0.0);
     let mut of_label = 0.0f32;
     let mut at = UNIT_POS_X as usize;

@@ -1,0 +1,109 @@
+//! Reductions over rows. Burn tunes its own on a GPU, anew for each shape; here kernels stand in for those that cost most.
+use burn::prelude::*;
+
+#[cfg(feature = "cube")]
+use crate::cube::reductions::{Reductions as _, has_kernels};
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
+
+/// The first largest entry of each row.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`
+/// - output: `[rows, 1]`
+pub fn likeliest(logits: Tensor<2>) -> Tensor<2, Int> {
+    #[cfg(feature = "cube")]
+    if has_kernels(&logits) {
+        let best = Dispatch::best_of_rows(logits.into_dispatch());
+        return Tensor::<2>::from_dispatch(best).int();
+    }
+    logits.argmax(1)
+}
+
+/// `log Σ exp` of each row.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`
+/// - output: `[rows, 1]`, f32
+pub fn log_partition(logits: Tensor<2>) -> Tensor<2> {
+    #[cfg(feature = "cube")]
+    if has_kernels(&logits) {
+        return Tensor::from_dispatch(Dispatch::log_partition(logits.into_dispatch()));
+    }
+    let largest = logits.clone().max_dim(1);
+    (logits - largest.clone()).exp().sum_dim(1).log() + largest
+}
+
+/// The sum of all squares, `[1]`, f32.
+pub fn square_sum(x: Tensor<1>) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if has_kernels(&x) {
+        let length = x.dims()[0];
+        // Rows that many units share, where the length allows it.
+        let width = 1 << length.trailing_zeros().min(LONGEST_ROW.ilog2());
+        if width > 1 {
+            let rows = x.reshape([length / width, width]);
+            let sums = Dispatch::square_sums_of_rows(rows.into_dispatch());
+            return Tensor::<2>::from_dispatch(sums).sum();
+        }
+    }
+    x.square().sum()
+}
+
+/// Elements of a row of [`square_sum`], at most.
+#[cfg(feature = "cube")]
+const LONGEST_ROW: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Distribution};
+
+    use super::*;
+    use crate::device::test_device;
+    use crate::weights::host_f32;
+
+    fn there<const D: usize>(x: &Tensor<D>) -> Tensor<D> {
+        Tensor::from_data(x.to_data(), (&test_device(), DType::F32))
+    }
+
+    #[test]
+    fn rows_are_reduced_as_by_hand() {
+        for [rows, width] in [[1, 3001], [7, 4096], [300, 130], [5, 1], [2, 40_000]] {
+            let normal = Distribution::Normal(0.0, 3.0);
+            let logits = Tensor::<2>::random([rows, width], normal, &Device::flex());
+            let values = host_f32(logits.clone());
+            let best = likeliest(there(&logits)).into_data();
+            let partitions = host_f32(log_partition(there(&logits)));
+            for (nth, (best, found)) in best.iter::<i64>().zip(partitions).enumerate() {
+                let row = &values[nth * width..][..width];
+                assert_eq!(best as usize, crate::argmax(row), "{rows}x{width}");
+                let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+                assert!((f64::from(found) - sum.ln()).abs() < 1e-4, "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_of_equal_ones_is_the_likeliest() {
+        let mut row = vec![0.5f32; 2000];
+        row[700] = 2.0;
+        row[1300] = 2.0;
+        let least = vec![f32::NEG_INFINITY; 2000];
+        let all = [vec![0.0f32; 2000], row, least].concat();
+        let logits = Tensor::<2>::from_data(TensorData::new(all, [3, 2000]), &test_device());
+        let best = likeliest(logits).into_data();
+        assert_eq!(best.iter::<i64>().collect::<Vec<_>>(), [0, 700, 0]);
+    }
+
+    #[test]
+    fn squares_are_all_summed() {
+        for length in [1, 3, 96, 300 * 17, 1 << 16, 3 << 15] {
+            let normal = Distribution::Normal(0.0, 1.0);
+            let x = Tensor::<1>::random([length], normal, &Device::flex());
+            let values = host_f32(x.clone());
+            let expected: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let found = f64::from(host_f32(square_sum(there(&x)))[0]);
+            assert!((found - expected).abs() <= 1e-4 * expected, "{length}");
+        }
+    }
+}
