@@ -151,7 +151,8 @@ impl Trained<'_> {
         (self.value as f64 * (self.activations.kept + self.activations.carried)) as u64
     }
 
-    /// Bytes of the largest chunk of logits with what is made of it, and of the hidden states that they are made from.
+    /// Bytes of the largest chunk of logits with what is made of it, beside the hidden states that all are made from and the gradients found
+    /// so far; or, once there are no logits, of those hidden states and what puts the gradients in their places, if that is more.
     fn loss(&self) -> u64 {
         let (vocab, d_model) = (
             self.footprint.draft_vocab.max(1),
@@ -177,6 +178,7 @@ impl Trained<'_> {
             0 => d_model,
             width => width,
         };
-        F32 * values + self.value * 3 * rows * read
+        let of_states = self.value * rows * read;
+        (F32 * values + 2 * of_states).max(4 * of_states)
     }
 }
