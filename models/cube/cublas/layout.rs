@@ -67,22 +67,19 @@ impl Calls {
         }
         let most = (0..outer.len()).max_by_key(|&at| outer[at].count);
         let together = most.map(|at| outer.remove(at));
-        let [lhs_side, rhs_side, out_side] =
-            [(lhs_side, 0), (rhs_side, 1), (out_side, 2)].map(|(side, at)| {
-                side.map(|side| Side {
-                    stride: together.map_or(0, |outer| outer.strides[at]),
-                    ..side
-                })
-            });
+        let side = |of: Option<Side>, at: usize| {
+            let stride = together.map_or(0, |outer| outer.strides[at]);
+            of.map(|side| Side { stride, ..side })
+        };
         let layout = Layout {
             dtype: out.dtype,
             rows,
             inner: lhs.meta.shape()[last],
             columns: out.meta.shape()[last],
             matrices: together.map_or(1, |outer| outer.count),
-            lhs: lhs_side?,
-            rhs: rhs_side?,
-            out: out_side.filter(|out| !out.is_turned)?,
+            lhs: side(lhs_side, 0)?,
+            rhs: side(rhs_side, 1)?,
+            out: side(out_side, 2).filter(|out| !out.is_turned)?,
         };
         let starts = starts(&outer);
         Some(Self { layout, starts })
