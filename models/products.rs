@@ -1,4 +1,4 @@
-//! Matrix products on a GPU, where the shape decides on the kernel; elsewhere they are Burn's.
+//! Matrix products: on a device of CubeCL those of `cube/products.rs`, elsewhere Burn's.
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;

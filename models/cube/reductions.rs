@@ -10,7 +10,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use self::kernels::{best_kernel, log_partition_kernel, sums_kernel};
+use self::kernels::{logits_kernel, sums_kernel};
 use super::shares::{Rows, address_of, empty};
 use crate::device::is_cpu;
 
@@ -75,43 +75,34 @@ fn one_per_row(x: &CubeTensor) -> CubeTensor {
     empty(x, shape, DType::F32)
 }
 
+/// Of each row of logits the index of its first largest entry, or `log Σ exp`: `[rows, 1]`, f32.
+fn of_logits(logits: CubeTensor, is_partition: bool) -> CubeTensor {
+    let logits = into_contiguous(logits);
+    let (rows, found) = (Rows::of(&logits, &[]), one_per_row(&logits));
+    logits_kernel::launch(
+        &found.client,
+        rows.cubes(),
+        rows.cube,
+        address_of(&[&logits]),
+        rows.vector,
+        logits.clone().into_buffer_arg(),
+        found.clone().into_buffer_arg(),
+        rows.count as u32,
+        rows.vectors as u32,
+        is_partition,
+        rows.cube.num_elems() as usize,
+        dtype_to_elem_type(logits.dtype),
+    );
+    found
+}
+
 impl Reductions for CubeBackend {
     fn best_of_rows(logits: CubeTensor) -> CubeTensor {
-        let logits = into_contiguous(logits);
-        let (rows, best) = (Rows::of(&logits, &[]), one_per_row(&logits));
-        best_kernel::launch(
-            &best.client,
-            rows.cubes(),
-            rows.cube,
-            address_of(&[&logits]),
-            rows.vector,
-            logits.clone().into_buffer_arg(),
-            best.clone().into_buffer_arg(),
-            rows.count as u32,
-            rows.vectors as u32,
-            rows.cube.num_elems() as usize,
-            dtype_to_elem_type(logits.dtype),
-        );
-        best
+        of_logits(logits, false)
     }
 
     fn log_partition(logits: CubeTensor) -> CubeTensor {
-        let logits = into_contiguous(logits);
-        let (rows, found) = (Rows::of(&logits, &[]), one_per_row(&logits));
-        log_partition_kernel::launch(
-            &found.client,
-            rows.cubes(),
-            rows.cube,
-            address_of(&[&logits]),
-            rows.vector,
-            logits.clone().into_buffer_arg(),
-            found.clone().into_buffer_arg(),
-            rows.count as u32,
-            rows.vectors as u32,
-            rows.cube.num_elems() as usize,
-            dtype_to_elem_type(logits.dtype),
-        );
-        found
+        of_logits(logits, true)
     }
 
     fn square_sums_of_rows(x: CubeTensor) -> CubeTensor {

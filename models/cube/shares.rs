@@ -1,6 +1,7 @@
 //! Who computes what: vectors, units, cubes.
 use burn::backend::TensorMetadata as _;
 use burn::tensor::{DType, Shape};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
@@ -117,6 +118,16 @@ pub fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTe
 /// The same, of the shape of `like`.
 pub fn empty_like(like: &CubeTensor, dtype: DType) -> CubeTensor {
     empty(like, like.shape(), dtype)
+}
+
+/// The tensor in row order, to be written to where it stands: itself where nobody else holds it, else a copy.
+pub fn to_write(tensor: CubeTensor) -> CubeTensor {
+    let tensor = into_contiguous(tensor);
+    if tensor.can_mut() {
+        tensor
+    } else {
+        tensor.copy()
+    }
 }
 
 /// What indices of all of them need.

@@ -5,10 +5,9 @@ use burn::prelude::*;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use spectrain_models::cube::shares::{Each, address_of};
+use spectrain_models::cube::shares::{Each, address_of, to_write};
 
 use self::kernel::{RatesLaunch, adamw_kernel};
-use super::judged_on_cube::to_write;
 use super::operations::{AdamWStep, Moments};
 
 mod kernel;

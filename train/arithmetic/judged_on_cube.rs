@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use spectrain_models::cube::shares::{Rows, address_of, empty};
+use spectrain_models::cube::shares::{Rows, address_of, empty, to_write};
 
 use self::kernels::{judge_labels_kernel, judge_target_kernel};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
@@ -162,16 +162,6 @@ fn column(values: impl Iterator<Item = f32>, device: &Device) -> Tensor<1> {
     Tensor::from_floats(values.collect::<Vec<_>>().as_slice(), device)
 }
 
-/// The tensor, to be written to where it stands: the logits make room for their gradient.
-pub(super) fn to_write(tensor: CubeTensor) -> CubeTensor {
-    let tensor = into_contiguous(tensor);
-    if tensor.can_mut() {
-        tensor
-    } else {
-        tensor.copy()
-    }
-}
-
 impl Judging for CubeBackend {
     fn judge_target(
         logits: CubeTensor,
@@ -182,6 +172,7 @@ impl Judging for CubeBackend {
         is_partial: bool,
         towards: Pull,
     ) -> (CubeTensor, CubeTensor) {
+        // The logits make room for their gradient.
         let logits = to_write(logits);
         let [teacher, places, partitions, weights] =
             [teacher, places, partitions, weights].map(into_contiguous);

@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_models::product;
-use spectrain_models::reductions::{likeliest as best_of_rows, square_sum};
+use spectrain_models::reductions::{likeliest, square_sum};
 
 use crate::arithmetic::judged_by_tensors::JudgedByTensors;
 use crate::arithmetic::operations::{
@@ -47,7 +47,7 @@ impl Arithmetic for Tensors {
         let mut left = logits.clone();
         let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
         for _ in 0..count {
-            let best = best_of_rows(left.clone());
+            let best = likeliest(left.clone());
             let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
             left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
             found.push(best);

@@ -44,21 +44,20 @@ struct Outer {
 }
 
 impl Calls {
-    /// `None` where a matrix runs along neither side, or has no elements.
+    /// Of tensors that have elements. `None` where a matrix runs along neither side.
     pub(super) fn of(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> Option<Self> {
         let tensors = [lhs, rhs, out];
         let is_plain = |of: &CubeTensor| of.dtype == out.dtype && !of.meta.is_tiled();
-        let has_none = |of: &CubeTensor| of.meta.shape().contains(&0);
-        if !tensors.into_iter().all(is_plain) || tensors.into_iter().any(has_none) {
+        if !tensors.into_iter().all(is_plain) {
             return None;
         }
-        let [mut lhs_side, rhs_side, out_side] = tensors.map(side);
+        let [lhs_side, rhs_side, out_side] = tensors.map(side);
         let last = out.meta.shape().num_dims() - 1;
         let mut rows = out.meta.shape()[last - 1];
         let mut outer = merged(tensors);
         // One matrix on the right for all on the left, which lie one behind the other: a higher one on the left.
         if let [only] = outer[..]
-            && let (Some(left), Some(made)) = (lhs_side.as_mut(), out_side)
+            && let (Some(left), Some(made)) = (lhs_side, out_side)
             && only.strides == [rows * left.step, 0, rows * made.step]
             && !left.is_turned
         {

@@ -1,4 +1,4 @@
-//! Calls by cuBLASLt, CUDA's own library, where it is installed: on an H100 its kernels are three times as fast as cubek's.
+//! Products by cuBLASLt, CUDA's own library, where it is installed: on an H100 its kernels are three times as fast as cubek's.
 //!
 //! CubeCL launches kernels on streams that it shows to nobody. So cuBLASLt works on a stream of its own, which waits for all that
 //! the device has been given before, and for which all that comes later waits; the host waits for neither.
@@ -8,6 +8,7 @@ mod plan;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::RuntimeId;
@@ -54,17 +55,10 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
             multiplier.multiply(tensors, &calls)
         })
     };
-    match out.client.exclusive(on_device) {
-        Ok(Ok(())) => true,
-        Ok(Err(why)) => {
-            tracing::debug!("not by cuBLASLt: {:?}: {why}", calls.layout);
-            false
-        }
-        Err(why) => {
-            tracing::debug!("not by cuBLASLt: {why:?}");
-            false
-        }
-    }
+    let reached = out.client.exclusive(on_device);
+    let done = reached.unwrap_or_else(|why| Err(format!("{why:?}")));
+    done.inspect_err(|why| tracing::debug!("not by cuBLASLt: {:?}: {why}", calls.layout))
+        .is_ok()
 }
 
 /// cuBLASLt on one device, with a stream.
@@ -110,38 +104,26 @@ impl Multiplier {
             *start = held.resource().ptr;
         }
         let element = calls.layout.dtype.size() as u64;
-        let places = calls
-            .starts
-            .iter()
-            .map(|behind| [0, 1, 2].map(|at| starts[at] + element * behind[at] as u64));
-        let places: Vec<[u64; 3]> = places.collect();
         if self.plans.len() >= MOST_PLANS {
             self.plans.clear();
         }
-        for place in &places {
-            self.prepare(&calls.layout, alignments(place))?;
-        }
         self.order.begin()?;
-        let launched = places.iter().try_for_each(|place| {
-            let plan = &self.plans[&(calls.layout.clone(), alignments(place))];
-            let (library, stream) = (self.library, self.order.stream);
+        let launched = calls.starts.iter().try_for_each(|behind| {
+            let place = [0, 1, 2].map(|at| starts[at] + element * behind[at] as u64);
+            let plan = match self.plans.entry((calls.layout.clone(), alignments(&place))) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(free) => {
+                    let (layout, alignments) = free.key();
+                    let made = Plan::make(self.library, layout, *alignments)?;
+                    free.insert(made)
+                }
+            };
             // SAFETY: CubeCL holds memory of these shapes there until `held` is dropped, and gives none of it to anything that the
             // device does before the stream has ended; products use the workspace one after the other, on one stream.
-            unsafe { plan.launch(library, *place, self.workspace, stream) }
+            unsafe { plan.launch(self.library, place, self.workspace, self.order.stream) }
         });
         self.order.end()?;
         launched.map_err(|why| why.to_string())
-    }
-
-    /// Has a plan there for these.
-    fn prepare(&mut self, layout: &Layout, alignments: [u32; 3]) -> Result<(), String> {
-        let key = (layout.clone(), alignments);
-        if self.plans.contains_key(&key) {
-            return Ok(());
-        }
-        let plan = Plan::make(self.library, layout, alignments).map_err(|why| why.to_string())?;
-        self.plans.insert(key, plan);
-        Ok(())
     }
 }
 

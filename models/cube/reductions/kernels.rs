@@ -4,32 +4,14 @@ use cubecl::prelude::*;
 
 use crate::cube::reduce::{best_of, lanes_sum, own_row, row_sum};
 
+/// Of each row the index of its first largest entry, or `log Σ exp`.
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn best_kernel<E: Float, N: Size>(
-    logits: &[Vector<E, N>],
-    best: &mut [f32],
-    rows: u32,
-    vectors: u32,
-    #[comptime] units: usize,
-    #[define(E)] _dtype: ElemType,
-) {
-    let mut room = Shared::<[f32]>::new_slice(units);
-    let mut room_of_indices = Shared::<[u32]>::new_slice(units);
-    let (row, there) = own_row(rows);
-    let vectors = vectors as usize;
-    let start = row * vectors;
-    let (_, index) = best_of::<E, N>(logits, start, vectors, &mut room, &mut room_of_indices);
-    if there && UNIT_POS_X == 0 {
-        best[row] = f32::cast_from(index);
-    }
-}
-
-#[cube(launch, address_type = "dynamic")]
-pub(super) fn log_partition_kernel<E: Float, N: Size>(
+pub(super) fn logits_kernel<E: Float, N: Size>(
     logits: &[Vector<E, N>],
     found: &mut [f32],
     rows: u32,
     vectors: u32,
+    #[comptime] is_partition: bool,
     #[comptime] units: usize,
     #[define(E)] _dtype: ElemType,
 ) {
@@ -38,17 +20,20 @@ pub(super) fn log_partition_kernel<E: Float, N: Size>(
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
     let start = row * vectors;
-    let (largest, _) = best_of::<E, N>(logits, start, vectors, &mut room, &mut room_of_indices);
-    let mut sums = Vector::<f32, N>::new(0.0);
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let shifted = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(largest);
-        sums += shifted.exp();
-        at += CUBE_DIM_X as usize;
+    let (largest, index) = best_of::<E, N>(logits, start, vectors, &mut room, &mut room_of_indices);
+    let mut of_row = f32::cast_from(index);
+    if comptime!(is_partition) {
+        let mut sums = Vector::<f32, N>::new(0.0);
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let shifted = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(largest);
+            sums += shifted.exp();
+            at += CUBE_DIM_X as usize;
+        }
+        of_row = row_sum(lanes_sum::<N>(sums), &mut room).ln() + largest;
     }
-    let sum = row_sum(lanes_sum::<N>(sums), &mut room);
     if there && UNIT_POS_X == 0 {
-        found[row] = sum.ln() + largest;
+        found[row] = of_row;
     }
 }
 
