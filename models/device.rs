@@ -78,8 +78,10 @@ pub fn is_cpu(device: &Device) -> bool {
 #[doc(hidden)]
 pub fn tests_multiply_in_tf32() -> bool {
     let name = std::env::var("SPECTRAIN_TEST_DEVICE");
-    let known = name.ok().and_then(|name| DeviceName::parse(&name));
-    matches!(known, Some(DeviceName::Cuda(_)))
+    let first = name
+        .ok()
+        .and_then(|name| DeviceName::parse(name.split(',').next()?));
+    matches!(first, Some(DeviceName::Cuda(_)))
 }
 
 /// The bound within which tests compare what products in f32 went into: `bound`, or what TF32 rounds to.
@@ -91,16 +93,27 @@ pub fn bound_of_products(bound: f32) -> f32 {
     }
 }
 
-/// The device that tests run on: the one that the environment variable `SPECTRAIN_TEST_DEVICE` names, else the CPU.
+/// The device that tests run on: the first one that the environment variable `SPECTRAIN_TEST_DEVICE` names, else the CPU.
 ///
 /// # Panics
 /// The variable names no device, or one that was not built in.
 #[doc(hidden)]
 pub fn test_device() -> Device {
-    let Ok(name) = std::env::var("SPECTRAIN_TEST_DEVICE") else {
+    test_device_of(0)
+}
+
+/// That of a rank: `SPECTRAIN_TEST_DEVICE` may name several, with commas between them.
+///
+/// # Panics
+/// The variable names no device, or one that was not built in.
+#[doc(hidden)]
+pub fn test_device_of(rank: usize) -> Device {
+    let Ok(names) = std::env::var("SPECTRAIN_TEST_DEVICE") else {
         return Device::flex();
     };
-    let known = DeviceName::parse(&name);
+    let names: Vec<&str> = names.split(',').collect();
+    let name = names[rank % names.len()];
+    let known = DeviceName::parse(name);
     let opened = known.map(DeviceName::open);
     match opened {
         Some(Ok(device)) => device,

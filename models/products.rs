@@ -178,6 +178,31 @@ mod tests {
         }
     }
 
+    /// A kernel of its own takes these on devices of CubeCL.
+    #[test]
+    fn products_of_few_rows_with_weights_are_right_and_do_not_depend_on_the_rows_beside_them() {
+        for [inner, columns] in [[264, 301], [1030, 64], [512, 1000]] {
+            let weight = |dtype, device: &Device| {
+                whole_numbers([columns, inner], 1, dtype, device).swap_dims(0, 1)
+            };
+            for dtype in [DType::F32, DType::BF16] {
+                let device = test_device();
+                let rows = whole_numbers([9, inner], 2, DType::F32, &Device::flex());
+                let expected = rows.clone().matmul(weight(DType::F32, &Device::flex()));
+                let expected = host_f32(expected.cast(dtype));
+                for count in [1, 2, 6, 8, 9] {
+                    let some = rows.clone().narrow(0, 9 - count, count).into_data();
+                    let some = Tensor::from_data(some.convert_dtype(dtype), (&device, dtype));
+                    let found = host_f32(product::<2>(some, weight(dtype, &device)));
+                    assert!(
+                        found == expected[(9 - count) * columns..],
+                        "{count} rows, {inner} by {columns} in {dtype:?}"
+                    );
+                }
+            }
+        }
+    }
+
     /// Heads beside each other in a row, as attention has them: no step leads from each matrix to the next.
     #[test]
     fn products_are_right_where_heads_lie_in_rows() {

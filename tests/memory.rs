@@ -1,6 +1,8 @@
 //! The memory that a plan promises, against what training really allocates.
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use burn::prelude::Device;
 use spectrain::cli::progress::Output;
 use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
@@ -8,14 +10,15 @@ use spectrain::plan::preflight::Asked;
 use spectrain::recipe::tables::FeatureMode;
 use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain::runs::run_folder::{Existing, RunFolder};
+use spectrain::runtime::device::{memory_of, target_type};
 use spectrain::stages::{self, StageContext};
-use spectrain_checkpoints::{DType, ModelFolder, state};
+use spectrain_checkpoints::{ModelFolder, state};
 use spectrain_models::TransformerConfig;
+use spectrain_models::device::{is_cpu, test_device};
 
 use crate::allocation::{alone, peak_during};
 use crate::samples::chosen;
 use crate::workspace::{Workspace, conversation};
-use spectrain_models::device::test_device;
 
 /// Sizes of a target and of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +26,7 @@ struct Sizes {
     d_model: usize,
     d_ff: usize,
     heads: usize,
+    d_head: usize,
     row: usize,
     rows: usize,
     vocab: usize,
@@ -32,6 +36,7 @@ const BASE: Sizes = Sizes {
     d_model: 64,
     d_ff: 192,
     heads: 4,
+    d_head: 16,
     row: 256,
     rows: 4,
     vocab: 304,
@@ -45,7 +50,7 @@ fn workspace(sizes: Sizes) -> Workspace {
         spec.d_ff = sizes.d_ff;
         spec.heads = sizes.heads;
         spec.kv_heads = sizes.heads / 2;
-        spec.d_head = 16;
+        spec.d_head = sizes.d_head;
         spec.vocab = sizes.vocab;
     });
     let answer = "one two three ".repeat(sizes.row);
@@ -80,6 +85,8 @@ struct Found {
     stage: &'static str,
     planned: u64,
     measured: u64,
+    /// What the device held of its memory, where that is not the host's.
+    reserved: u64,
     moments: [u64; 2],
 }
 
@@ -114,21 +121,24 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
     let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
     let recipe = recipe::read(&text(kind, tables, sizes, &workspace), &changes).unwrap();
     let runs = workspace.path("runs");
+    let device = std::env::var("SPECTRAIN_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
     let asked = Asked {
         recipe: &recipe,
         runs: &runs,
         existing: Existing::Continue,
-        device: "cpu",
+        device: &device,
         ranks: 1,
     };
+    let held = target_type(recipe.target.dtype, &device);
     let estimate = plan::estimate(&asked).unwrap().unwrap();
     let run = RunFolder::open(asked.run(), &recipe.toml, Existing::Continue).unwrap();
     let context = StageContext {
         recipe: &recipe,
         run: &run,
         device: test_device(),
+        // Of others than the CPU it is first asked whether they compute as the CPU does.
         device_name: "cpu".into(),
-        target_type: DType::F32.into(),
+        target_type: held,
         output: Output::Quiet,
         array: Default::default(),
         group: None,
@@ -139,18 +149,41 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
         only("features");
     }
     let stages = recipe.training_stages().into_iter();
-    let each = stages.map(|stage| Found {
-        stage,
-        planned: estimate
-            .peaks
-            .iter()
-            .find(|(name, _)| *name == stage)
-            .unwrap()
-            .1,
-        measured: peak_during(|| only(stage)) as u64,
-        moments: [planned_moments(&recipe, stage), kept(&run.stage(stage))],
+    let each = stages.map(|stage| {
+        let [measured, reserved] = match is_cpu(&context.device) {
+            true => [peak_during(|| only(stage)) as u64, 0],
+            false => peak_on(&context.device, || only(stage)),
+        };
+        let mut planned = estimate.peaks.iter();
+        Found {
+            stage,
+            planned: planned.find(|(name, _)| *name == stage).unwrap().1,
+            measured,
+            reserved,
+            moments: [planned_moments(&recipe, stage), kept(&run.stage(stage))],
+        }
     });
     each.collect()
+}
+
+/// The most bytes that tensors take on a device while something is done, and the most that are held for them.
+fn peak_on(device: &Device, work: impl FnOnce()) -> [u64; 2] {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut most = [0; 2];
+            while !is_done.load(Ordering::Relaxed) {
+                let found = memory_of(device).unwrap();
+                most = [most[0].max(found.in_use), most[1].max(found.reserved)];
+            }
+            most
+        });
+        // What earlier work has left is given back first.
+        device.memory_cleanup();
+        work();
+        is_done.store(true, Ordering::Relaxed);
+        looking.join().unwrap()
+    })
 }
 
 fn planned_moments(recipe: &ResolvedRecipe, stage: &str) -> u64 {
@@ -316,6 +349,46 @@ fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
     });
 }
 
+/// Where little of a device's memory is lost to the sizes that it is given out in.
+const LARGE: Sizes = Sizes {
+    d_model: 1024,
+    d_ff: 3072,
+    heads: 16,
+    d_head: 64,
+    row: 1024,
+    rows: 4,
+    vocab: 16_000,
+};
+
+/// `SPECTRAIN_TEST_DEVICE=cuda:0 TEST_BINARY memory::on_a_device --nocapture` shows the table, on a GPU or in a rehearsal (`tests/README.md`).
+#[test]
+fn on_a_device_the_plan_of_every_kind_is_shown_beside_what_training_takes() {
+    if is_cpu(&test_device()) {
+        return;
+    }
+    println!("| family | stage | planned, MiB | in use, MiB | ratio | reserved, MiB |");
+    println!("|---|---|--:|--:|--:|--:|");
+    let mut far = Vec::new();
+    for kind in RECIPES.iter().filter(|kind| chosen(kind.name)) {
+        for found in trained(kind, LARGE, &[STORED]) {
+            let ratio = found.ratio();
+            let [planned, measured, reserved] =
+                [found.planned, found.measured, found.reserved].map(|bytes| bytes as f64 / MIB);
+            let line = format!(
+                "| {} | {} | {planned:.0} | {measured:.0} | {ratio:.2} | {reserved:.0} |",
+                kind.name, found.stage
+            );
+            println!("{line}");
+            if !(0.8..1.2).contains(&ratio) {
+                far.push(line);
+            }
+        }
+    }
+    assert!(far.is_empty(), "{}", far.join("\n"));
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
 /// The trials of the registry with tokens that no text holds.
 fn of_trial(tables: &str) -> String {
     let tokens = [
@@ -330,7 +403,6 @@ fn of_trial(tables: &str) -> String {
 #[test]
 fn the_plan_of_every_trial_is_shown_beside_what_training_takes() {
     alone(|| {
-        const MIB: f64 = 1024.0 * 1024.0;
         println!("| family | trial | stage | optimiser | planned, MiB | measured, MiB | ratio |");
         println!("|---|--:|---|---|--:|--:|--:|");
         let mut far = Vec::new();

@@ -4,15 +4,18 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use burn::prelude::*;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_models::Drafter;
+use spectrain_models::device::test_device_of;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::language_model::LanguageModel;
 use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::pard::Pard;
+use spectrain_models::weights::host_f32;
 use spectrain_train::{
-    Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, OptimizerName, PardLoss,
-    Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
+    ByRank, Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, OptimizerName,
+    PardLoss, Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
 };
 
 use crate::resume::{
@@ -78,6 +81,77 @@ fn pieces_are_shared_out_and_gathered_in_their_order_whoever_made_them() {
             assert_eq!(made.unwrap(), expected);
         }
     }
+}
+
+/// What rank `from` sends in its `nth` message to `to`: tensors of odd lengths, some without elements.
+fn sent(from: usize, to: usize, nth: usize) -> Vec<Vec<f32>> {
+    let lengths = [1, 300 + 7 * from, 33 * to + nth, 70_001];
+    let value =
+        |length: usize| (0..length).map(move |at| (at * 7 + from * 1000 + to * 100 + nth) as f32);
+    lengths.map(|length| value(length).collect()).into()
+}
+
+#[test]
+fn tensors_go_from_rank_to_rank_as_they_are() {
+    for count in [2, 3] {
+        let found = joined(count, &|mut ranks| {
+            let own = ranks.rank();
+            let device = test_device_of(own);
+            let tensors = |values: Vec<Vec<f32>>| -> Vec<Tensor<1>> {
+                let each = values
+                    .iter()
+                    .map(|of| Tensor::from_floats(of.as_slice(), &device));
+                each.collect()
+            };
+            for nth in 0..3 {
+                let others = |of: &dyn Fn(usize) -> Vec<Vec<f32>>| -> Vec<Vec<Vec<f32>>> {
+                    let each =
+                        (0..count).map(|rank| if rank == own { Vec::new() } else { of(rank) });
+                    each.collect()
+                };
+                let lengths = |of: &[Vec<Vec<f32>>]| -> Vec<Vec<usize>> {
+                    of.iter()
+                        .map(|of| of.iter().map(Vec::len).collect())
+                        .collect()
+                };
+                let read = |found: ByRank| -> Vec<Vec<Vec<f32>>> {
+                    let of_rank = |of: Vec<Tensor<1>>| of.into_iter().map(host_f32).collect();
+                    found.into_iter().map(of_rank).collect()
+                };
+                let to_each = others(&|to| sent(own, to, nth))
+                    .into_iter()
+                    .map(tensors)
+                    .collect();
+                let expected = others(&|from| sent(from, own, nth));
+                let found = ranks.exchange_tensors(to_each, &lengths(&expected), &device);
+                assert!(read(found.unwrap()) == expected, "to {own} of {count}");
+                let expected = others(&|from| sent(from, from, nth));
+                let same = tensors(sent(own, own, nth));
+                let found = ranks.spread_tensors(same, &lengths(&expected), &device);
+                assert!(read(found.unwrap()) == expected, "to all, {own} of {count}");
+            }
+        });
+        assert!(found.iter().all(Result::is_ok), "{count}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_tensors_of_a_rank_that_has_ended_is_told() {
+    let found = joined(2, &|mut ranks| {
+        let own = ranks.rank();
+        let device = test_device_of(own);
+        let mut spread = || {
+            let same = vec![Tensor::from_floats([1.5; 300], &device)];
+            let lengths = [1 - own, own].map(|there| vec![300; 1 - there]);
+            ranks.spread_tensors(same, &lengths, &device).map(drop)
+        };
+        spread().unwrap();
+        match own {
+            0 => spread().unwrap_err().to_string(),
+            _ => String::new(),
+        }
+    });
+    assert_eq!(found[0].as_ref().unwrap(), "rank 1 has ended");
 }
 
 /// Ranks with a validation at step 4 that does not end on one of them, and then one rank that goes on from the step that was `kept`: all

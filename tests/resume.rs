@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use spectrain_checkpoints::{NamedTensor, state};
-use spectrain_models::device::test_device;
+use spectrain_models::device::test_device_of;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -174,7 +174,7 @@ where
     D: Drafter + 'static,
     O: Objective<D>,
 {
-    let device = test_device();
+    let device = test_device_of(ranks.as_ref().map_or(0, |ranks| ranks.rank()));
     let target = tiny::target(&device);
     let capture = D::capture(config, target.spec()).unwrap();
     let objective = O::new(objective).unwrap();

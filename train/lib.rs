@@ -67,7 +67,7 @@ pub use on_policy::OnPolicyConfig;
 pub use optimizer::{Gradients, Kind, Mover, Optimizer, OptimizerConfig};
 pub use pard::{PardLoss, PardLossConfig};
 pub use peagle::{PEagleLoss, PEagleLossConfig};
-pub use ranks::{Ranks, Share, Together};
+pub use ranks::{ByRank, Ranks, Share, Together};
 pub use row::JudgedRow;
 pub use schedule::{Decay, Schedule};
 pub use settings::{OF_EPOCHS, OptimizerName, TrainConfig};

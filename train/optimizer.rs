@@ -113,6 +113,12 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Gradients(NamedGradients);
 
+impl From<NamedGradients> for Gradients {
+    fn from(named: NamedGradients) -> Self {
+        Self(named)
+    }
+}
+
 /// Moves the parameters of a module, and keeps what it needs for that.
 #[derive(Debug)]
 pub struct Optimizer {
@@ -185,8 +191,8 @@ impl Gradients {
     }
 
     /// Takes out those of the parameters whose name `is_wanted`.
-    pub(crate) fn part(&mut self, is_wanted: impl Fn(&str) -> bool) -> Self {
-        Self(self.0.extract_if(.., |name, _| is_wanted(name)).collect())
+    pub(crate) fn part(&mut self, is_wanted: impl Fn(&str) -> bool) -> NamedGradients {
+        self.0.extract_if(.., |name, _| is_wanted(name)).collect()
     }
 
     /// Scales all of them down so that their norm is at most `largest`
@@ -200,18 +206,6 @@ impl Gradients {
         for gradient in self.0.values_mut() {
             gradient.inplace(|g| g.clamp(-largest, largest));
         }
-    }
-
-    /// Those of [`Self::to_host`], on a device.
-    pub(crate) fn from_host(elements: BTreeMap<String, Vec<f32>>, device: &Device) -> Self {
-        let tensor = |(name, values): (String, Vec<f32>)| {
-            let shape = [values.len()];
-            (
-                name,
-                Tensor::from_data(TensorData::new(values, shape), device),
-            )
-        };
-        Self(elements.into_iter().map(tensor).collect())
     }
 
     /// Name and elements of every gradient.

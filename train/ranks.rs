@@ -6,11 +6,27 @@
 //! batch of a step for each rank bit by bit where their devices compute alike, else but for the order in which gradients are
 //! added up. A validation is shared out too, and what it counts is added up in one order on any number of ranks. Rank 0 alone logs
 //! and saves.
+use burn::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use spectrain_checkpoints::Mismatch;
 
+use self::through_host::{bytes, read};
 use crate::error::{Error, Result};
+
+#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+pub(crate) mod nccl;
+#[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+#[path = "ranks/no_nccl.rs"]
+pub(crate) mod nccl;
+mod through_host;
+pub(crate) mod way;
+
+/// What each rank sends or has sent, in their order; nothing from a rank to itself. Each is f32, `[length]`.
+pub type ByRank = Vec<Vec<Tensor<1>>>;
+
+/// Fails where another rank has ended.
+pub(crate) type Alive<'a> = &'a mut (dyn FnMut() -> Result<()> + Send);
 
 /// The ranks as one of them sees them. Messages between two of them come in the order in which they were sent.
 pub trait Ranks: Send {
@@ -46,6 +62,63 @@ pub trait Ranks: Send {
     /// # Errors
     /// A rank has ended.
     fn exchange(&mut self, messages: &[&[u8]]) -> Result<Vec<Vec<u8>>>;
+
+    /// Sends each other rank its tensors, and returns what each has sent, on `device`. `lengths` are those of what comes. All ranks
+    /// call this.
+    ///
+    /// # Errors
+    /// A rank has ended, or sends something else.
+    fn exchange_tensors(
+        &mut self,
+        own: ByRank,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> Result<ByRank> {
+        exchange_through_host(self, own, lengths, device)
+    }
+
+    /// Sends all other ranks the same tensors, each f32, `[length]`, and returns what each has sent, as [`Self::exchange_tensors`] does.
+    ///
+    /// # Errors
+    /// A rank has ended, or sends something else.
+    fn spread_tensors(
+        &mut self,
+        own: Vec<Tensor<1>>,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> Result<ByRank> {
+        spread_through_host(self, own, lengths, device)
+    }
+
+    /// Fails where another rank has ended.
+    ///
+    /// # Errors
+    /// That one has.
+    fn check(&mut self) -> Result<()>;
+}
+
+/// [`Ranks::exchange_tensors`] by [`Ranks::exchange`].
+pub(crate) fn exchange_through_host<R: Ranks + ?Sized>(
+    ranks: &mut R,
+    own: ByRank,
+    lengths: &[Vec<usize>],
+    device: &Device,
+) -> Result<ByRank> {
+    let messages: Vec<Vec<u8>> = own.into_iter().map(bytes).collect();
+    let messages: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+    read(ranks.exchange(&messages)?, lengths, device)
+}
+
+/// [`Ranks::spread_tensors`] by [`Ranks::exchange`].
+pub(crate) fn spread_through_host<R: Ranks + ?Sized>(
+    ranks: &mut R,
+    own: Vec<Tensor<1>>,
+    lengths: &[Vec<usize>],
+    device: &Device,
+) -> Result<ByRank> {
+    let own = bytes(own);
+    let messages = vec![own.as_slice(); ranks.count()];
+    read(ranks.exchange(&messages)?, lengths, device)
 }
 
 /// Which batches of a step one rank trains on: those between two numbers.

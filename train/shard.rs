@@ -8,18 +8,15 @@ use std::collections::BTreeMap;
 use burn::module::Module;
 use burn::prelude::*;
 use pulp::bytemuck::{cast_slice, pod_collect_to_vec};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::host_f32;
 
-use crate::error::{Error, Result};
+use crate::arithmetic::operations::NamedGradients;
+use crate::error::Result;
 use crate::optimizer::{Gradients, norm_of};
 use crate::parameters::{replaced, walk};
 use crate::ranks::{Ranks, Together, packed, unpacked};
-
-/// Elements of parameters under their names.
-pub(crate) type Elements = BTreeMap<String, Vec<f32>>;
 
 /// Which parameters a rank moves.
 #[derive(Debug)]
@@ -70,23 +67,31 @@ impl Shard {
         device: &Device,
     ) -> Result<Gradients> {
         let part = |rank: usize| match rank == self.rank {
-            true => Vec::new(),
-            false => {
-                let part = own.part(|name| self.mover(name) == rank);
-                message(&counted, &part.to_host())
-            }
+            true => NamedGradients::new(),
+            false => own.part(|name| self.mover(name) == rank),
         };
-        let parts: Vec<Vec<u8>> = (0..self.count).map(part).collect();
-        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        let parts: Vec<NamedGradients> = (0..self.count).map(part).collect();
+        let headings: Vec<Vec<u8>> = parts.iter().map(|of| heading(counted, of)).collect();
+        let headings: Vec<&[u8]> = headings.iter().map(Vec::as_slice).collect();
+        let mut told = Vec::new();
+        for (from, message) in ranks.exchange(&headings)?.iter().enumerate() {
+            told.push(match from == self.rank {
+                true => Heading::default(),
+                false => unpacked(from, message)?,
+            });
+        }
+        let parts = parts.into_iter().map(|of| of.into_values().collect());
+        let lengths: Vec<_> = told.iter().map(|of| of.lengths.clone()).collect();
+        let sent = ranks.exchange_tensors(parts.collect(), &lengths, device)?;
         // What is left is what it moves itself.
         let mut here = Some((counted, own));
         let (mut mean, mut total) = (Gradients::default(), 0.0);
-        for (from, message) in ranks.exchange(&parts)?.iter().enumerate() {
+        for (from, (told, sent)) in told.into_iter().zip(sent).enumerate() {
             let (counted, gradients) = match here.take_if(|_| from == self.rank) {
                 Some(here) => here,
                 None => {
-                    let (counted, elements) = read::<f64>(from, message)?;
-                    (counted, Gradients::from_host(elements, device))
+                    let named = told.names.into_iter().zip(sent);
+                    (told.counted, NamedGradients::from_iter(named).into())
                 }
             };
             if counted > 0.0 {
@@ -107,8 +112,13 @@ impl Shard {
         own: &mut Gradients,
         device: &Device,
     ) -> Result<Option<Tensor<1>>> {
-        let read = |(name, sum)| (name, host_f32::<1>(sum)[0]);
-        let own: BTreeMap<String, f32> = own.square_sums().into_iter().map(read).collect();
+        let (names, sums): (Vec<String>, Vec<_>) = own.square_sums().into_iter().unzip();
+        // Read all at once: each look at a device waits for it.
+        let sums = match sums.is_empty() {
+            true => Vec::new(),
+            false => host_f32(Tensor::cat(sums, 0)),
+        };
+        let own: BTreeMap<String, f32> = names.into_iter().zip(sums).collect();
         let all = Together(Some(ranks)).gather(own)?;
         let tensor = |(name, sum)| (name, Tensor::from_floats([sum], device));
         Ok(norm_of(all.into_iter().flatten().map(tensor).collect()))
@@ -122,34 +132,45 @@ impl Shard {
         &self,
         ranks: &mut dyn Ranks,
         module: &M,
-    ) -> Result<Elements> {
-        let mut own = Elements::new();
-        walk(module, |name, elements| {
-            if self.moves(&name) {
-                own.insert(name, host_f32(elements));
+        device: &Device,
+    ) -> Result<BTreeMap<String, Tensor<1>>> {
+        let mut own = Vec::new();
+        let mut names = vec![Vec::new(); self.count];
+        let mut lengths = vec![Vec::new(); self.count];
+        walk(module, |name, elements| match self.mover(&name) {
+            mover if mover == self.rank => own.push(elements),
+            mover => {
+                lengths[mover].push(elements.dims()[0]);
+                names[mover].push(name);
             }
         });
-        let own = message(&(), &own);
-        let messages = vec![own.as_slice(); self.count];
-        let mut moved = Elements::new();
-        for (from, message) in ranks.exchange(&messages)?.iter().enumerate() {
-            if from != self.rank {
-                moved.extend(read::<()>(from, message)?.1);
-            }
-        }
-        Ok(moved)
+        let moved = ranks.spread_tensors(own, &lengths, device)?;
+        let each = names.into_iter().zip(moved);
+        Ok(each
+            .flat_map(|(names, moved)| names.into_iter().zip(moved))
+            .collect())
     }
 }
 
-/// `module` with these values.
-pub(crate) fn with_values<M: Module>(module: M, mut values: Elements) -> M {
-    replaced(module, |name, before| match values.remove(name) {
-        Some(values) => {
-            let shape = before.shape();
-            Tensor::from_data(TensorData::new(values, shape), &before.device())
-        }
-        None => before,
+/// What a rank says of the gradients that it sends: as much as they are the mean over, and of each the name and the length.
+#[derive(Default, Serialize, Deserialize)]
+struct Heading {
+    counted: f64,
+    names: Vec<String>,
+    lengths: Vec<usize>,
+}
+
+fn heading(counted: f64, gradients: &NamedGradients) -> Vec<u8> {
+    packed(&Heading {
+        counted,
+        names: gradients.keys().cloned().collect(),
+        lengths: gradients.values().map(|of| of.dims()[0]).collect(),
     })
+}
+
+/// `module` with these elements of its parameters.
+pub(crate) fn with_values<M: Module>(module: M, mut values: BTreeMap<String, Tensor<1>>) -> M {
+    replaced(module, |name, before| values.remove(name).unwrap_or(before))
 }
 
 /// Who moves each parameter, of so many ranks: the largest parameters first, each to whoever has the fewest elements so far.
@@ -176,59 +197,24 @@ pub(crate) fn collected(
         return Ok(Some(own));
     };
     if ranks.rank() > 0 {
-        let values = own.iter().map(|of| Ok((of.name.clone(), of.to_f32()?)));
-        let values = values.collect::<Result<Elements>>()?;
-        ranks.send(0, &message(&(), &values))?;
+        let names: Vec<&str> = own.iter().map(|of| of.name.as_str()).collect();
+        ranks.send(0, &packed(&names))?;
+        for of in &own {
+            ranks.send(0, cast_slice(&of.to_f32()?))?;
+        }
         return Ok(None);
     }
     let mut all = own;
     for rank in 1..ranks.count() {
-        let ((), values) = read(rank, &ranks.receive(rank)?)?;
-        all.extend(values.into_iter().map(|(name, values)| {
+        let names: Vec<String> = unpacked(rank, &ranks.receive(rank)?)?;
+        for name in names {
+            let values: Vec<f32> = pod_collect_to_vec(&ranks.receive(rank)?);
             let shape = [values.len()];
-            NamedTensor::from_f32(name, shape, values)
-        }));
+            all.push(NamedTensor::from_f32(name, shape, values));
+        }
     }
     all.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Some(all))
-}
-
-/// What stands before the elements in a message: something of them all, and name and length of each parameter's.
-#[derive(Serialize, Deserialize)]
-struct Heading<T> {
-    of_all: T,
-    lengths: Vec<(String, usize)>,
-}
-
-fn message<T: Serialize>(of_all: &T, elements: &Elements) -> Vec<u8> {
-    let length = |(name, values): (&String, &Vec<f32>)| (name.clone(), values.len());
-    let lengths = elements.iter().map(length).collect();
-    let heading = packed(&Heading { of_all, lengths });
-    let values: usize = elements.values().map(Vec::len).sum();
-    let mut message = Vec::with_capacity(8 + heading.len() + values * size_of::<f32>());
-    message.extend((heading.len() as u64).to_le_bytes());
-    message.extend(heading);
-    for values in elements.values() {
-        message.extend_from_slice(cast_slice(values));
-    }
-    message
-}
-
-fn read<T: DeserializeOwned>(from: usize, message: &[u8]) -> Result<(T, Elements)> {
-    let cut_off = || Error::rank(from, "sent values of parameters that are cut off");
-    let (length, rest) = message.split_first_chunk().ok_or_else(cut_off)?;
-    let length = u64::from_le_bytes(*length) as usize;
-    let (heading, mut rest) = rest.split_at_checked(length).ok_or_else(cut_off)?;
-    let Heading { of_all, lengths } = unpacked(from, heading)?;
-    let mut elements = BTreeMap::new();
-    for (name, length) in lengths {
-        let of = length.checked_mul(size_of::<f32>());
-        let found = of.and_then(|bytes| rest.split_at_checked(bytes));
-        let (bytes, behind) = found.ok_or_else(cut_off)?;
-        elements.insert(name, pod_collect_to_vec(bytes));
-        rest = behind;
-    }
-    Ok((of_all, elements))
 }
 
 #[cfg(test)]
@@ -251,16 +237,5 @@ mod tests {
         let movers = shared_out(lengths().into(), 7);
         let all: std::collections::BTreeSet<_> = movers.values().collect();
         assert_eq!((movers.len(), all.len()), (5, 5));
-    }
-
-    #[test]
-    fn messages_are_read_as_they_were_written_and_not_when_cut_off() {
-        let elements = Elements::from([("a".into(), vec![1.0, -2.5]), ("b".into(), vec![0.1; 3])]);
-        let written = message(&7.5, &elements);
-        assert_eq!(read::<f64>(1, &written).unwrap(), (7.5, elements));
-        for length in 0..written.len() {
-            let error = read::<f64>(3, &written[..length]).unwrap_err().to_string();
-            assert!(error.contains("rank 3 sent"), "{error}");
-        }
     }
 }

@@ -4,10 +4,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::ranks::{Ranks, packed, unpacked};
+use crate::ranks::nccl::Nccl;
+use crate::ranks::way::agree;
+use crate::ranks::{ByRank, Ranks, exchange_through_host, packed, spread_through_host, unpacked};
 
 /// The pause between two looks whether another rank has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -37,12 +40,14 @@ pub struct Invitation {
     identity: String,
 }
 
-/// A rank with its connections.
+/// A rank with its connections. Tensors go another way where there is a faster one.
 #[derive(Debug)]
 pub struct TcpRanks {
     rank: usize,
     /// One for each rank; none to itself.
     peers: Vec<Option<TcpStream>>,
+    /// From device to device; unknown until tensors are first to go.
+    way: Option<Option<Nccl>>,
 }
 
 impl Invitation {
@@ -175,6 +180,7 @@ impl TcpRanks {
         Self {
             rank,
             peers: (0..count).map(|_| None).collect(),
+            way: None,
         }
     }
 
@@ -284,6 +290,14 @@ impl TcpRanks {
         })
     }
 
+    /// Settles which way tensors go, once for all.
+    fn agree(&mut self, device: &Device) -> Result<()> {
+        if self.way.is_none() {
+            self.way = Some(agree(self, device)?);
+        }
+        Ok(())
+    }
+
     fn peer(&mut self, rank: usize) -> &mut TcpStream {
         match self.peers.get_mut(rank) {
             Some(Some(stream)) => stream,
@@ -361,6 +375,55 @@ impl Ranks for TcpRanks {
             Ok(told)
         })
     }
+
+    fn exchange_tensors(
+        &mut self,
+        own: ByRank,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> Result<ByRank> {
+        self.agree(device)?;
+        match &mut self.way {
+            Some(Some(nccl)) => nccl.exchange(own, lengths, &mut || check(&self.peers)),
+            _ => exchange_through_host(self, own, lengths, device),
+        }
+    }
+
+    fn spread_tensors(
+        &mut self,
+        own: Vec<Tensor<1>>,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> Result<ByRank> {
+        self.agree(device)?;
+        match &mut self.way {
+            Some(Some(nccl)) => nccl.spread(own, lengths, &mut || check(&self.peers)),
+            _ => spread_through_host(self, own, lengths, device),
+        }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        check(&self.peers)
+    }
+}
+
+/// Fails where the connection to a rank has ended and nothing is left to read.
+fn check(peers: &[Option<TcpStream>]) -> Result<()> {
+    for (rank, peer) in peers.iter().enumerate() {
+        let Some(stream) = peer else { continue };
+        let looked = stream.set_nonblocking(true);
+        let looked = looked.and_then(|()| stream.peek(&mut [0]));
+        stream
+            .set_nonblocking(false)
+            .map_err(|error| ended(rank, &error))?;
+        match looked {
+            Ok(0) => return Err(ended(rank, &ErrorKind::UnexpectedEof.into())),
+            Ok(_) => (),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+            Err(error) => return Err(ended(rank, &error)),
+        }
+    }
+    Ok(())
 }
 
 /// One way of the talk with another rank.

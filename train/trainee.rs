@@ -227,7 +227,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
             self.model = Some(self.optimizer.update(model, gradients, learning_rate));
         }
         if let Some((shard, ranks)) = &mut together {
-            let others = shard.moved_by_others(*ranks, self.held())?;
+            let others = shard.moved_by_others(*ranks, self.held(), &device)?;
             self.model = self.model.take().map(|model| with_values(model, others));
         }
         if let Some(average) = &mut self.average

@@ -1,6 +1,9 @@
 //! What kernels on devices of CubeCL share; products and reductions of matrices there.
 #[cfg(feature = "cuda")]
 mod cublas;
+mod few_rows;
+#[cfg(feature = "cuda")]
+pub mod order;
 mod products;
 pub mod reduce;
 pub(crate) mod reductions;

@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use spectrain_train::{Error, Invitation, Ranks, TcpRanks};
+use burn::prelude::*;
+use spectrain_train::{ByRank, Error, Invitation, Ranks, TcpRanks};
 
 use crate::errors::Misuse;
 use crate::runtime::interruption::check_interrupted;
@@ -310,6 +311,31 @@ impl Ranks for Joined {
     fn exchange(&mut self, messages: &[&[u8]]) -> spectrain_train::Result<Vec<Vec<u8>>> {
         let received = self.ranks.exchange(messages);
         received.map_err(|error| self.started.explained(error))
+    }
+
+    fn exchange_tensors(
+        &mut self,
+        own: ByRank,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> spectrain_train::Result<ByRank> {
+        let received = self.ranks.exchange_tensors(own, lengths, device);
+        received.map_err(|error| self.started.explained(error))
+    }
+
+    fn spread_tensors(
+        &mut self,
+        own: Vec<Tensor<1>>,
+        lengths: &[Vec<usize>],
+        device: &Device,
+    ) -> spectrain_train::Result<ByRank> {
+        let received = self.ranks.spread_tensors(own, lengths, device);
+        received.map_err(|error| self.started.explained(error))
+    }
+
+    fn check(&mut self) -> spectrain_train::Result<()> {
+        let checked = self.ranks.check();
+        checked.map_err(|error| self.started.explained(error))
     }
 }
 

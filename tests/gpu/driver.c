@@ -9,11 +9,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MEMORY_MIB = 81559, SHARED_BYTES = 232448, THREADS = 1024, GRID_SIDE = 65535 };
+enum { MEMORY_MIB = 81559, SHARED_BYTES = 232448, THREADS = 1024, GRID_SIDE = 65535, DEVICES = 4 };
 static const size_t PAGE = 4096;
 
 static atomic_long launches, modules, refused;
-static int context, stream, module, function;
+static int contexts[DEVICES], stream, module, function;
+static _Thread_local CUcontext current = (CUcontext)&contexts[0];
 
 static CUresult refuse(const char *what, long a, long b, long c) {
   refused++;
@@ -34,7 +35,7 @@ CUresult cuInit(unsigned flags) {
 }
 
 CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) { *count = DEVICES; return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal; return CUDA_SUCCESS; }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) { snprintf(name, length, "no GPU, as an H100"); return CUDA_SUCCESS; }
 CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice device) { memset(id, 1, sizeof *id); return CUDA_SUCCESS; }
@@ -62,10 +63,11 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *found, CUdevice device) { *found = (CUcontext)&context; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *found, CUdevice device) { *found = (CUcontext)&contexts[device]; return CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext wanted) { return CUDA_SUCCESS; }
-CUresult cuCtxGetCurrent(CUcontext *found) { *found = (CUcontext)&context; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext wanted) { current = wanted; return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext *found) { *found = current; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice *found) { *found = (int *)current - contexts; return CUDA_SUCCESS; }
 CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return CUDA_SUCCESS; }
 
