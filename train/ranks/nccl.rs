@@ -22,6 +22,8 @@ use crate::ranks::{Alive, ByRank};
 
 /// How long the devices may take to find each other.
 const ACQUAINTANCE: Duration = Duration::from_secs(120);
+/// How long it may take until a rank that has ended is known of.
+const PARTING: Duration = Duration::from_secs(2);
 /// Between two looks whether other ranks are there.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -192,11 +194,16 @@ impl Nccl {
             })
         };
         let launched = client.exclusive(on_device);
-        self.heard(launched.unwrap_or_else(|why| Err(format!("{why:?}"))))?;
-        self.wait(alive, |nccl| {
-            Ok(nccl.library.is_done(nccl.comm)? && nccl.order.is_done()?)
-        })?;
-        Ok(coming)
+        let launched = self.heard(launched.unwrap_or_else(|why| Err(format!("{why:?}"))));
+        let come = launched.and_then(|()| {
+            self.wait(&mut *alive, |nccl| {
+                Ok(nccl.library.is_done(nccl.comm)? && nccl.order.is_done()?)
+            })
+        });
+        match come {
+            Ok(()) => Ok(coming),
+            Err(error) => Err(explained(error, alive)),
+        }
     }
 
     fn heard<T>(&self, outcome: Outcome<T>) -> Result<T> {
@@ -215,6 +222,18 @@ impl Nccl {
         }
         Ok(())
     }
+}
+
+/// What NCCL says may come of a rank that has ended, and before it is known of; that rank is then named.
+fn explained(error: Error, alive: Alive) -> Error {
+    let late = Instant::now() + PARTING;
+    while Instant::now() < late {
+        if let Err(ended) = alive() {
+            return ended;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    error
 }
 
 impl std::fmt::Debug for Nccl {
