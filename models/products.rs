@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A kernel of its own takes these on devices of CubeCL.
+    /// As a decoder takes them.
     #[test]
     fn products_of_few_rows_with_weights_are_right_and_do_not_depend_on_the_rows_beside_them() {
         for [inner, columns] in [[264, 301], [1030, 64], [512, 1000]] {

@@ -1,7 +1,6 @@
 //! What kernels on devices of CubeCL share; products and reductions of matrices there.
 #[cfg(feature = "cuda")]
 mod cublas;
-mod few_rows;
 #[cfg(feature = "cuda")]
 pub mod order;
 mod products;

@@ -1,5 +1,4 @@
-//! What multiplies matrices on a device of CubeCL: a few rows a kernel of our own ([`super::few_rows`]); else cuBLASLt on CUDA's devices,
-//! where it is installed ([`super::cublas`]); else a kernel of cubek.
+//! What multiplies matrices on a device of CubeCL: cuBLASLt on CUDA's, where it is installed ([`super::cublas`]); else a kernel of cubek.
 //!
 //! Left to itself, Burn tunes products: for each new shape it compiles and times some twenty kernels, with which a small
 //! training step had not ended after 105 s on an H100. One of them is refused by the driver: where a product has four times
@@ -30,9 +29,6 @@ impl Products for CubeBackend {
             return of_burn(lhs, rhs, MatmulStrategy::default());
         }
         let out = init_matmul_output(&lhs, &rhs, lhs.dtype);
-        if super::few_rows::multiply(&lhs, &rhs, &out) {
-            return out;
-        }
         #[cfg(feature = "cuda")]
         if super::cublas::multiply(&lhs, &rhs, &out) {
             return out;
