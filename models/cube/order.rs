@@ -65,7 +65,7 @@ impl Order {
             marks: Marks::find(),
         };
         if let Err(why) = order.begin().and_then(|()| order.end()) {
-            tracing::warn!("each matrix product waits for the device: {why}");
+            tracing::warn!("each call of a library of CUDA waits for the device: {why}");
             order.marks = None;
         }
         Ok(order)

@@ -40,7 +40,10 @@ static int refuse(const char *what, long a, long b) {
 static void report(void) { fprintf(stderr, "rehearsal: %ld messages by NCCL\n", messages); }
 
 int ncclGetUniqueId(Id *id) {
-  strcpy(id->folder, "/tmp/rehearsal-nccl-XXXXXX");
+  // The folder that tests/gpu/rehearse makes, and removes at the end.
+  const char *room = getenv("XDG_CACHE_HOME");
+  if (!room) return SYSTEM;
+  snprintf(id->folder, sizeof id->folder, "%s/nccl-XXXXXX", room);
   return mkdtemp(id->folder) ? SUCCESS : SYSTEM;
 }
 

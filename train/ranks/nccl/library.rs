@@ -10,7 +10,7 @@ const SUCCESS: u32 = 0;
 const IN_PROGRESS: u32 = 7;
 
 /// `ncclFloat32`.
-pub(super) const F32: u32 = 7;
+const F32: u32 = 7;
 
 /// A communicator.
 pub(super) type Comm = *mut c_void;
@@ -55,7 +55,6 @@ pub(super) struct Library {
     group_end: unsafe extern "C" fn() -> u32,
     send: unsafe extern "C" fn(*const c_void, usize, u32, c_int, Comm, Stream) -> u32,
     receive: unsafe extern "C" fn(*mut c_void, usize, u32, c_int, Comm, Stream) -> u32,
-    #[expect(clippy::type_complexity, reason = "NCCL's")]
     broadcast:
         unsafe extern "C" fn(*const c_void, *mut c_void, usize, u32, c_int, Comm, Stream) -> u32,
     error_string: unsafe extern "C" fn(u32) -> *const c_char,
