@@ -92,7 +92,9 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     workspace.write("recipe.toml", &recipe);
     let run = ["recipe", "recipe.toml"];
     let plan = workspace.run(&[&run[..], &["--plan"]].concat()).succeeded();
-    assert!(plan.stdout.contains("1.5 times the data"), "{plan:#?}");
+    let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("1.5 times the data"), "{plan:#?}");
+    assert!(words.contains("training about "), "{plan:#?}");
     let outcome = workspace.run(&run).succeeded();
     let prepared = workspace.manifest("prepare")["summary"].clone();
     let held = prepared["held_out"]["prompts"].as_u64().unwrap();

@@ -78,6 +78,17 @@ impl FakeHub {
         self
     }
 
+    /// Has a model at a revision, of which it sends no file.
+    pub fn model(self, id: &str, revision: &str, repository: Repository) -> Self {
+        let key = (format!("models/{id}"), revision.to_owned());
+        self.state
+            .lock()
+            .unwrap()
+            .repositories
+            .insert(key, repository);
+        self
+    }
+
     /// Method and path of every request so far, which are forgotten.
     pub fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().asked)

@@ -215,3 +215,139 @@ fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
         assert!(text.contains(line), "{kind}: {text}");
     }
 }
+
+/// The lines of a recipe's comments, joined.
+fn told(text: &str) -> String {
+    let lines = text.lines().map(|line| line.trim_start_matches("# "));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// For a target that is not on this machine, and whose sizes are known.
+const KNOWN: &str = "init --target Qwen/Qwen3-8B --data train.jsonl --family eagle3 --yes";
+
+#[test]
+fn a_large_targets_recipe_reads_as_much_in_a_step_as_the_shipped_one() {
+    let workspace = Workspace::new();
+    workspace.run_line(KNOWN).succeeded();
+    let text = workspace.text("eagle3-qwen3-8b-own.toml");
+    for line in [
+        "max_length = 4096",
+        "overlong = \"truncate\"",
+        "template_variables = { enable_thinking = false }",
+        "batch_tokens = 8192",
+        "gradient_accumulation = 8",
+        "matrix_learning_rate = 0.0128",
+        // Twenty passes over a few conversations.
+        "steps = 1",
+        "#warmup_steps = 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+    let said = told(&text);
+    for part in [
+        "as in the shipped recipe `eagle3-qwen3-8b`",
+        "5,000 steps of 65,536 tokens, 328 M tokens in all",
+        "This one makes 20 passes",
+    ] {
+        assert!(said.contains(part), "no {part}: {text}");
+    }
+    let set = "--set train.steps=4000 --set train.batch_tokens=4096 --set data.overlong=drop";
+    workspace
+        .run_line(format!("{KNOWN} {set} --out own.toml"))
+        .succeeded();
+    let text = workspace.text("own.toml");
+    for line in [
+        "steps = 4000",
+        "warmup_steps = 150",
+        "batch_tokens = 4096",
+        "gradient_accumulation = 16",
+        "overlong = \"drop\"",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+    // How long the answers will be that are still to come, no file says.
+    let anew = "--answers http://localhost:8000 --out anew.toml";
+    workspace.run_line(format!("{KNOWN} {anew}")).succeeded();
+    let text = workspace.text("anew.toml");
+    assert!(text.contains("\nsteps = 5000\n"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_made_up_is_no_shipped_recipes() {
+    let workspace = Workspace::new();
+    let done = workspace.run_line(KNOWN).succeeded();
+    assert!(
+        done.stderr.contains("`eagle3-qwen3-8b-own.toml`"),
+        "{done:?}"
+    );
+    let text = workspace.text("eagle3-qwen3-8b-own.toml");
+    assert!(
+        text.contains("\nname = \"eagle3-qwen3-8b-own\"\n"),
+        "{text}"
+    );
+    workspace
+        .run_line(format!("{KNOWN} --name eagle3-qwen3-8b"))
+        .succeeded();
+    let text = workspace.text("eagle3-qwen3-8b.toml");
+    assert!(text.contains("\nname = \"eagle3-qwen3-8b\"\n"), "{text}");
+}
+
+#[test]
+fn a_drafter_that_no_engine_serves_beside_its_target_is_warned_of() {
+    let workspace = Workspace::new();
+    let done = workspace
+        .run_line(format!("{GIVEN} --family mtp-qwen"))
+        .succeeded();
+    let warned =
+        "warning: no engine would serve this drafter: vLLM loads this layer only with Qwen3.5";
+    assert!(done.stderr.contains(warned), "{done:?}");
+    // SGLang serves one that reads the state after the norm beside any target.
+    let done = workspace
+        .run_line(format!("{GIVEN} --family mtp"))
+        .succeeded();
+    assert!(!done.stderr.contains("no engine"), "{done:?}");
+    let text = workspace.text("mtp-target.toml");
+    assert!(text.contains("\nafter_final_norm = true\n"), "{text}");
+    let set = "--set drafter.after_final_norm=false --out own.toml";
+    let done = workspace
+        .run_line(format!("{GIVEN} --family mtp {set}"))
+        .succeeded();
+    assert!(
+        done.stderr.contains("warning: no engine would serve"),
+        "{done:?}"
+    );
+    workspace.write_qwen2("qwen2", |_| {});
+    workspace
+        .run_line(format!("{GIVEN} --family mtp").replace("--target target", "--target qwen2"))
+        .succeeded();
+    let text = workspace.text("mtp-qwen2.toml");
+    assert!(text.contains("\n#after_final_norm = false\n"), "{text}");
+}
+
+#[test]
+fn the_schema_beside_a_recipe_is_named_in_it() {
+    let workspace = Workspace::new();
+    let first = |out: &str| {
+        workspace
+            .run_line(format!("{GIVEN} --out {out}"))
+            .succeeded();
+        let text = workspace.text(out);
+        text.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(first("a.toml"), "# spectrain recipe a.toml --device cpu");
+    workspace.write("schema.json", "{\"title\": \"Something else\"}");
+    assert_eq!(first("b.toml"), "# spectrain recipe b.toml --device cpu");
+    let schema = workspace.run_line("schema").succeeded();
+    workspace.write("schema.json", schema.stdout);
+    assert_eq!(first("c.toml"), "#:schema ./schema.json");
+}
+
+#[test]
+fn the_help_names_the_files_that_are_read() {
+    let help = Workspace::new().run_line("init --help").succeeded();
+    let words = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("in YAML or JSON (by its name), or a shell script"),
+        "{words}"
+    );
+}

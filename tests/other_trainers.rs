@@ -1,6 +1,9 @@
 //! `spectrain init --from`: settings of other trainers as recipes, and the page that lists them.
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use clap::{Command, CommandFactory as _};
+use spectrain::cli::Arguments;
 use spectrain::trainers::{Becomes, Row, TRAINERS, Trainer};
 
 use crate::key_tables::has_text;
@@ -96,7 +99,7 @@ fn example(page: &str) -> String {
         .run_line(format!("init --from {EXAMPLE} --yes"))
         .succeeded();
     let said = found.stderr.lines().map(|line| format!("    {line}\n"));
-    let recipe = workspace.text("eagle3-qwen3-8b.toml");
+    let recipe = workspace.text("eagle3-qwen3-8b-own.toml");
     let keys = recipe
         .lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -364,4 +367,141 @@ fn what_cannot_be_translated_is_refused_with_what_can() {
     workspace
         .run_line("init --from a.sh --yes")
         .misused(&["`--data` is missing"]);
+}
+
+/// The options of each command by its words, and of all commands under "".
+fn options(command: &Command, words: &str, found: &mut BTreeMap<String, BTreeSet<String>>) {
+    let longs = command
+        .get_arguments()
+        .filter_map(|argument| argument.get_long());
+    let longs: BTreeSet<String> = longs.map(|long| format!("--{long}")).collect();
+    found
+        .entry(String::new())
+        .or_default()
+        .extend(longs.clone());
+    found.entry(words.to_owned()).or_default().extend(longs);
+    for inner in command.get_subcommands() {
+        let words = format!("{words} {}", inner.get_name());
+        options(inner, words.trim_start(), found);
+    }
+}
+
+/// What the sources say behind `spectrain` or as an option: the text between two back-ticks.
+fn named_in(source: &str) -> Vec<&str> {
+    let code = source.split("#[cfg(test)]").next().unwrap();
+    let lines = code.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.starts_with("//"));
+    let spans = lines.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_option = |span: &&str| {
+        let name = span.strip_prefix("--").unwrap_or_default();
+        name.starts_with(|c: char| c.is_ascii_lowercase())
+    };
+    spans
+        .filter(|span| span.starts_with("spectrain ") || is_option(span))
+        .collect()
+}
+
+#[test]
+fn every_option_that_tables_and_messages_name_is_there() {
+    let mut known = BTreeMap::new();
+    options(&Arguments::command(), "", &mut known);
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/trainers");
+    let mut seen = BTreeSet::new();
+    for file in folder.read_dir().unwrap() {
+        let source = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        for span in named_in(&source) {
+            let mut words = span.trim_start_matches("spectrain ").split(' ').peekable();
+            let mut command = String::new();
+            while let Some(word) = words.peek() {
+                let longer = format!("{command} {word}").trim_start().to_owned();
+                if word.is_empty() || !known.contains_key(&longer) {
+                    break;
+                }
+                command = longer;
+                words.next();
+            }
+            let is_command = !command.is_empty() || !span.starts_with("spectrain ");
+            assert!(is_command, "`{span}` names no command");
+            for option in words.filter(|word| word.starts_with("--")) {
+                let option = option.split('=').next().unwrap();
+                assert!(
+                    known[&command].contains(option),
+                    "`{span}`: there is no `{option}`"
+                );
+                seen.insert(option.to_owned());
+            }
+        }
+    }
+    for option in ["--fresh", "--devices", "--plan", "--data"] {
+        assert!(seen.contains(option), "{seen:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_with_the_setting_that_names_it() {
+    let workspace = Workspace::new();
+    let text = "model:\n  target_model_path: target\ndata:\n  train_data_path: none.jsonl\n  max_length: 64\n";
+    workspace.write("a.yaml", text);
+    let refused = workspace.run_line("init --from a.yaml --yes").misused(&[
+        "`a.yaml`: `data.train_data_path`: `none.jsonl`: No such file",
+        "the path is taken from the working folder",
+    ]);
+    assert!(!refused.stderr.contains("error: `--data`"), "{refused:?}");
+    // What was given as an option is that option's fault.
+    workspace
+        .run_line("init --from a.yaml --yes --data other.jsonl")
+        .misused(&["error: `--data`: `other.jsonl`"]);
+    workspace.write("b.yaml", text.replace("path: target", "path: ."));
+    workspace
+        .run_line("init --from b.yaml --yes")
+        .misused(&["`b.yaml`: `model.target_model_path`: `.` has no `config.json`"]);
+}
+
+#[test]
+fn a_server_without_its_folder_is_refused_with_what_to_add() {
+    let workspace = Workspace::new();
+    let script = "speculators train --verifier-name-or-path target --total-seq-len 64 \
+                  --vllm-endpoint http://localhost:8000/v1 --on-missing generate\n";
+    workspace.write("a.sh", script);
+    let line = "init --from a.sh --data train.jsonl --yes --out out.toml";
+    let refused = workspace.run_line(line).failed(&[
+        "`--set target.server_folder=DIR`",
+        "the folder into which the server at `http://localhost:8000` writes hidden states",
+    ]);
+    // What was not carried over is known by then, too.
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = words(&refused.stderr);
+    assert!(said.contains("not carried over"), "{said}");
+    let of_missing = "`on_missing = generate`: the server computes the hidden states";
+    assert!(said.contains(of_missing), "{said}");
+    assert!(!said.contains("names no server"), "{said}");
+    assert!(!workspace.path("out.toml").exists());
+    let done = workspace
+        .run_line(format!("{line} --set target.server_folder=/states"))
+        .succeeded();
+    assert_eq!(
+        done.stderr.matches("not carried over").count(),
+        1,
+        "{done:?}"
+    );
+    let script = script.replace("--vllm-endpoint http://localhost:8000/v1 ", "");
+    let [_, said] = translated("a.sh", &script, "--data train.jsonl");
+    assert!(
+        words(&said).contains("the script names no server"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_setting_of_parallelism_is_answered_with_what_to_do() {
+    let [name, text] = file_of(TRAINERS[0], "eagle3");
+    let text = text.replace("training:\n", "training:\n  tp_size: 8\n");
+    let [_, said] = translated(&name, &text, "");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "no tensor or sequence parallelism",
+        "`features.mode = \"served\"`",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
 }

@@ -1,6 +1,7 @@
 //! A plan says what the run does: it is refused where the run is, and finds stages done, stale or damaged as the run does.
 use spectrain_data::tokenizer::Tokenizer;
 
+use crate::fake_hub::{FakeHub, Repository};
 use crate::workspace::{Outcome, RECIPE, Workspace};
 
 fn recipe(workspace: &Workspace, words: &[&str]) -> Outcome {
@@ -343,4 +344,40 @@ fn a_plan_knows_the_draft_vocabulary_of_the_drafter_that_training_starts_from() 
         "{plan:#?}"
     );
     assert_eq!(drafter(&plan), drafter(&fresh));
+}
+
+#[test]
+fn a_target_that_the_hub_does_not_have_is_refused_by_the_plan() {
+    let workspace = Workspace::new();
+    let files = [("config.json", b"{}".to_vec())];
+    let hub = FakeHub::new()
+        .model(
+            "org/there",
+            "main",
+            Repository::of(&files, serde_json::Value::Null),
+        )
+        .model("org/bare", "main", Repository::default());
+    let plan = |changes: &[&str]| {
+        let words = [&["recipe", "recipe.toml", "--plan"], &set(changes)[..]].concat();
+        hub.run(&workspace, &words)
+    };
+    plan(&["target.model=org/there"]).succeeded();
+    assert_eq!(
+        hub.asked(),
+        ["GET /api/models/org/there/revision/main?blobs=true"]
+    );
+    let told = "`target.model`: cannot open the target `org/typo`";
+    let refused =
+        plan(&["target.model=org/typo", "data.train=absent.jsonl"]).failed(&["absent.jsonl"]);
+    assert!(refused.stdout.contains(told), "{refused:#?}");
+    plan(&["target.model=org/typo"]).failed(&[told, "has no `config.json` of `org/typo`"]);
+    plan(&["target.model=org/there", "target.revision=other"]).failed(&["at revision `other`"]);
+    plan(&["target.model=org/bare"]).failed(&["the hub has no `config.json` of it"]);
+    plan(&["evaluate.targets=[\"org/typo\"]"])
+        .failed(&["`evaluate.targets`: cannot open the target `org/typo`"]);
+    // What is on this machine is not asked for.
+    hub.asked();
+    plan(&[]).succeeded();
+    assert_eq!(hub.asked(), [""; 0]);
+    drop(hub);
 }

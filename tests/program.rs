@@ -100,9 +100,8 @@ fn report_is_whole(report: &Value) {
 fn once_is_enough(workspace: &Workspace, first: &Outcome) {
     let before = workspace.files("runs");
     let again = workspace.run(&RUN).succeeded();
-    let skipped: String = STAGES
-        .map(|stage| format!("{stage}: done before\n"))
-        .concat();
+    let skipped = STAGES.map(|stage| format!("{stage}: done before\n"));
+    let skipped = format!("recipe: ./recipe.toml\n{}", skipped.concat());
     let said: String = again
         .stderr
         .split_inclusive('\n')

@@ -80,7 +80,8 @@ fn fits_its_gpu(recipe: &str, plan: &str) {
             .parse()
             .unwrap_or_else(|_| panic!("`{number}` in `{rest}`"))
     };
-    let gigabytes = number(&comments, "on one H200 (", " GB)");
+    let (_, of_gpu) = comments.split_once("on one ").unwrap();
+    let gigabytes = number(of_gpu, "(", " GB)");
     let said = number(&comments, "TFLOP/s:", " GiB of GPU memory");
     let planned = number(plan, "memory, together", " GiB");
     assert!(

@@ -349,7 +349,7 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
         .run_recipe(&["features.mode=served", nobody, &folder])
         .failed(&[
             "127.0.0.1:9",
-            "vllm serve",
+            "vllm serve target --no-enable",
             "ExampleHiddenStatesConnector",
             "[2,3,6]",
         ]);

@@ -227,6 +227,27 @@ fn a_watched_run_whose_process_was_killed_is_told_from_one_that_goes_on() {
     assert!(words.contains("train begun"), "{dead}");
 }
 
+#[test]
+fn a_watched_run_that_stopped_with_an_error_shows_it() {
+    let workspace = Workspace::new();
+    workspace.write("empty.jsonl", "");
+    let run = ["recipe", "recipe.toml", "--set", "data.train=empty.jsonl"];
+    let failed = workspace.run(&run).failed(&["the dataset is empty"]);
+    assert!(
+        failed.stderr.contains("recipe: ./recipe.toml"),
+        "{failed:#?}"
+    );
+    let text = workspace.run(&["watch", "run"]).succeeded().stdout;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "the run stopped with an error, last written ",
+        "stage `prepare`: ",
+        "the dataset is empty",
+    ] {
+        assert!(words.contains(part), "no `{part}`: {text}");
+    }
+}
+
 /// Every command, by its words behind `spectrain`.
 fn commands(command: &Command, words: &[String], found: &mut Vec<Vec<String>>) {
     found.push(words.to_vec());

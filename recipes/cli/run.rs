@@ -106,7 +106,10 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
         MISUSED,
         "the request makes no sense: an option, or a key or value of the recipe",
     ),
-    (INTERRUPTED, "it was interrupted"),
+    (
+        INTERRUPTED,
+        "it was interrupted, by Ctrl-C or SIGTERM; the same command goes on",
+    ),
 ];
 
 /// Reads the command line, runs the command and says how it ended: 0 done, 1 failed, 2 misuse, 130 interrupted.

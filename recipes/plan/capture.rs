@@ -103,21 +103,18 @@ impl CapturePlan {
 
     /// For people.
     pub(super) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
+        let mut texts: Vec<String> = Vec::new();
         for Measured { url, speed } in &self.servers {
-            lines.push(match speed {
+            texts.push(match speed {
                 Ok(speed) => format!(
                     "`{url}`: {} tokens/s, measured with texts of {} tokens",
                     count(*speed as u64),
                     self.length
                 ),
-                Err(error) => {
-                    let told = with_causes(error);
-                    let first = told.lines().next().unwrap_or_default();
-                    format!("`{url}`: not measured: {first}")
-                }
+                Err(error) => format!("`{url}`: not measured: {}", with_causes(error)),
             });
         }
+        let mut lines = said_once(&texts);
         lines.push(match (self.tokens, self.seconds()) {
             (Some(tokens), Some(seconds)) => {
                 format!("{} for {} tokens", duration(seconds), count(tokens))
@@ -141,6 +138,19 @@ impl CapturePlan {
             "seconds": self.seconds(),
         })
     }
+}
+
+/// The lines of texts, without further lines of a text that one before it has too, such as the command that starts a server.
+fn said_once(texts: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for text in texts {
+        for (place, line) in text.lines().enumerate() {
+            if place == 0 || !lines.iter().any(|said| said == line) {
+                lines.push(line.to_owned());
+            }
+        }
+    }
+    lines
 }
 
 /// What is asked for: tokens drawn anew for each request, so that no server has them already.
@@ -186,5 +196,32 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     match thread.join() {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_starts_a_server_is_shown_whole_and_once() {
+        let silent = |url: &str| Measured {
+            url: url.to_owned(),
+            speed: Err(Error::msg(
+                "refused; this command starts a server:\n  vllm serve m --x",
+            )),
+        };
+        let plan = CapturePlan {
+            servers: vec![silent("http://a"), silent("http://b")],
+            length: 4,
+            tokens: None,
+        };
+        let expected = [
+            "`http://a`: not measured: refused; this command starts a server:",
+            "  vllm serve m --x",
+            "`http://b`: not measured: refused; this command starts a server:",
+        ];
+        assert_eq!(plan.lines()[..3], expected);
+        assert_eq!(plan.lines().len(), 4);
     }
 }

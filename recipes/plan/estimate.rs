@@ -11,13 +11,17 @@ use super::data::data_tokens;
 use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
-use super::words::{bytes, count, duration};
+use super::steps::Steps;
+use super::words::{bytes, count, duration, times};
 use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
 use crate::runtime::device;
-use crate::runtime::sizes::{Sizes, idle_parameters, part_parameters, target_parameters};
+use crate::runtime::sizes::{
+    Sizes, folder_of, idle_parameters, part_parameters, target_parameters,
+};
+use crate::runtime::target::check_computed;
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +29,8 @@ pub struct Estimate {
     footprint: Footprint,
     /// Of the target, as far as it is in memory.
     target_parameters: u64,
+    /// Of all of it, where a part of it is read and the sizes of the rest are known.
+    whole_target: Option<u64>,
     /// Those that a token goes through: fewer than all where there are experts.
     active_parameters: u64,
     /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
@@ -39,6 +45,8 @@ pub struct Estimate {
     /// Bytes on the disk that saved states, the drafter and its exported folders take.
     checkpoint_bytes: u64,
     pub(super) data_tokens: Option<u64>,
+    /// Of each stage that trains.
+    steps: Vec<Steps>,
     /// Known once the data is, where training is counted in epochs.
     pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
@@ -59,6 +67,7 @@ impl Estimate {
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
         let (mut flops, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
+        let mut steps = Vec::new();
         for stage in recipe.training_stages().iter().copied() {
             let (found, per_token) = of_stage(asked, (spec, footprint), stage)?;
             peaks.push((stage, target_bytes.saturating_add(found.peak)));
@@ -66,7 +75,9 @@ impl Estimate {
                 let work = recipe.method.workload(stage);
                 (memory, unroll) = (found, (work.passes, work.held));
             }
-            let trained = trained_tokens(recipe.training(stage), data_tokens);
+            let counted = Steps::of(stage, recipe.training(stage), data_tokens);
+            let trained = counted.trained_tokens;
+            steps.push(counted);
             // A stage counts by its tokens, where they are known.
             let weight = trained.unwrap_or(1).max(1);
             flops += per_token * weight as f64;
@@ -78,8 +89,10 @@ impl Estimate {
             footprint,
             active_parameters,
             target_parameters,
+            whole_target: whole_target(recipe, sizes),
             target_bytes,
             memory,
+            steps,
             processes: asked.ranks,
             peaks,
             unroll,
@@ -106,6 +119,11 @@ impl Estimate {
         text
     }
 
+    /// Bytes of the most memory that a machine takes which has all of the processes.
+    pub(super) fn all_processes(&self) -> Option<u64> {
+        Some(self.peak()?.saturating_mul(self.processes as u64))
+    }
+
     /// Bytes of the most memory that a stage takes which trains.
     pub(super) fn peak(&self) -> Option<u64> {
         self.peaks.iter().map(|(_, bytes)| *bytes).max()
@@ -127,6 +145,7 @@ impl Estimate {
     /// What [`text`](Self::text) says, as numbers.
     pub(super) fn json(&self, sizes: &Sizes, device: &str) -> Value {
         let (memory, (speed, source)) = (&self.memory, &self.speed);
+        let steps: Map<String, Value> = self.steps.iter().map(Steps::json).collect();
         let peaks = self.peaks.iter();
         let peaks: Map<String, Value> = peaks
             .map(|(stage, bytes)| ((*stage).to_owned(), json!(bytes)))
@@ -134,6 +153,7 @@ impl Estimate {
         json!({
             "target": {
                 "parameters": self.target_parameters,
+                "of_parameters": self.whole_target,
                 "parameters_per_token": self.active_parameters,
                 "source": sizes.source,
             },
@@ -155,6 +175,7 @@ impl Estimate {
             "disk_bytes": {"checkpoints": self.checkpoint_bytes, "features": self.feature_bytes},
             "data_tokens": self.data_tokens,
             "trained_tokens": self.train_tokens,
+            "training_steps": steps,
             "flop_per_token": self.flops_per_token,
             "speed": {"flop_per_second": speed, "device": device, "source": source},
             "training_seconds": self.training_seconds(),
@@ -163,6 +184,13 @@ impl Estimate {
 
     fn sizes(&self, sizes: &Sizes) -> [(&'static str, String); 2] {
         let parameters = count(self.target_parameters);
+        let (name, parameters) = match self.whole_target {
+            Some(all) => (
+                "read of the target",
+                format!("{parameters} of {}", count(all)),
+            ),
+            None => ("target", parameters),
+        };
         let active = match self.active_parameters {
             all if all == self.target_parameters => String::new(),
             some => format!(", {} for each token", count(some)),
@@ -175,7 +203,7 @@ impl Estimate {
         let tokens = self.footprint.draft_vocab;
         [
             (
-                "target",
+                name,
                 format!("{parameters} parameters{active}; {}", sizes.source),
             ),
             (
@@ -244,12 +272,16 @@ impl Estimate {
 
     fn time(&self, device: &str) -> [(&'static str, String); 3] {
         let later = || "known once `data.train` is there".to_owned();
-        let training = self.train_tokens.map(|trained| match self.data_tokens {
-            Some(tokens) if tokens > 0 => {
-                let times = trained as f64 / tokens as f64;
-                format!("{} tokens, {times:.1} times the data", count(trained))
+        let training = self.train_tokens.map(|trained| {
+            let steps: Vec<String> = self.steps.iter().filter_map(Steps::words).collect();
+            let tokens = format!("{}, {} tokens", steps.join(", "), count(trained));
+            match self.data_tokens {
+                Some(data) if data > 0 => {
+                    let times = times(trained as f64 / data as f64);
+                    format!("{tokens}, {times} times the data")
+                }
+                _ => tokens,
             }
-            _ => format!("{} tokens", count(trained)),
         });
         let (speed, source) = &self.speed;
         let per_token = self.flops_per_token / 1e9;
@@ -315,6 +347,17 @@ fn in_memory(sizes: &Sizes, mode: FeatureMode) -> [u64; 2] {
     [all, all - idle_parameters(&sizes.spec)]
 }
 
+/// Parameters of the whole target, of which a part is read; where its layers are none that this program knows, their sizes are not
+/// known either.
+fn whole_target(recipe: &ResolvedRecipe, sizes: &Sizes) -> Option<u64> {
+    if recipe.features.mode.computes_target() {
+        return None;
+    }
+    let folder = folder_of(recipe.model()?, recipe.target.revision.as_deref());
+    let is_known = folder.is_none_or(|folder| check_computed(&folder).is_ok());
+    is_known.then(|| target_parameters(&sizes.spec, sizes.tied_head))
+}
+
 /// Bytes of the target in memory.
 fn in_bytes(sizes: &Sizes, mode: FeatureMode, held: FrozenType, device: &str) -> u64 {
     match mode.computes_target() {
@@ -329,20 +372,6 @@ fn packed(recipe: &ResolvedRecipe, training: &TrainConfig) -> Packed {
         rows: training.batch_tokens as u64 / length.max(1),
         length,
     }
-}
-
-/// Tokens that a stage trains on; of epochs known once the data is.
-fn trained_tokens(training: &TrainConfig, data_tokens: Option<u64>) -> Option<u64> {
-    if let Some(epochs) = training.epochs {
-        return Some((data_tokens? as f64 * epochs) as u64);
-    }
-    let [tokens, steps, batches] = [
-        training.batch_tokens,
-        training.steps,
-        training.gradient_accumulation,
-    ]
-    .map(|number| number as u64);
-    Some(tokens.saturating_mul(steps).saturating_mul(batches))
 }
 
 /// Bytes on the disk that each training stage leaves: saved states with what the optimiser keeps, the best one kept beside the

@@ -15,56 +15,73 @@ mod estimate;
 mod flops;
 mod memory;
 mod offline;
+mod on_hub;
 mod parts;
 pub mod preflight;
+mod room;
 mod samples;
 mod several;
 mod shown;
-mod space;
 mod speed;
 mod stages;
+mod steps;
 pub(crate) mod target_sizes;
 #[cfg(test)]
 mod tests;
-mod words;
+pub(crate) mod words;
 
 use capture::CapturePlan;
 pub use estimate::Estimate;
+use on_hub::OnHub;
 pub use several::plan_all;
 pub use shown::Plan;
 
 /// Plans a run.
 pub fn plan(asked: &Asked) -> Result<Plan> {
+    plan_with(asked, &mut OnHub::of_process())
+}
+
+fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     let recipe = asked.recipe;
     let run = asked.runs.join(&recipe.name);
-    let mut text = format!("{}\n", recipe.toml.trim_end());
-    _ = writeln!(text, "\nrun: {}\nstages:", run.display());
-    let stages = stages::stages(asked)?;
-    for (name, state) in &stages {
-        text += &beside(&format!("  {name}"), 12, state);
+    let origin = recipe.origin.as_ref().map(ToString::to_string);
+    let mut text = format!("{}\n\n", recipe.toml.trim_end());
+    if let Some(origin) = &origin {
+        _ = writeln!(text, "recipe: {origin}");
     }
-    let refusals = asked.all_refusals();
+    _ = writeln!(text, "run: {}\nstages:", run.display());
+    let stages = stages::stages(asked)?;
+    let width = stages.iter().map(|(name, _)| name.len() + 3).max();
+    let width = width.unwrap_or(0).max(12);
+    for (name, state) in &stages {
+        text += &beside(&format!("  {name}"), width, state);
+    }
+    let of_hub = hub.targets(recipe);
+    let refusals = asked.all_refusals(of_hub.refusals);
     let refused: Vec<String> = refusals.iter().map(with_causes).collect();
     text += &part("refused", &refused);
-    let warnings = asked.warnings();
+    let mut known = String::new();
+    let found = estimates(asked, &mut known);
+    let warnings = [asked.warnings(), of_hub.warnings, found.warnings].concat();
     text += &part("warnings", &warnings);
     let (lines, downloads) = data::downloads(recipe);
     text += &part("to download", &lines);
     let read = parts::read_of(recipe);
     let lines = read.as_ref().map(parts::Read::lines);
     text += &part("read of the target", &lines.unwrap_or_default());
-    let [estimates, capture] = estimates(asked, &mut text);
+    text += &known;
     let stage = |(name, state): &(&str, String)| json!({"name": name, "state": state});
     let json = json!({
         "recipe": recipe.json,
+        "recipe_from": origin,
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
         "refused": refused,
         "warnings": warnings,
         "downloads": downloads,
         "target_read": read.map(|read| json!(read)),
-        "estimates": estimates,
-        "capture": capture,
+        "estimates": found.numbers,
+        "capture": found.capture,
     });
     Ok(Plan {
         text,
@@ -85,46 +102,50 @@ fn part(name: &str, lines: &[String]) -> String {
     text
 }
 
-/// What the run takes and how fast its servers are, in words and in numbers.
-fn estimates(asked: &Asked, text: &mut String) -> [Value; 2] {
+/// What the run takes and how fast its servers are, as far as it is known.
+#[derive(Default)]
+struct Estimates {
+    numbers: Value,
+    capture: Value,
+    warnings: Vec<String>,
+}
+
+/// What the run takes and how fast its servers are, which is added to the `text` too.
+fn estimates(asked: &Asked, text: &mut String) -> Estimates {
     let recipe = asked.recipe;
+    let mut known = Estimates::default();
     text.push_str("\nestimates:\n");
     let Some(found) = target_sizes::of(recipe) else {
         let model = recipe.model().unwrap_or_default();
         let none = "known once it is on this machine";
         _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
-        return [Value::Null, Value::Null];
+        return known;
     };
     let estimate = Estimate::of(asked, &found);
-    let numbers = match &estimate {
+    match &estimate {
         Ok(estimate) => {
             text.push_str(&estimate.text(recipe, &found, asked.device));
-            let run = asked.runs.join(&recipe.name);
-            if let Some(free) = space::missing(&run, estimate.disk_bytes()) {
-                text.push_str(&beside("  disk, free", 25, &free));
-            }
-            estimate.json(&found, asked.device)
+            known.warnings = room::warnings(asked, estimate);
+            known.numbers = estimate.json(&found, asked.device);
         }
-        Err(error) => {
-            _ = writeln!(text, "  none: {}", with_causes(error));
-            Value::Null
-        }
-    };
+        Err(error) => _ = writeln!(text, "  none: {}", with_causes(error)),
+    }
     let run = asked.runs.join(&recipe.name);
     let measured = CapturePlan::measure(recipe, &run, &found, estimate.as_ref().ok());
-    let (lines, capture) = match measured {
-        Ok(None) => return [numbers, Value::Null],
-        Ok(Some(measured)) => (measured.lines(), measured.json()),
+    let lines = match measured {
+        Ok(None) => return known,
+        Ok(Some(measured)) => {
+            known.capture = measured.json();
+            measured.lines()
+        }
         Err(error) => {
             let error = with_causes(&error);
-            (
-                vec![format!("not measured: {error}")],
-                json!({"error": error}),
-            )
+            known.capture = json!({"error": error});
+            vec![format!("not measured: {error}")]
         }
     };
     *text += &part("servers of the target", &lines);
-    [numbers, capture]
+    known
 }
 
 /// What the run takes, where the sizes of its target need no download.

@@ -1,6 +1,7 @@
 //! What would stop a run, found before anything heavy is done: by the run itself, and by its plan.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, bail};
 use spectrain_checkpoints::ModelFolder;
@@ -12,6 +13,7 @@ use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{self, Existing, RunName};
+use crate::runtime::server::client::Client;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::{device, prompt_sets, start_at, target};
 
@@ -63,17 +65,20 @@ impl<'a> Asked<'a> {
             self.check_models(),
             self.check_drafter(),
             self.check_target(),
+            self.check_addresses(),
         ];
         let checks = checks.into_iter().chain(self.check_files());
         checks.filter_map(Result::err).collect()
     }
 
-    /// The refusals, or where there is none, the first failures.
-    pub(super) fn all_refusals(&self) -> Vec<Error> {
-        match self.refusals() {
-            refusals if refusals.is_empty() => self.first_failures(),
-            refusals => refusals,
+    /// The refusals and those `of_hub`, or where there is none, the first failures.
+    pub(super) fn all_refusals(&self, of_hub: Vec<Error>) -> Vec<Error> {
+        let mut refusals = self.refusals();
+        refusals.extend(of_hub);
+        if refusals.is_empty() {
+            refusals = self.first_failures();
         }
+        refusals
     }
 
     /// What a plan says beyond [`refusals`](Self::refusals), which a run comes to in its first minutes: whether its folder can be
@@ -143,8 +148,16 @@ impl<'a> Asked<'a> {
     /// Whether the names of targets can be those of models: which are downloaded, and whether they are there, shows later.
     fn check_models(&self) -> Result<()> {
         let further = self.recipe.evaluate.targets.iter().map(String::as_str);
-        for model in self.recipe.model().into_iter().chain(further) {
+        let own = self.recipe.model().map(|model| ("target.model", model));
+        let further = further.map(|model| ("evaluate.targets", model));
+        for (key, model) in own.into_iter().chain(further) {
             check_model(model).with_context(|| format!("cannot open the target `{model}`"))?;
+            if Path::new(model).is_dir() && !Path::new(model).join(CONFIG).exists() {
+                bail!(
+                    "`{key}`: the folder `{model}` holds no model: expected `{CONFIG}`, weights in `*.safetensors`, \
+                     `tokenizer.json` and `tokenizer_config.json`, found no `{CONFIG}`"
+                );
+            }
         }
         match self.recipe.model() {
             // Whether the files of all weights are there and whole; of a target that servers have, parts are enough.
@@ -158,6 +171,19 @@ impl<'a> Asked<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the addresses of servers are some; nobody is asked there.
+    fn check_addresses(&self) -> Result<()> {
+        let regenerate = self.recipe.regenerate.as_ref();
+        let answering = regenerate.and_then(|table| table.server.as_ref());
+        let answering = answering.map(|url| ("regenerate.server", url));
+        let capturing = self.recipe.target.server.iter();
+        let capturing = capturing.map(|url| ("target.server", url));
+        for (key, url) in answering.into_iter().chain(capturing) {
+            Client::new(key, url, None, Duration::ZERO)?;
+        }
+        Ok(())
     }
 
     fn check_target_type(&self) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
-use crate::stages::prepare::{held_out, not_prepared};
+use crate::stages::prepare::{EVAL_DATA, TRAIN_DATA, held_out, not_prepared};
 
 /// Rows that are read in any case.
 const LEAST: usize = 100;
@@ -32,7 +32,9 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     };
     let text = match Text::of(&folder, &recipe.data) {
         Ok(text) => text,
-        Err(error) if Path::new(model).is_dir() => return vec![error],
+        Err(error) if Path::new(model).is_dir() => {
+            return vec![error.context("`target.model`")];
+        }
         // The run downloads what is missing of it.
         Err(_) => return Vec::new(),
     };
@@ -40,7 +42,7 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     let train = here(recipe.data.train_sources());
     let train = train.map(|data| match recipe.regenerate {
         // What is trained on is still to be answered.
-        Some(_) => check_rows(&data, recipe.data.unusable).context("`data.train`"),
+        Some(_) => check_rows(&data, recipe.data.unusable).context(TRAIN_DATA),
         None => check_train(&text, &data, recipe),
     });
     let eval = here(recipe.data.eval.clone());
@@ -65,7 +67,7 @@ fn check_rows(data: &Dataset, unusable: Unusable) -> Result<()> {
 /// Fails where nothing can be trained on, or held out of it where that is asked for, and where a text holds what none may.
 fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<()> {
     let mut unheld = Unheld::new(recipe.method.unheld());
-    let is_all = check_samples(text, (data, "train"), &mut |tokens| unheld.count(tokens))?;
+    let is_all = check_samples(text, (data, TRAIN_DATA), &mut |tokens| unheld.count(tokens))?;
     unheld.check().context("the first texts of `data.train`")?;
     if is_all && recipe.data.eval.is_none() {
         held_out(text, data.rows()?, recipe.data.held_out())?;
@@ -75,9 +77,9 @@ fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<(
 
 /// Fails where nothing can be evaluated with.
 fn check_eval(text: &Text, data: &Dataset) -> Result<()> {
-    if check_samples(text, (data, "eval"), &mut |_| {})? {
+    if check_samples(text, (data, EVAL_DATA), &mut |_| {})? {
         let prompts = text.prompts(Box::new(data.rows()?));
-        prompts.context("`data.eval`")?;
+        prompts.context(EVAL_DATA)?;
     }
     Ok(())
 }
@@ -86,7 +88,7 @@ fn check_eval(text: &Text, data: &Dataset) -> Result<()> {
 /// each. Whether these were all rows.
 fn check_samples(
     text: &Text,
-    (data, key): (&Dataset, &str),
+    (data, name): (&Dataset, &str),
     look: &mut dyn FnMut(&[u32]),
 ) -> Result<bool> {
     let (read, kept) = (Cell::new(0), Cell::new(false));
@@ -111,6 +113,6 @@ fn check_samples(
         Ok(_) => Ok(is_all),
         // Of what was not read there may be some.
         Err(spectrain_data::Error::NothingKept { .. }) if read.get() > MOST => Ok(false),
-        Err(error) => Err(not_prepared(error.into(), key, &data.to_string())),
+        Err(error) => Err(not_prepared(error.into(), name, &data.to_string())),
     }
 }

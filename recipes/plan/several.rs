@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::estimate::Estimate;
+use super::on_hub::OnHub;
 use super::preflight::Asked;
 use super::shown::Plan;
 use super::target_sizes;
@@ -62,8 +63,8 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(asked: &Asked<'a>) -> Self {
-        let refusals = asked.all_refusals();
+    fn of(asked: &Asked<'a>, hub: &mut OnHub) -> Self {
+        let refusals = asked.all_refusals(hub.targets(asked.recipe).refusals);
         let sizes = target_sizes::of(asked.recipe);
         // Why there is no estimate is among the refusals.
         let estimate = sizes.and_then(|sizes| Estimate::of(asked, &sizes).ok());
@@ -77,7 +78,8 @@ impl<'a> Row<'a> {
 
 /// Plans several runs, each with a name of its own.
 pub fn plan_all(all: &[Asked]) -> Plan {
-    let rows: Vec<Row> = all.iter().map(Row::of).collect();
+    let mut hub = OnHub::of_process();
+    let rows: Vec<Row> = all.iter().map(|asked| Row::of(asked, &mut hub)).collect();
     let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
     let together = together.unwrap_or_else(|| Takes::of(None));
     let mut lines = vec![["run", "memory", "disk", "training"].map(str::to_owned)];

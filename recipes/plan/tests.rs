@@ -1,7 +1,10 @@
 use std::path::Path;
 
+use spectrain_checkpoints::HubOptions;
+
 use super::*;
-use crate::recipe::tables::FeatureMode;
+use crate::recipe::shipped::Origin;
+use crate::recipe::tables::{FeatureMode, RegenerateTable};
 use crate::recipe::{ResolvedRecipe, read};
 use crate::runs::run_folder::Existing;
 use crate::runtime::sizes::Sizes;
@@ -53,7 +56,107 @@ fn planned(ranks: usize, recipe: &ResolvedRecipe, runs: &Path, device: &str) -> 
         device,
         ranks,
     };
-    plan(&asked).unwrap()
+    plan_with(&asked, &mut nowhere()).unwrap()
+}
+
+/// A hub at which nobody listens.
+fn nowhere() -> OnHub {
+    OnHub::with(HubOptions {
+        endpoint: Some("http://127.0.0.1:9".into()),
+        ..HubOptions::default()
+    })
+}
+
+#[test]
+fn a_target_that_could_not_be_looked_up_on_the_hub_is_warned_of() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.target.model = Some("nobody/nothing".into());
+    let text = text(&recipe, root.path(), "cuda:0");
+    let warned = text.split("\nwarnings:\n").nth(1).unwrap_or_default();
+    let told = "  `target.model`: `nobody/nothing` was not looked up: `http://127.0.0.1:9` cannot be reached: ";
+    assert!(warned.starts_with(told), "{text}");
+}
+
+#[test]
+fn columns_are_wide_enough_for_the_names_of_stages() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.regenerate = Some(RegenerateTable::default());
+    let text = text(&recipe, root.path(), "cuda:0");
+    assert!(
+        text.contains("\n  regenerate runs\n  prepare    runs\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_plan_says_which_recipe_was_read_and_how_many_steps_it_trains() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.origin = Some(Origin::File("mine.toml".into()));
+    let plan = planned(1, &recipe, root.path(), "cuda:0");
+    assert!(
+        plan.text.contains("\nrecipe: ./mine.toml\nrun: "),
+        "{}",
+        plan.text
+    );
+    assert_eq!(plan.json["recipe_from"], "./mine.toml");
+    assert!(
+        plan.text
+            .contains("1,000 steps of 4,096 tokens, 4.10 M tokens\n"),
+        "{}",
+        plan.text
+    );
+    let steps = &plan.json["estimates"]["training_steps"]["train"];
+    assert_eq!(
+        (&steps["steps"], &steps["tokens_per_step"]),
+        (&1000.into(), &4096.into())
+    );
+}
+
+#[test]
+fn of_a_target_that_servers_have_it_is_said_how_much_is_read() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.features.mode = FeatureMode::Served;
+    let plan = planned(1, &recipe, root.path(), "cuda:0");
+    assert!(
+        plan.text
+            .contains("  read of the target     1.24 G of 8.19 G parameters;"),
+        "{}",
+        plan.text
+    );
+    assert_eq!(
+        plan.json["estimates"]["target"]["of_parameters"],
+        8_190_722_048_u64
+    );
+}
+
+#[test]
+fn addresses_and_folders_that_are_none_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let first = |recipe: &ResolvedRecipe| {
+        let plan = planned(1, recipe, root.path(), "cpu");
+        plan.text
+            .split("\nrefused:\n")
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let mut recipe = qwen3();
+    recipe.regenerate = Some(RegenerateTable {
+        server: Some("localhost:8000".into()),
+        ..RegenerateTable::default()
+    });
+    let told = "`regenerate.server`: expected `http://HOST:PORT`, found `localhost:8000`";
+    assert!(first(&recipe).contains(told), "{}", first(&recipe));
+    let mut recipe = qwen3();
+    let folder = root.path().display().to_string();
+    recipe.target.model = Some(folder.clone());
+    let told =
+        format!("`target.model`: the folder `{folder}` holds no model: expected `config.json`");
+    assert!(first(&recipe).contains(&told), "{}", first(&recipe));
 }
 
 #[test]

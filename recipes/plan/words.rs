@@ -11,6 +11,25 @@ pub(super) fn count(number: u64) -> String {
     }
 }
 
+/// A whole number in groups of three digits.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let places = digits.len();
+    let each = digits.chars().enumerate().map(|(at, digit)| {
+        let comma = at > 0 && (places - at).is_multiple_of(3);
+        format!("{}{digit}", if comma { "," } else { "" })
+    });
+    each.collect()
+}
+
+/// How often something is taken, with a digit behind the point where that says something.
+pub(super) fn times(number: f64) -> String {
+    match number {
+        n if n >= 100.0 => grouped(n.round() as u64),
+        n => format!("{n:.1}"),
+    }
+}
+
 /// Bytes for people.
 pub(super) fn bytes(number: u64) -> String {
     let number = number as f64;
@@ -26,5 +45,18 @@ pub(super) fn duration(seconds: f64) -> String {
         s if s >= 5400.0 => format!("{:.1} h", s / 3600.0),
         s if s >= 90.0 => format!("{:.1} min", s / 60.0),
         s => format!("{s:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_are_grouped_and_rounded() {
+        let found = [0, 20, 999, 4096, 81_920, 1_000_000].map(grouped);
+        assert_eq!(found, ["0", "20", "999", "4,096", "81,920", "1,000,000"]);
+        let found = [1.5, 99.94, 100.1, 8004.1].map(times);
+        assert_eq!(found, ["1.5", "99.9", "100", "8,004"]);
     }
 }

@@ -22,6 +22,9 @@ use crate::recipe::wording::{FROM_ONE, worded};
 /// The keys that say how long a training takes, of which there is one.
 const LENGTHS: [&str; 2] = ["steps", "epochs"];
 
+/// What the parser says of a file without a `name`, the only key beside `recipe` that stands in no table and has no default.
+const NO_NAME: &str = "missing field `name`";
+
 /// The table of the training stages.
 const STAGES: &str = "stages";
 
@@ -180,6 +183,10 @@ impl<'a> Document<'a> {
     fn explain(&self, mut error: toml::de::Error) -> anyhow::Error {
         if let Some(renamed) = self.renamed(&error) {
             return renamed;
+        }
+        if error.message() == NO_NAME && !self.sets("name") {
+            let message = "is missing: it names the run's folder, `runs/NAME`; set it in the file or with `--set name=NAME`";
+            return Problem::new("name", message).into();
         }
         let span = error.span();
         let is_at = |key: &&str| {

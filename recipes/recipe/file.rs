@@ -80,6 +80,7 @@ impl<D: Settings, O: Settings> File<D, O> {
         let toml = toml::to_string_pretty(&self).context("cannot write the recipe as TOML")?;
         let json = serde_json::to_value(&self).context("cannot write the recipe as JSON")?;
         Ok(ResolvedRecipe {
+            origin: None,
             recipe: self.recipe,
             name: self.name,
             seed: self.seed,

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use spectrain_checkpoints::launch::quote;
+use spectrain_checkpoints::printable;
+use toml::de::DeTable;
 
 use crate::errors::Misuse;
 use crate::families::registry;
@@ -10,19 +13,44 @@ use crate::recipe::change::Change;
 use crate::recipe::document::Document;
 use crate::recipe::problem::Problem;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::shipped::text_of;
+use crate::recipe::shipped::found;
 
 /// Reads the recipe that a user names, a file or one that is shipped, and changes the keys that `overrides` (`train.steps=100`)
 /// name.
 pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
-    let text = text_of(path)?;
+    let (text, origin) = found(path)?;
+    if let Some(instead) = other_file(path, &text) {
+        return Err(Misuse(instead).into());
+    }
     let wrong = || Misuse(format!("cannot read the recipe `{}`", path.display()));
-    read(&text, overrides).with_context(wrong)
+    let mut recipe = read(&text, overrides).with_context(wrong)?;
+    recipe.origin = Some(origin);
+    Ok(recipe)
+}
+
+/// What is said of a file that is no TOML and, by the ending of its name, something else that users have: settings of another
+/// trainer, or conversations.
+fn other_file(path: &Path, text: &str) -> Option<String> {
+    let ending = path.extension()?.to_str()?.to_lowercase();
+    let is_settings = ["yaml", "yml", "json"].contains(&ending.as_str());
+    if !(is_settings || ending == "jsonl") || DeTable::parse(text).is_ok() {
+        return None;
+    }
+    let shown = printable(&path.display().to_string());
+    Some(match is_settings {
+        true => format!(
+            "`{shown}` is no recipe, which is a TOML file; `spectrain init --from {}` makes one of another trainer's settings",
+            quote(&shown)
+        ),
+        false => format!(
+            "`{shown}` is no recipe, which is a TOML file: it holds conversations, and a recipe names it under `data.train`"
+        ),
+    })
 }
 
 /// Whether the recipe that a user names, or one of the overrides, sets one of these keys, such as `train.warmup_steps`.
 pub fn is_set(path: &Path, overrides: &[String], keys: &[String]) -> Result<bool> {
-    let text = text_of(path)?;
+    let (text, _) = found(path)?;
     let changes = Change::all(overrides, text.len() + 1)?;
     let document = Document::parse(&text, &changes)?;
     Ok(keys.iter().any(|key| document.sets(key)))

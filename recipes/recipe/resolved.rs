@@ -14,6 +14,7 @@ use spectrain_train::TrainConfig;
 use crate::families::footprint::Footprint;
 use crate::families::method::Method;
 use crate::recipe::problem::{self, Problem, setting};
+use crate::recipe::shipped::Origin;
 use crate::recipe::tables::{
     DataTable, EvaluateTable, ExportTable, FeaturesTable, RegenerateTable, SyntheticTable,
     TargetTable, TrackTable,
@@ -26,6 +27,8 @@ const VOCABULARY_MAPS: [&str; 2] = ["d2t", "token_map"];
 
 /// A recipe with every default filled in, without the types of its drafter and objective.
 pub struct ResolvedRecipe {
+    /// Where it was read; nothing of a text that is no user's file.
+    pub origin: Option<Origin>,
     /// [`crate::families::registry::Recipe::name`].
     pub recipe: String,
     /// Folder under `runs/`.

@@ -1,6 +1,7 @@
 //! The recipes that are shipped, in the program itself: they can be run where their files are not.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -110,12 +111,35 @@ fn names() -> impl Iterator<Item = &'static str> {
     SHIPPED.iter().map(|recipe| recipe.name)
 }
 
-/// The text of the recipe that a user names: the file of this name, else for a name `NAME` the file `NAME.toml`, else the recipe
-/// that is shipped as `NAME`.
+/// Where a recipe was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// The recipe that is shipped under this name.
+    Shipped(&'static str),
+}
+
+/// A file of the folder that the program runs in is told from a name that is shipped: `./NAME.toml`.
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shipped(name) => write!(formatter, "the shipped recipe `{name}`"),
+            Self::File(path) => {
+                let here = if name_in(path).is_some() { "./" } else { "" };
+                let path = path.display().to_string();
+                write!(formatter, "{here}{}", printable(&path))
+            }
+        }
+    }
+}
+
+/// The recipe that a user names and where it was read: the file of this name, else for a name `NAME` the file `NAME.toml`, else
+/// the recipe that is shipped as `NAME`.
 ///
 /// # Errors
 /// There is no such file and no such recipe, or the file cannot be read.
-pub fn text_of(given: &Path) -> Result<Cow<'static, str>> {
+pub fn found(given: &Path) -> Result<(Cow<'static, str>, Origin)> {
     let shown = printable(&given.display().to_string());
     let name = name_in(given);
     let beside = name.filter(|name| !name.ends_with(ENDING));
@@ -126,19 +150,19 @@ pub fn text_of(given: &Path) -> Result<Cow<'static, str>> {
     if let Some(file) = files.find(is_there) {
         let text = std::fs::read_to_string(file);
         return match text {
-            Ok(text) => Ok(text.into()),
+            Ok(text) => Ok((text.into(), Origin::File(file.to_owned()))),
             Err(error) => bail!("cannot read the recipe `{shown}`: {error}"),
         };
     }
     let plain = name.map(|name| name.strip_suffix(ENDING).unwrap_or(name));
     if let Some(recipe) = plain.and_then(find) {
-        return Ok(recipe.text.into());
+        return Ok((recipe.text.into(), Origin::Shipped(recipe.name)));
     }
     if beside.is_some() && !given.is_dir() {
         return Err(Misuse(no_recipe(given, &shown)).into());
     }
     match std::fs::read_to_string(given) {
-        Ok(text) => Ok(text.into()),
+        Ok(text) => Ok((text.into(), Origin::File(given.to_owned()))),
         Err(error) => bail!(
             "cannot read the recipe `{shown}`: {error}{}",
             instead(given)
@@ -252,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_asked_about() {
-        let refused = |given: &str| format!("{:#}", text_of(Path::new(given)).unwrap_err());
+        let refused = |given: &str| format!("{:#}", found(Path::new(given)).unwrap_err());
         let error = refused("quikstart");
         assert!(
             error.contains("no file `quikstart` or `quikstart.toml`"),
@@ -276,5 +300,22 @@ mod tests {
         assert!(error.contains("did you mean `quickstart`?"), "{error}");
         let error = format!("{:#}", ShippedRecipe::of("dflash_2").unwrap_err());
         assert!(error.contains("did you mean `dflash-2`?"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_told_from_the_shipped_recipe_of_its_name() {
+        let (_, origin) = found(Path::new("quickstart")).unwrap();
+        assert_eq!(origin.to_string(), "the shipped recipe `quickstart`");
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("quickstart.toml");
+        std::fs::write(&file, "a = 1").unwrap();
+        let (text, origin) = found(&file).unwrap();
+        assert_eq!(
+            (text.as_ref(), &origin),
+            ("a = 1", &Origin::File(file.clone()))
+        );
+        assert_eq!(origin.to_string(), file.display().to_string());
+        let here = Origin::File("quickstart.toml".into());
+        assert_eq!(here.to_string(), "./quickstart.toml");
     }
 }

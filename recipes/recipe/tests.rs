@@ -435,3 +435,59 @@ fn variables_of_the_template_are_kept_and_written_out() {
     let error = refuse(MINIMAL, &["data.turns=expand", "data.mask=all"]);
     assert!(error.contains("`data.turns`"), "{error}");
 }
+
+#[test]
+fn a_name_of_another_trainer_is_asked_about_and_a_missing_one_is_explained() {
+    let error = refuse(&format!("{MINIMAL}[train]\nlr = 1e-4\n"), &[]);
+    assert!(
+        error.contains("line 9, column 1") && error.contains("did you mean `learning_rate`?"),
+        "{error}"
+    );
+    let error = refuse(MINIMAL, &["export.to=[\"trtllm\"]"]);
+    assert!(error.contains("did you mean `tensorrt-llm`?"), "{error}");
+    let error = refuse(&MINIMAL.replace("name = \"a\"\n", ""), &[]);
+    assert!(
+        error.contains("key `name`: is missing: it names the run's folder")
+            && error.contains("`--set name=NAME`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_recipe_is_told_by_what_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let refused = |name: &str, text: &str| {
+        let path = root.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let error = read_file(&path, &[]).unwrap_err();
+        assert!(error.is::<crate::errors::Misuse>());
+        format!("{error:#}")
+    };
+    for (name, text) in [
+        ("a.yaml", "model:\n  a: 3\n"),
+        ("a.YML", "a: 3\n"),
+        ("a.json", "{\"a\": 3}"),
+    ] {
+        let error = refused(name, text);
+        assert!(
+            error.contains("is no recipe") && error.contains("`spectrain init --from "),
+            "{error}"
+        );
+        assert!(!error.contains("parse error"), "{error}");
+    }
+    let error = refused("a.jsonl", "{\"messages\": []}\n");
+    assert!(
+        error.contains("it holds conversations") && error.contains("`data.train`"),
+        "{error}"
+    );
+    let error = refused("a.toml", "{\"messages\": []}\n");
+    assert!(error.contains("TOML parse error"), "{error}");
+    // What a file is called does not matter where it is TOML.
+    let path = root.path().join("b.json");
+    std::fs::write(&path, MINIMAL).unwrap();
+    let recipe = read_file(&path, &[]).unwrap();
+    assert_eq!(
+        recipe.origin.unwrap().to_string(),
+        path.display().to_string()
+    );
+}

@@ -2,6 +2,8 @@
 
 use spectrain_data::words::in_words;
 
+use crate::recipe::other_names::meant;
+
 /// Numbers from 0 are those of which most keys have the type; of these 0 is refused as well.
 pub(super) const FROM_ONE: [&str; 7] = [
     "train.steps",
@@ -13,6 +15,12 @@ pub(super) const FROM_ONE: [&str; 7] = [
     "train.keep",
 ];
 
+/// What the parser says of a name that is none of those it knows, before that name.
+const UNKNOWN: [&str; 2] = ["unknown field `", "unknown variant `"];
+
+/// How the question begins which of the known names is meant.
+const QUESTION: &str = "; did you mean ";
+
 /// What is expected where a list is.
 const LIST: &str = "expected a list";
 
@@ -20,11 +28,20 @@ const LIST: &str = "expected a list";
 pub(super) fn worded(message: &str, from_one: bool) -> String {
     let text = in_words(message);
     let text = with_list(&text).unwrap_or(text);
+    let text = with_own_name(&text).unwrap_or(text);
     if from_one {
         text.replace("a whole number from 0", "a whole number from 1")
     } else {
         text
     }
+}
+
+/// The message of an unknown name that other programs have, with the name that recipes have, where that is known in its place.
+fn with_own_name(text: &str) -> Option<String> {
+    let mut cut = UNKNOWN.iter().filter_map(|start| text.split_once(start));
+    let mut parts = cut.next()?.1.lines().next()?.split('`');
+    let own = meant(parts.next()?, parts.skip(1).step_by(2))?;
+    (!text.contains(QUESTION)).then(|| format!("{}{QUESTION}`{own}`?", text.trim_end()))
 }
 
 /// The message with the list that has what was found as its only entry.
@@ -71,5 +88,29 @@ mod tests {
         let message = "invalid value: integer `-4`, expected usize";
         assert!(worded(message, true).ends_with("expected a whole number from 1"));
         assert!(worded(message, false).ends_with("expected a whole number from 0"));
+    }
+
+    #[test]
+    fn a_name_of_other_trainers_is_asked_about() {
+        for (message, question) in [
+            (
+                "unknown field `lr`, expected one of `steps`, `learning_rate`",
+                "; did you mean `learning_rate`?",
+            ),
+            (
+                "unknown field `lr`, expected one of `steps`, `learning_rate`\nin `train`\n",
+                "; did you mean `learning_rate`?",
+            ),
+            (
+                "unknown variant `trtllm`, expected one of `hf`, `tensorrt-llm`",
+                "; did you mean `tensorrt-llm`?",
+            ),
+        ] {
+            let words = worded(message, false);
+            assert!(words.ends_with(question), "{words}");
+            assert_eq!(words.matches("did you mean").count(), 1, "{words}");
+        }
+        let unknown = "unknown field `lr`, expected one of `model`, `dtype`";
+        assert_eq!(worded(unknown, false), unknown);
     }
 }

@@ -41,8 +41,13 @@ fn parse(name: &str) -> Result<DeviceName> {
 }
 
 fn not_built(name: &str, feature: &str) -> Error {
+    // Of the two ways to compile kernels this is the one that has run on a GPU.
+    let with = match feature {
+        "cuda" => "cuda-nvrtc",
+        other => other,
+    };
     anyhow!(
-        "device `{name}`: this program was built without the feature `{feature}`; build it with `--features {feature}`"
+        "device `{name}`: this program was built without the feature `{feature}`; build it with `--features {with}`"
     )
 }
 
@@ -140,5 +145,9 @@ mod tests {
     fn a_gpu_without_the_feature_names_the_feature() {
         let error = device("cuda:0").unwrap_err().to_string();
         assert!(error.contains("feature `cuda`"), "{error}");
+        assert!(
+            error.ends_with("build it with `--features cuda-nvrtc`"),
+            "{error}"
+        );
     }
 }

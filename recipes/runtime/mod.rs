@@ -15,6 +15,7 @@ pub mod free_tokens;
 pub mod imported;
 pub mod interruption;
 mod known_targets;
+pub(crate) mod machine_memory;
 pub mod model_files;
 pub mod pair;
 pub mod prompt_sets;

@@ -14,6 +14,7 @@ use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
+use crate::stages::failure;
 use crate::stages::inputs::{HOW, settings};
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
@@ -26,6 +27,25 @@ pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
 
 /// The same; `done` is called with the name of each stage that was wanted, once it is done.
 pub fn run_and_tell(
+    context: &StageContext,
+    only: &[String],
+    done: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<()> {
+    if let Some(origin) = &context.recipe.origin {
+        context.output.say(format!("recipe: {origin}"));
+    }
+    let run = context.run.path();
+    failure::forget(run);
+    let ended = run_each(context, only, done);
+    if let Err(error) = &ended
+        && !error.is::<Interrupted>()
+    {
+        failure::keep(run, error);
+    }
+    ended
+}
+
+fn run_each(
     context: &StageContext,
     only: &[String],
     done: &mut dyn FnMut(&str) -> Result<()>,

@@ -8,6 +8,7 @@ pub mod context;
 pub mod evaluate;
 pub mod export;
 pub mod exported;
+pub mod failure;
 pub mod features;
 pub mod in_order;
 pub mod inputs;

@@ -178,6 +178,17 @@ pub fn of(recipe: &ResolvedRecipe) -> Vec<Stage> {
     wanted.flat_map(each).collect()
 }
 
+/// What of a recipe makes a stage exist that not every recipe has.
+fn wanted_by(stage: &str) -> Option<&'static str> {
+    match stage {
+        "synthetic" => Some("a table `[synthetic]`"),
+        "regenerate" => Some("a table `[regenerate]`"),
+        "features" => Some("`features.mode = \"stored\"` (or `\"served\"`)"),
+        "answers" => Some("`features.mode = \"served\"`"),
+        _ => None,
+    }
+}
+
 /// Whether a stage is wanted where those named in `only` are, or all where none is.
 pub fn is_selected(stage: &str, only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|name| name == stage)
@@ -189,13 +200,42 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
     for name in only {
         if !stages.iter().any(|stage| stage.name == name) {
             let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+            let why = match wanted_by(name) {
+                Some(key) => format!("; {key} makes it exist"),
+                None => did_you_mean(name, names.iter().copied()),
+            };
             return Err(Misuse(format!(
-                "this recipe has no stage `{name}`; its stages: {}{}",
+                "this recipe has no stage `{name}`; its stages: {}{why}",
                 names.join(", "),
-                did_you_mean(name, names.iter().copied())
             ))
             .into());
         }
     }
     Ok(stages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::read;
+
+    #[test]
+    fn a_stage_that_a_recipe_lacks_is_named_with_what_makes_it_exist() {
+        let text = "recipe = \"eagle3\"\nname = \"a\"\n[target]\nmodel = \"m\"\n[data]\ntrain = \"t.jsonl\"\n";
+        let recipe = read(text, &[]).unwrap();
+        let refused = |stage: &str| {
+            let found = selected(&recipe, &[stage.to_owned()]);
+            found.err().unwrap().to_string()
+        };
+        for stage in STAGES.iter().filter(|stage| !(stage.wanted)(&recipe)) {
+            let told = refused(stage.name);
+            assert!(told.ends_with(" makes it exist"), "{told}");
+        }
+        let told = refused("features");
+        assert!(
+            told.contains("`features.mode = \"stored\"` (or `\"served\"`)"),
+            "{told}"
+        );
+        assert!(refused("trian").ends_with("did you mean `train`?"));
+    }
 }

@@ -28,6 +28,11 @@ const LINTED_ROWS: usize = 20_000;
 /// What is wrong with the data, as JSON.
 pub(super) const LINT: &str = "lint.json";
 
+/// What users know the data by that is trained on.
+pub(crate) const TRAIN_DATA: &str = "`data.train`";
+/// What they know the data by that is evaluated with, where the recipe names some.
+pub(crate) const EVAL_DATA: &str = "`data.eval`";
+
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let folder = context.folder("prepare");
@@ -39,7 +44,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         &text,
         context,
         (sets.train()?, &sets.train.to_string()),
-        "train",
+        ("train", TRAIN_DATA),
     )?;
     let unusable = sets.train.unusable();
     let of_eval = sets
@@ -47,17 +52,23 @@ pub fn run(context: &StageContext) -> Result<Value> {
         .as_ref()
         .map(Dataset::to_string)
         .unwrap_or_default();
-    let eval = write_tokens(&text, context, (sets.eval()?, &of_eval), "eval")?;
+    let eval_data = sets.eval_data();
+    let eval = write_tokens(
+        &text,
+        context,
+        (sets.eval()?, &of_eval),
+        ("eval", eval_data),
+    )?;
 
     let shards = TokenShards::open(folder.join("train"))?;
     let counts = count_tokens(shards.iter(), text.settings.vocab)?;
     write(&folder.join("counts.json"), &json!(counts))?;
 
-    let prompts = text.prompts(sets.eval()?).context("`data.eval`")?;
+    let prompts = text.prompts(sets.eval()?).context(eval_data)?;
     let stored: Vec<StoredPrompt> = prompts.prompts.iter().map(StoredPrompt::of).collect();
     write(&folder.join("prompts.json"), &json!(stored))?;
 
-    let written = [("train", &train), ("eval", &eval)];
+    let written = [(TRAIN_DATA, &train), (eval_data, &eval)];
     let problems = check_data(&text, context, &sets, written)?;
     for problem in &problems {
         context.output.warn(problem);
@@ -158,6 +169,14 @@ impl Sets {
         }
     }
 
+    /// What users know the rows by that are evaluated with.
+    fn eval_data(&self) -> &'static str {
+        match self.held_out {
+            Some(_) => "the held-out rows of `data.train`",
+            None => EVAL_DATA,
+        }
+    }
+
     fn train(&self) -> Result<RowsOf<'_>> {
         let rows = self.train.rows()?;
         Ok(match &self.held_out {
@@ -188,23 +207,23 @@ pub(crate) fn held_out(
         if is_too_little {
             error.context("`data.eval` is not set")
         } else {
-            not_prepared(error, "train", "")
+            not_prepared(error, TRAIN_DATA, "")
         }
     })
 }
 
-/// Says of which set an error is, which comes from `sources`, where these are known.
-pub(crate) fn not_prepared(error: anyhow::Error, set: &str, sources: &str) -> anyhow::Error {
+/// Says of which `data` an error is, which come from `sources`, where these are known.
+pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> anyhow::Error {
     let message = match error.downcast_ref::<spectrain_data::Error>() {
         // Of one row or file the error says where it is, but not of all.
         Some(spectrain_data::Error::NothingKept { .. }) if !sources.is_empty() => {
-            format!("cannot prepare `data.{set}`, {sources}")
+            format!("cannot prepare {data}, {sources}")
         }
         Some(found) if found.is_of_row() => format!(
-            "cannot prepare `data.{set}`: {found}; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` \
+            "cannot prepare {data}: {found}; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` \
              finds them all"
         ),
-        _ => format!("cannot prepare `data.{set}`"),
+        _ => format!("cannot prepare {data}"),
     };
     error.context(message)
 }
@@ -266,12 +285,12 @@ impl From<StoredPrompt> for Prompt {
     }
 }
 
-/// Writes the tokens of a set of rows.
+/// Writes the tokens of a set of rows into the folder of its name; `data` is what users know it by.
 fn write_tokens(
     text: &Text,
     context: &StageContext,
     (rows, sources): (RowsOf<'_>, &str),
-    name: &str,
+    (name, data): (&str, &str),
 ) -> Result<PrepareReport> {
     let mut progress = context.progress(&format!("prepare {name}"), 0);
     let mut samples = 0;
@@ -280,7 +299,7 @@ fn write_tokens(
         samples += 1;
         progress.set(samples, "samples");
     });
-    let report = report.map_err(|error| not_prepared(error, name, sources))?;
+    let report = report.map_err(|error| not_prepared(error, data, sources))?;
     progress.finish(report.totals());
     Ok(report)
 }
@@ -321,7 +340,7 @@ fn check_data(
     write_file(&folder.join("lint.txt"), report.to_string().as_bytes())?;
     let remarks = written.into_iter().flat_map(|(name, report)| {
         let remarks = report.remarks().into_iter();
-        remarks.map(move |remark| format!("`data.{name}`: {remark}"))
+        remarks.map(move |remark| format!("{name}: {remark}"))
     });
     Ok(remarks
         .chain(report.beside_preparation().problems())

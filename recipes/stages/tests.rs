@@ -29,6 +29,7 @@ use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, S
 use crate::runtime::model_files::read_json;
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
+use crate::stages::failure;
 use crate::stages::inputs::{TRAIN, settings};
 use crate::stages::order::{STAGES, selected};
 
@@ -243,12 +244,21 @@ fn a_failed_stage_is_not_done() {
         error.contains("stage `prepare`") && error.contains("280"),
         "{error}"
     );
+    let run = root.path().join("runs/a");
+    let kept = failure::of_run(&run).unwrap();
+    assert!(
+        kept.starts_with("stage `prepare`: ") && kept.contains("280"),
+        "{kept}"
+    );
     with_context(root.path(), &[], |context| {
         assert_eq!(
             context.run.manifest("prepare").unwrap().unwrap().status,
             Status::Started
         );
     });
+    write_target(&root.path().join("target"), 300);
+    prepare(root.path(), &[]).unwrap();
+    assert_eq!(failure::of_run(&run), None, "the run went on");
 }
 
 #[test]

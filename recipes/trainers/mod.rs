@@ -17,4 +17,5 @@ mod translate;
 
 pub use known::TRAINERS;
 pub use rows::{Becomes, Row, Trainer};
+pub(crate) use settings::{TARGET, TRAIN};
 pub use translate::{Translated, translate};

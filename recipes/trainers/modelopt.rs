@@ -6,8 +6,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    accumulate, by_total_variation, conversations, one_layer, positive, rows_of, server, steps_of,
-    warm_up,
+    NOT_SHARED, accumulate, by_total_variation, conversations, one_layer, positive, rows_of,
+    server, steps_of, warm_up,
 };
 
 const ALL: &[&str] = &[];
@@ -59,7 +59,6 @@ fn kind(settings: &Map<String, Value>) -> String {
 
 const PROJECTOR: &str = "dflash.dflash_architecture_config.projector_type";
 const COMPILED: &str = "spectrain compiles its kernels without being asked";
-const LAUNCHED: &str = "every device holds the whole drafter, and a row is on one device";
 const WHEN: &str = "`train.validate_every` says when τ is measured on held-out prompts";
 const OWN: &str = "spectrain's own training needs no such setting";
 
@@ -147,8 +146,8 @@ const ROWS: &[Row] = &[
     row(ALL, "training.gradient_accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
     row(ALL, PROCESSES, "", Read("see `training.gradient_accumulation_steps`")),
     row(ALL, "training.gradient_checkpointing", "false", Key("train.gradient_checkpointing")),
-    row(ALL, "training.cp_size", "1", Nothing(LAUNCHED)),
-    row(ALL, "training.dp_shard_size", "", Nothing(LAUNCHED)),
+    row(ALL, "training.cp_size", "1", Nothing(NOT_SHARED)),
+    row(ALL, "training.dp_shard_size", "", Nothing(NOT_SHARED)),
     row(ALL, "training.ddp_find_unused_parameters", "", Nothing(OWN)),
     row(ALL, "training.ddp_timeout", "", Nothing("a process that dies ends the others at once")),
     row(ALL, "training.dataloader_drop_last", "true", Nothing("a last batch that is not full counts by its tokens")),

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 pub(super) const PROCESSES: &str = "launched processes";
 
 /// Keys of a recipe that `spectrain init` has options for: the target, its conversations and the run's name.
-pub(super) const TARGET: &str = "target.model";
-pub(super) const TRAIN: &str = "data.train";
+pub(crate) const TARGET: &str = "target.model";
+pub(crate) const TRAIN: &str = "data.train";
 pub(super) const PRESET: &str = "data.preset";
 pub(super) const NAME: &str = "name";
 

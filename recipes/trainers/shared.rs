@@ -13,6 +13,10 @@ use super::settings::{NAME, PRESET, TRAIN};
 /// times the root of a matrix's inputs.
 const MATCHED: f64 = 0.2;
 
+/// What is said of settings that share one drafter or target among devices.
+pub(super) const NOT_SHARED: &str = "spectrain has no tensor or sequence parallelism and no FSDP; serve a target that does not fit on one GPU with vLLM \
+     (`features.mode = \"served\"`)";
+
 /// The divergence that libraries call by these names; a table with one name and any weight is that name.
 pub(super) fn divergence(value: &Value) -> Option<Value> {
     if let Value::Object(table) = value {
@@ -204,5 +208,8 @@ pub(super) fn server(asked: &Asked) -> Made {
         ("target.server", json!([url])),
         ("features.mode", json!("streamed")),
     ])
-    .with_note("the server needs a folder for the states that both reach; set `target.server_folder` to it")
+    .with_note(
+        "set `target.server_folder` to the folder into which the server writes hidden states, by its path on the server, and \
+         `target.local_folder` to its path on this machine where that is another",
+    )
 }

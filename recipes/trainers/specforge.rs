@@ -7,8 +7,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    accumulate, by_total_variation, conversations, dtype_of, name, one_layer, positive, rows_of,
-    sizes_file, steps_of, warm_up,
+    NOT_SHARED, accumulate, by_total_variation, conversations, dtype_of, name, one_layer, positive,
+    rows_of, sizes_file, steps_of, warm_up,
 };
 
 const ALL: &[&str] = &[];
@@ -56,7 +56,6 @@ pub(super) const SPECFORGE: Trainer = Trainer {
 
 const NO_ENGINE: &str = "spectrain computes the target's hidden states itself, or takes them from a server that you start (`target.server`)";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
-const WHOLE: &str = "every device holds the whole drafter, and there is one way to attend";
 const TRACKED: &str =
     "curves are written for TensorBoard; `spectrain track` sends them to other trackers";
 
@@ -99,7 +98,7 @@ const ROWS: &[Row] = &[
     row(ALL, "model.cache_dir", "", Nothing("`HF_HOME` is the folder of what is downloaded")),
     row(ALL, "model.target_backend", "", Nothing(NO_ENGINE)),
     row(ALL, "model.shard_target_output", "", Nothing(NO_ENGINE)),
-    row(ALL, "model.use_liger_kernel", "", Nothing(WHOLE)),
+    row(ALL, "model.use_liger_kernel", "", Nothing("spectrain has kernels of its own")),
     // Data.
     row(ALL, "data.train_data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
     row(ALL, "data.prompts_path", "", Nothing("spectrain reads conversations, not tokens; give them with `--data`")),
@@ -148,11 +147,11 @@ const ROWS: &[Row] = &[
     row(ALL, "deployment.trainer.nproc_per_node", "1", Read("see `training.accumulation_steps`")),
     row(ALL, "deployment.trainer.nnodes", "1", Read("see `training.accumulation_steps`")),
     row(ALL, "training.optimizer_cpu_offload", "false", Nothing("the optimiser's state is on the device")),
-    row(ALL, "training.fsdp_sharding", "", Nothing(WHOLE)),
-    row(ALL, "training.attention_backend", "", Nothing(WHOLE)),
-    row(ALL, "training.tp_size", "", Nothing(WHOLE)),
-    row(ALL, "training.sp_ulysses_size", "", Nothing(WHOLE)),
-    row(ALL, "training.sp_ring_size", "", Nothing(WHOLE)),
+    row(ALL, "training.fsdp_sharding", "", Nothing(NOT_SHARED)),
+    row(ALL, "training.attention_backend", "", Nothing("spectrain has one attention for each device")),
+    row(ALL, "training.tp_size", "", Nothing(NOT_SHARED)),
+    row(ALL, "training.sp_ulysses_size", "", Nothing(NOT_SHARED)),
+    row(ALL, "training.sp_ring_size", "", Nothing(NOT_SHARED)),
     row(ALL, "training.dist_timeout", "", Nothing("a process that dies ends the others at once")),
     // What is kept and shown.
     row(ALL, "training.save_interval", "0", By("`train.save_every`, where it is not 0", |asked| positive(asked, "train.save_every"))),

@@ -6,8 +6,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, accumulate, conversations, divergence, dtype_of, held_out, layers_before, matrix_rate,
-    name, one_layer, rows_of, server, sizes_file, steps_of,
+    self, NOT_SHARED, accumulate, conversations, divergence, dtype_of, held_out, layers_before,
+    matrix_rate, name, one_layer, rows_of, server, sizes_file, steps_of,
 };
 
 const ALL: &[&str] = &[];
@@ -56,8 +56,6 @@ pub(super) const SPECULATORS: Trainer = Trainer {
     further: Some(("draft_config", "draft_config.")),
 };
 
-const NO_SERVER: &str =
-    "spectrain computes the target's hidden states itself unless `target.server` names a server";
 const NO_PATHS: &str = "a run's files are in `runs/NAME`";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
 const PREPARED: &str = "spectrain prepares the data itself, in the run's folder";
@@ -155,12 +153,12 @@ const ROWS: &[Row] = &[
     row(ALL, "total_seq_len", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, 1))),
     row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
-    row(ALL, "hidden_states_backend", "", Nothing(NO_SERVER)),
+    row(ALL, "hidden_states_backend", "", By(NO_SERVER, of_states)),
     row(ALL, "num_workers", "", Nothing(LOADING)),
     row(ALL, "prefetch_factor", "", Nothing(LOADING)),
     row(ALL, "vllm_endpoint", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
-    row(ALL, "on_missing", "", Nothing(NO_SERVER)),
-    row(ALL, "on_generate", "", Nothing(NO_SERVER)),
+    row(ALL, "on_missing", "", By(NO_SERVER, of_states)),
+    row(ALL, "on_generate", "", By(NO_SERVER, of_states)),
     row(ALL, "request_timeout", "", By("`features.timeout`, with `vllm_endpoint`", timeout)),
     row(ALL, "max_retries", "", Nothing("a server that fails gets no requests for a while, and others take over")),
     row(ALL, "generation_validation_retries", "", Nothing("states that are not finite end the run")),
@@ -185,13 +183,13 @@ const ROWS: &[Row] = &[
     // What is kept and shown.
     row(ALL, "checkpoint_freq", "", Nothing("`train.save_every` and `train.validate_every` count steps")),
     row(ALL, "save_best", "", Nothing("the weights with the best τ on held-out prompts are always kept, and exported")),
-    row(ALL, "no_resume_from_checkpoint", "", Nothing("`spectrain recipe` goes on with a run of that name; `--restart` begins it anew")),
+    row(ALL, "no_resume_from_checkpoint", "", Nothing("`spectrain recipe` goes on with a run of that name; `--fresh` begins it anew")),
     row(ALL, "log_freq", "", Key("train.log_every")),
     row(ALL, "save_path", "", Nothing(NO_PATHS)),
     row(ALL, "log_dir", "", Nothing(NO_PATHS)),
     row(ALL, "logger", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
     row(ALL, "run_name", "", By("`name`", name)),
-    row(ALL, "fsdp_shard", "", Nothing("every device holds the drafter")),
+    row(ALL, "fsdp_shard", "", Nothing(NOT_SHARED)),
     row(EAGLE3, "gradient_checkpointing", "false", Nothing("`objective.recompute` computes the unrolled steps again, and is on unless it is set to false")),
     row(ALL, "gradient_checkpointing", "", Key("train.gradient_checkpointing")),
     row(ALL, "seed", "42", Key("seed")),
@@ -287,6 +285,25 @@ fn warm_up(asked: &Asked) -> Made {
     }
     let share = asked.value.as_f64().unwrap_or(0.01);
     shared::warm_up(share, asked.count("max_steps"))
+}
+
+const NO_SERVER: &str = "nothing: `features.mode` says where hidden states come from: from the server of `vllm_endpoint` all of them, and \
+                         without it spectrain computes them itself";
+
+/// How hidden states that were not stored before are had.
+fn of_states(asked: &Asked) -> Made {
+    if asked.value.is_null() {
+        return Made::nothing();
+    }
+    match asked.of("vllm_endpoint") {
+        Value::Null => Made::note(
+            "spectrain computes the target's hidden states itself, as the script names no server (`vllm_endpoint`)",
+        ),
+        _ => Made::note(
+            "the server computes the hidden states of all texts while the drafter trains, in every epoch; with `features.mode = \
+             \"served\"` it does so once, and they are written to the disk",
+        ),
+    }
 }
 
 fn timeout(asked: &Asked) -> Made {

@@ -27,6 +27,8 @@ pub struct Translated {
     pub preset: Option<String>,
     /// The run's name.
     pub name: Option<String>,
+    /// The setting that made each key of the recipe, these among them, by its name.
+    pub settings_of: BTreeMap<String, &'static str>,
     /// Further keys, as `KEY=VALUE`.
     pub settings: Vec<String>,
     /// How many of the given settings became keys, and how many were given.
@@ -87,6 +89,7 @@ pub fn translate(text: &str, file: &Path) -> Result<Translated> {
 #[derive(Default)]
 struct Carrying {
     keys: BTreeMap<String, Value>,
+    settings_of: BTreeMap<String, &'static str>,
     notes: Vec<String>,
     carried: usize,
 }
@@ -136,6 +139,7 @@ impl Carrying {
                 self.notes.push(format!("`{shown}`: {note}"));
             }
             for (key, value) in made.keys {
+                self.settings_of.insert(key.to_owned(), row.key);
                 self.set(key, value);
             }
         }
@@ -183,6 +187,7 @@ impl Carrying {
             train,
             preset,
             name,
+            settings_of: self.settings_of,
             settings: self.keys.into_iter().map(set).collect(),
             carried: [self.carried, given],
             notes: self.notes,

@@ -14,6 +14,9 @@ use spectrain_models::vectorised;
 const LANES: usize = 32;
 /// Parameters that one thread updates at a time.
 const BLOCK: usize = 1 << 16;
+/// Moments smaller than this become 0. Where a parameter has no gradient, such as a rare token's row of a table, its moments decay, and
+/// would end as subnormal numbers: these take some processors several times as long, and the smallest does not decay any more.
+const SMALLEST_MOMENT: f32 = 1e-37;
 
 /// The target's distributions at some positions.
 pub(crate) struct TeacherPanel {
@@ -245,10 +248,19 @@ fn adamw_block(
 ) {
     let moments = first.iter_mut().zip(second.iter_mut());
     for ((weight, (first, second)), &gradient) in weights.iter_mut().zip(moments).zip(gradient) {
-        *first = step.beta1 * *first + (1.0 - step.beta1) * gradient;
-        *second = step.beta2 * *second + (1.0 - step.beta2) * gradient * gradient;
+        *first = normal(step.beta1 * *first + (1.0 - step.beta1) * gradient);
+        *second = normal(step.beta2 * *second + (1.0 - step.beta2) * gradient * gradient);
         let root = (*second * step.correct2).sqrt() + step.epsilon;
         *weight = *weight * step.shrink - step.rate * *first / root;
+    }
+}
+
+#[inline(always)]
+fn normal(moment: f32) -> f32 {
+    if moment.abs() < SMALLEST_MOMENT {
+        0.0
+    } else {
+        moment
     }
 }
 
@@ -397,6 +409,49 @@ mod tests {
             [2, 3],
         );
         assert_eq!(sum, [101.0, 103.0, 105.0, 102.0, 104.0, 108.0]);
+    }
+
+    #[test]
+    fn nothing_becomes_subnormal() {
+        // The target is sure of one token, the drafter of another.
+        let vocab = 2 * LANES + 5;
+        let apart = |best: usize| -> Vec<f32> {
+            let logits = (0..vocab).map(|i| -1.5 * i as f32);
+            logits
+                .enumerate()
+                .map(|(i, x)| if i == best { 9.0 } else { x })
+                .collect()
+        };
+        for towards in [Towards::Tempered(1.0), Towards::Tempered(0.5)] {
+            let panel = TeacherPanel::new(apart(3), vocab, towards);
+            let mut gradient = apart(40);
+            let rows = [TargetRow {
+                row: 0,
+                weight: 1e-4,
+            }];
+            judge_target(&mut gradient, vocab, &rows, &panel);
+            let [p, towards] = panel.row(0, vocab);
+            for value in gradient.iter().chain(p).chain(towards) {
+                assert!(!value.is_subnormal(), "{value}");
+            }
+            assert!((gradient[40] - 1e-4).abs() < 1e-6 && gradient[3] < -0.9e-4);
+        }
+
+        let step = AdamWStep {
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            correct2: 1.0,
+            rate: 1e-3,
+            shrink: 1.0,
+        };
+        let (mut weight, mut first, mut second) = ([0.0], [0.0], [0.0]);
+        adamw(&mut weight, &mut first, &mut second, &[1e-3], step);
+        for _ in 0..2000 {
+            adamw(&mut weight, &mut first, &mut second, &[0.0], step);
+            assert!(!first[0].is_subnormal() && !second[0].is_subnormal());
+        }
+        assert_eq!([first, second], [[0.0]; 2]);
     }
 
     #[test]

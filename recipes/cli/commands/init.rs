@@ -18,25 +18,37 @@ use crate::cli::progress::{Output, tell};
 use crate::errors::Misuse;
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::shipped::SHIPPED;
+use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::Existing;
 use crate::runtime::device;
-use crate::trainers::{Translated, translate};
+use crate::trainers::{TARGET, TRAIN, Translated, translate};
 
+mod amount;
 mod ask;
 mod keys;
 mod needs;
 mod recommended;
+mod served;
 mod written;
 
 use ask::{Asking, Question};
 use keys::Keys;
 use written::{Answers, Conversations, Wanted};
 
+/// What is said of a relative path in another trainer's file.
+const FROM_HERE: &str =
+    "; the path is taken from the working folder, not from the file's: `--data PATH` gives another";
+
+/// What is behind the name of a run that would have that of a shipped recipe, which its file and its folder would hide.
+const OWN: &str = "-own";
+
 /// Arguments of `spectrain init`.
 #[derive(Debug, Clone, Args)]
 pub struct InitArguments {
-    /// Start from settings of another trainer: a file of SpecForge, speculators or ModelOpt in YAML, or a shell script that trains with
-    /// one of them. Options given beside it go before what the file says
+    /// Start from settings of another trainer: a file of SpecForge, speculators or ModelOpt in YAML or JSON (by its name), or a shell
+    /// script that trains with one of them. Options given beside it go before what the file says
     #[arg(long, value_name = "FILE", conflicts_with = "family")]
     from: Option<PathBuf>,
     /// The target: a folder in the Hugging Face layout, or a hub id
@@ -58,7 +70,8 @@ pub struct InitArguments {
     /// Where the drafter will be trained: `cpu` or `cuda:N`
     #[arg(long, value_name = "DEVICE", value_parser = device::check_name)]
     device: Option<String>,
-    /// The run's name; without it, the names of the drafter and the target
+    /// The run's name; without it, the names of the drafter and the target, with `-own` behind them where a recipe is shipped under
+    /// that name
     #[arg(long)]
     name: Option<String>,
     /// Set a key of the recipe, such as `train.steps=1000`; may be repeated
@@ -75,11 +88,12 @@ pub struct InitArguments {
 /// Runs the command: asks for what was not given, and writes the recipe where nothing would stop it.
 pub fn run(arguments: &InitArguments) -> Result<()> {
     let translated = arguments.from.as_deref().map(translated).transpose()?;
+    let sources = Sources::of(arguments, translated.as_ref());
     let arguments = &arguments.beside(translated.as_ref());
     let asking = Asking {
         silent: arguments.yes,
     };
-    let (target, data) = asked_of_files(arguments, &asking)?;
+    let (target, data) = asked_of_files(arguments, &sources, &asking)?;
     let answers = asked_of_answers(arguments, &asking)?;
     let (recipe, device) = asked_of_lists(arguments, &asking)?;
     let own = arguments.name.clone();
@@ -87,7 +101,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
         arguments,
         &Wanted {
             recipe,
-            name: own.unwrap_or_else(|| name(recipe, &target)),
+            name: own.unwrap_or_else(|| not_shipped(name(recipe, &target))),
             target,
             data,
             answers,
@@ -119,7 +133,7 @@ impl InitArguments {
         };
         all.family = Some(found.recipe.to_owned());
         all.target = all.target.or_else(|| found.target.clone());
-        all.name = all.name.or_else(|| found.name.clone());
+        all.name = all.name.or_else(|| found.name.clone().map(not_shipped));
         if all.data.is_none() && all.preset.is_none() {
             all.data = found.train.clone();
             all.preset = found.preset.clone();
@@ -129,8 +143,37 @@ impl InitArguments {
     }
 }
 
+/// Settings of another trainer's file that the target and the conversations are from, as messages name them; none where options
+/// give them.
+#[derive(Default)]
+struct Sources {
+    target: Option<String>,
+    data: Option<String>,
+}
+
+impl Sources {
+    fn of(arguments: &InitArguments, translated: Option<&Translated>) -> Self {
+        let (Some(file), Some(found)) = (&arguments.from, translated) else {
+            return Self::default();
+        };
+        let named = |key: &str| {
+            let setting = found.settings_of.get(key)?;
+            Some(format!("`{}`: `{setting}`", file.display()))
+        };
+        let has_data = arguments.data.is_some() || arguments.preset.is_some();
+        Self {
+            target: named(TARGET).filter(|_| arguments.target.is_none()),
+            data: named(TRAIN).filter(|_| !has_data),
+        }
+    }
+}
+
 /// The target and the conversations to train on.
-fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String, Conversations)> {
+fn asked_of_files(
+    arguments: &InitArguments,
+    sources: &Sources,
+    asking: &Asking,
+) -> Result<(String, Conversations)> {
     // These keys are the same of every kind of recipe.
     let keys = Keys::of(&RECIPES[0]);
     let text = |what: &str, table: &str, key: &str| {
@@ -138,12 +181,14 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
     };
     let target = Question {
         flag: "--target",
+        source: sources.target.as_deref(),
         given: arguments.target.clone(),
         text: &text("Target", "target", "model"),
         default: None,
     };
     let data = Question {
         flag: "--data",
+        source: sources.data.as_deref(),
         given: arguments.data.clone(),
         text: &text("Conversations to train on", "data", "train"),
         default: None,
@@ -151,8 +196,11 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
     let check_data = |given: &str| match HubAddress::parse(given) {
         Some(parsed) => parsed.map(drop),
         None => {
-            let found = files(Path::new(given)).map(drop);
-            found.map_err(|error| error.to_string())
+            let path = Path::new(given);
+            let is_of_file = sources.data.is_some() && path.is_relative();
+            let hint = if is_of_file { FROM_HERE } else { "" };
+            let found = files(path).map(drop);
+            found.map_err(|error| format!("{error}{hint}"))
         }
     };
     if let Some(preset) = &arguments.preset {
@@ -170,6 +218,7 @@ fn asked_of_files(arguments: &InitArguments, asking: &Asking) -> Result<(String,
 fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answers> {
     let question = Question {
         flag: "--answers",
+        source: None,
         given: arguments.answers.clone(),
         text: "Answers to train on. A drafter learns to guess what it is shown, so they should be the target's own.\n  \
                keep     the answers in the conversations: they are the target's own already, or are used as they are\n  \
@@ -185,6 +234,7 @@ fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answer
 fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'static Recipe, String)> {
     let kind = Question {
         flag: "--family",
+        source: None,
         given: arguments.family.clone(),
         text: &format!("Drafter, by its name or number:\n{}", numbered()),
         default: Some(RECIPES[0].name),
@@ -192,6 +242,7 @@ fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'stati
     let kind = asking.answer(kind, &|given| family(given).map(drop))?;
     let device = Question {
         flag: "--device",
+        source: None,
         given: arguments.device.clone(),
         text: "Device to train on, `cpu` or `cuda:N`",
         default: Some("cpu"),
@@ -213,6 +264,10 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
             out.display()
         );
     }
+    // A recipe that is refused may lack what these notes ask for.
+    if let Some(translated) = &wanted.translated {
+        tell(translated.summary());
+    }
     let (text, resolved) = wanted.text(&out)?;
     let asked = Asked {
         recipe: &resolved,
@@ -221,22 +276,40 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         device: &wanted.device,
         ranks: 1,
     };
-    asked
-        .check_anywhere()
+    check_server_folder(&resolved)
+        .and_then(|()| asked.check_anywhere())
         .and_then(|()| asked.check_samples())
         .context("the recipe would be refused, so it was not written")?;
     write_file(&out, text.as_bytes())?;
-    if let Some(translated) = &wanted.translated {
-        tell(translated.summary());
+    let output = Output::detect();
+    for warning in asked.warnings() {
+        output.warn(warning);
     }
     if let Err(error) = device::check_built(&wanted.device) {
-        Output::detect().warn(format!("{error:#}"));
+        output.warn(format!("{error:#}"));
     }
     let (file, device) = (out.display(), &wanted.device);
     tell(format!(
         "wrote `{file}`; next:\n  spectrain recipe {file} --device {device} --plan    # what it would do and take\n  spectrain recipe {file} --device {device}"
     ));
     Ok(())
+}
+
+/// Fails where a server is named without the folder of its hidden states, which no other trainer's settings say.
+fn check_server_folder(recipe: &ResolvedRecipe) -> Result<()> {
+    let mode = recipe.features.mode;
+    let asks = matches!(mode, FeatureMode::Served | FeatureMode::Streamed);
+    let target = &recipe.target;
+    if !asks || target.server.is_empty() || target.server_folder.is_some() {
+        return Ok(());
+    }
+    bail!(
+        "`target.server_folder` is missing; `features.mode = {}` needs it: add `--set target.server_folder=DIR`, where DIR is the \
+         folder into which the server at `{}` writes hidden states (`shared_storage_path` in the command that starts vLLM), by \
+         its path on the server; if this machine reaches the folder by another path, add `--set target.local_folder=PATH`",
+        recipe.json["features"]["mode"],
+        target.server[0]
+    );
 }
 
 /// The kinds of drafters with their numbers.
@@ -288,6 +361,15 @@ fn name(recipe: &Recipe, target: &str) -> String {
     }
 }
 
+/// A name that no shipped recipe has.
+fn not_shipped(name: String) -> String {
+    if SHIPPED.iter().any(|recipe| recipe.name == name) {
+        name + OWN
+    } else {
+        name
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,6 +380,16 @@ mod tests {
         assert_eq!(named("Qwen/Qwen3-8B"), "eagle3-qwen3-8b");
         assert_eq!(named("models/my model/"), "eagle3-my-model");
         assert_eq!(named(".."), "eagle3");
+    }
+
+    #[test]
+    fn no_name_that_is_made_up_is_a_shipped_recipes() {
+        for recipe in SHIPPED {
+            let free = not_shipped(recipe.name.to_owned());
+            assert_eq!(free, format!("{}-own", recipe.name));
+            assert_eq!(not_shipped(free.clone()), free, "not shipped either");
+        }
+        assert_eq!(not_shipped("mine".to_owned()), "mine");
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Error, Result, anyhow};
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
 
 use super::protocol::Completion;
-use crate::runtime::server::client::{Client, passing, said, shortened};
+use crate::runtime::server::client::{Client, passing, reason, said, shortened};
 use crate::runtime::server::key::ApiKey;
 
 /// Where the server is and what it is asked.
@@ -62,11 +62,10 @@ impl Server {
         let model = match &settings.model {
             Some(model) => model.clone(),
             None => {
-                let asked = client.model(None).with_context(|| {
-                    let root = client.root();
-                    format!("cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`")
-                })?;
-                asked.id
+                client
+                    .model(None)
+                    .map_err(|cause| unknown_model(&client, by_model, cause))?
+                    .id
             }
         };
         Ok(Self {
@@ -105,6 +104,23 @@ impl Answers for Server {
         let path = "/v1/chat/completions";
         read_answer(&self.client.post(path, &Value::Object(body))?)
     }
+}
+
+/// What is said where a server's only model is not known: of one that does not answer, that it does not.
+fn unknown_model(client: &Client, by_model: &str, cause: Error) -> Error {
+    let root = client.root();
+    let told = format!("{cause:#}");
+    let fails_again = || {
+        let again = client.get("/v1/models");
+        again.is_err_and(|failure| reason(failure) == told)
+    };
+    // A server that answers says so with a status, and of one that takes too long another answer may be long in coming.
+    if !told.starts_with("status ") && !told.contains("--timeout") && fails_again() {
+        return anyhow!("no server answers at `{root}`: {told}");
+    }
+    cause.context(format!(
+        "cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`"
+    ))
 }
 
 /// The answer in the body of a response. What is not one may be so at another try.
@@ -159,6 +175,9 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
 
     fn of(message: Value, finish: Value) -> Result<Answer, Failure> {
@@ -222,5 +241,52 @@ mod tests {
         assert!(reason(format!("{calls}{beside}]}}}}]}}")).contains("tools"));
         assert!(reason(format!(r#"{{"detail":[{beside}]}}"#)).len() < 1000);
         assert!(reason(r#"{"error":{"type":"x","message":"no"}}"#.to_owned()).ends_with(": no"));
+    }
+
+    /// What is said of a server without a model that is named.
+    fn refused(url: String) -> String {
+        let connected = Server::connect(ServerSettings {
+            url,
+            named_by: ["--server", "--model"],
+            model: None,
+            key: None,
+            body: Map::new(),
+            seed: None,
+            timeout: Duration::from_secs(20),
+        });
+        format!("{:#}", connected.err().unwrap())
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_told_from_one_whose_model_is_not_known() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let told = refused(url.clone());
+        assert!(
+            told.starts_with(&format!("no server answers at `{url}`: ")),
+            "{told}"
+        );
+        assert!(!told.contains("--model"), "{told}");
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 4096];
+            assert!(stream.read(&mut asked).unwrap() > 0);
+            let body = r#"{"data":[{"id":"a"},{"id":"b"}]}"#;
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let told = refused(url);
+        assert!(
+            told.contains("give it with `--model`: expected one model, found 2"),
+            "{told}"
+        );
+        serving.join().unwrap();
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
+use spectrain_checkpoints::launch::quote;
 use spectrain_data::regenerate::Failure;
 use spectrain_models::Sampling;
 
@@ -13,9 +14,20 @@ use super::response::{Likely, Response};
 use crate::runtime::server::client::{Client, passing};
 use crate::runtime::server::key::ApiKey;
 
+/// What a server is to serve.
+#[derive(Debug, Clone, Default)]
+pub struct ServedTarget {
+    /// A hub id or a folder; nothing where the recipe names none.
+    pub model: Option<String>,
+    /// The revision of a hub id.
+    pub revision: Option<String>,
+}
+
 /// How a server is asked, the same for all servers of a target.
 #[derive(Debug, Clone)]
 pub struct CaptureSettings {
+    /// The target, as the command that starts a server names it: a hub id, with its revision, or a folder.
+    pub target: ServedTarget,
     /// The model's name; without it, the only one that the server has.
     pub model: Option<String>,
     /// The API key.
@@ -40,8 +52,17 @@ impl CaptureSettings {
         ids.chain([self.target_layers]).collect()
     }
 
-    /// The command that starts a server which hands them out.
-    pub fn command(&self, model: &str) -> String {
+    /// The command that starts a server which hands them out, in words of a shell.
+    pub fn command(&self) -> String {
+        let model = self.target.model.as_deref().unwrap_or("TARGET");
+        let named = [
+            ("--revision", &self.target.revision),
+            ("--served-model-name", &self.model),
+        ];
+        let named = named
+            .into_iter()
+            .filter_map(|(option, value)| Some(format!(" {option} {}", quote(value.as_deref()?))));
+        let named: String = named.collect();
         let speculative = json!({
             "method": "extract_hidden_states",
             "num_speculative_tokens": 1,
@@ -53,8 +74,11 @@ impl CaptureSettings {
             "kv_connector_extra_config": {"shared_storage_path": self.folder.on_server},
         });
         format!(
-            "vllm serve {model} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config '{speculative}' \
-             --kv-transfer-config '{transfer}'"
+            "vllm serve {}{named} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config {} \
+             --kv-transfer-config {}",
+            quote(model),
+            quote(&speculative.to_string()),
+            quote(&transfer.to_string())
         )
     }
 }
@@ -119,11 +143,13 @@ impl CaptureServer {
     /// The address is none, nobody is there, or not this model.
     pub fn connect(url: &str, settings: CaptureSettings) -> Result<Self> {
         let client = Client::new("target.server", url, settings.key.clone(), settings.timeout)?;
-        let model = client.model(settings.model.as_deref()).with_context(|| {
+        let model = client.model(settings.model.as_deref()).map_err(|cause| {
             let root = client.root();
-            format!(
-                "`target.server`: cannot learn the name of the target from `{root}/v1/models`; start a server with\n  {}",
-                settings.command("TARGET")
+            // The command is the last line and has it alone, so that it can be copied.
+            anyhow!(
+                "`target.server`: cannot learn the name of the target from `{root}/v1/models`: {cause:#}; this command starts a \
+                 server:\n  {}",
+                settings.command()
             )
         })?;
         Ok(Self {
@@ -193,8 +219,8 @@ impl CaptureServer {
         let Some(path) = path else {
             bail!(
                 "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden \
-                 states; start one that does with\n  {}",
-                self.settings.command(&self.model)
+                 states; this command starts one that does:\n  {}",
+                self.settings.command()
             );
         };
         let file = self.settings.folder.file(&path)?;
@@ -256,10 +282,13 @@ fn lasting(error: &anyhow::Error) -> Failure {
 mod tests {
     use super::*;
 
-    #[test]
-    fn settings_are_printed_without_the_key() {
-        let settings = CaptureSettings {
-            model: Some("served".into()),
+    fn settings(target: &str) -> CaptureSettings {
+        CaptureSettings {
+            target: ServedTarget {
+                model: Some(target.into()),
+                revision: None,
+            },
+            model: None,
             key: Some("sk-QzXwVy".into()),
             folder: SharedFolder {
                 here: "/states".into(),
@@ -269,8 +298,56 @@ mod tests {
             target_layers: 4,
             d_model: 8,
             timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn settings_are_printed_without_the_key() {
+        let settings = CaptureSettings {
+            model: Some("served".into()),
+            ..settings("m")
         };
         let shown = format!("{settings:?}");
         assert!(shown.contains("served") && !shown.contains("Qz"), "{shown}");
+    }
+
+    #[test]
+    fn where_no_server_answers_the_cause_comes_first_and_the_last_line_is_the_command() {
+        // Nobody listens at the port of a listener that is gone.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", port.local_addr().unwrap());
+        drop(port);
+        let error = CaptureServer::connect(&url, settings("my targets/it's"))
+            .err()
+            .unwrap();
+        let told = format!("{error:#}");
+        let lines: Vec<&str> = told.lines().collect();
+        let [cause, command] = lines[..] else {
+            panic!("{told}");
+        };
+        assert!(
+            cause.contains("refused") && cause.ends_with("this command starts a server:"),
+            "{told}"
+        );
+        assert!(
+            command.starts_with(r"  vllm serve 'my targets/it'\''s' --no-enable"),
+            "{told}"
+        );
+        assert!(
+            command.ends_with("}'") && !command.contains("TARGET"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn the_command_names_what_the_recipe_names() {
+        let mut settings = settings("org/name");
+        settings.target.revision = Some("v1".into());
+        settings.model = Some("served".into());
+        let command = settings.command();
+        let start = "vllm serve org/name --revision v1 --served-model-name served --no-enable";
+        assert!(command.starts_with(start), "{command}");
+        settings.target = ServedTarget::default();
+        assert!(settings.command().starts_with("vllm serve TARGET "));
     }
 }

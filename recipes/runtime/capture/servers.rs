@@ -15,7 +15,9 @@ use crate::runtime::capture::file::{Abandoned, SharedFolder};
 use crate::runtime::capture::in_order::Pace;
 use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
-use crate::runtime::capture::server::{Asked, CaptureServer, CaptureSettings, Captured};
+use crate::runtime::capture::server::{
+    Asked, CaptureServer, CaptureSettings, Captured, ServedTarget,
+};
 use crate::runtime::interruption::interrupted;
 use crate::runtime::server::key::ApiKey;
 
@@ -219,6 +221,10 @@ pub fn settings(
     let key = table.api_key_env.as_deref();
     let key = key.map(|name| ApiKey::read("target.api_key_env", name));
     Ok(CaptureSettings {
+        target: ServedTarget {
+            model: table.model.clone(),
+            revision: table.revision.clone(),
+        },
         model: table.server_model.clone(),
         key: key.transpose()?,
         folder: SharedFolder {

@@ -1,10 +1,9 @@
 //! The program itself, the processor and the memory.
 
-use std::fs::read_to_string;
-
 use indicatif::BinaryBytes;
 
 use super::finding::Finding;
+use crate::runtime::machine_memory::MachineMemory;
 
 /// Memory under which a target of some size is not held.
 const LITTLE: u64 = 4 << 30;
@@ -79,14 +78,8 @@ fn instructions() -> Vec<&'static str> {
 
 /// What is free of the memory. Nothing where the system does not say.
 pub(super) fn memory() -> Option<Finding> {
-    let text = read_to_string("/proc/meminfo").ok()?;
-    let (total, free) = (line(&text, "MemTotal")?, line(&text, "MemAvailable")?);
-    // A container may have less than its machine.
-    let limit = read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
-    let most = limit.unwrap_or(total).min(total);
-    let free = free.min(most);
-    let found = format!("{} free of {}", BinaryBytes(free), BinaryBytes(most));
+    let MachineMemory { total, free } = MachineMemory::here()?;
+    let found = format!("{} free of {}", BinaryBytes(free), BinaryBytes(total));
     let finding = Finding::good("memory", found);
     Some(if free < LITTLE {
         finding
@@ -94,25 +87,4 @@ pub(super) fn memory() -> Option<Finding> {
     } else {
         finding
     })
-}
-
-/// The bytes in a line `NAME:  N kB`.
-fn line(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines();
-    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    let kibibytes: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::line;
-
-    #[test]
-    fn memory_is_read_in_bytes() {
-        let text = "MemTotal:       24630256 kB\nMemAvailable:   23 kB\n";
-        assert_eq!(line(text, "MemAvailable"), Some(23 << 10));
-        assert_eq!(line(text, "Mem"), None);
-        assert_eq!(line("MemTotal: many kB", "MemTotal"), None);
-    }
 }

@@ -95,7 +95,13 @@ fn without_evaluation_data_prompts_are_held_out_of_the_training_data() {
     let text = fs::read_to_string(root.path().join("train.jsonl")).unwrap();
     let lines: Vec<&str> = text.lines().rev().chain(text.lines().take(20)).collect();
     fs::write(root.path().join("train.jsonl"), lines.join("\n")).unwrap();
-    let (_, again) = prepared(root.path(), "data.held_out = 0.1\n");
+    let (summary, again) = prepared(root.path(), "data.held_out = 0.1\n");
+    let warnings = summary["warnings"].to_string();
+    let named = "the held-out rows of `data.train`: ";
+    assert!(
+        warnings.contains(named) && !warnings.contains("`data.eval`"),
+        "{warnings}"
+    );
     assert_eq!(again.eval.iter().collect::<BTreeSet<_>>(), eval);
     assert_eq!(again.train.iter().collect::<BTreeSet<_>>(), train);
 }

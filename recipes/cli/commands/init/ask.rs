@@ -17,6 +17,8 @@ pub(super) struct Asking {
 pub(super) struct Question<'a> {
     /// The option that answers it.
     pub(super) flag: &'a str,
+    /// What gave the answer in place of that option, as messages name it.
+    pub(super) source: Option<&'a str>,
     /// What that option was given.
     pub(super) given: Option<String>,
     /// The question, in lines for a terminal.
@@ -37,12 +39,16 @@ impl Asking {
     ) -> Result<String> {
         let Question {
             flag,
+            source,
             given,
             text,
             default,
         } = question;
         if let Some(given) = given {
-            check(&given).map_err(|error| Misuse(format!("`{flag}`: {error}")))?;
+            check(&given).map_err(|error| {
+                let source = source.map_or_else(|| format!("`{flag}`"), str::to_owned);
+                Misuse(format!("{source}: {error}"))
+            })?;
             return Ok(given);
         }
         let missing = || Misuse(format!("`{flag}` is missing, and there is nobody to ask"));

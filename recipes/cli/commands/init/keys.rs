@@ -20,6 +20,11 @@ impl Keys {
         }
     }
 
+    /// What a schema of recipe files has as its title.
+    pub(super) fn title(&self) -> &Value {
+        &self.schema["title"]
+    }
+
     /// What a key of a table means; a key of no table has the table "".
     pub(super) fn meaning(&self, table: &str, key: &str) -> String {
         let meaning = self.table(table)[key]["description"].as_str();

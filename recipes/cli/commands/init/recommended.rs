@@ -1,6 +1,6 @@
 //! What the closest shipped recipe sets beside the defaults of the keys, which are the papers'.
 
-use crate::families::registry::Recipe;
+use super::amount::{Amount, Own, Recommended};
 use crate::recipe::shipped::{ShippedRecipe, of_kind};
 use crate::runtime::sizes::sizes_of;
 
@@ -31,26 +31,22 @@ const LARGE: usize = 1024;
 /// What the names of these end in.
 const OF_LARGE: &str = "-8b";
 
-/// A key with its value.
-pub(super) struct Recommended {
-    /// The table.
-    pub(super) table: &'static str,
-    /// `KEY = VALUE`, as in the recipe.
-    pub(super) line: String,
+/// Keys that are recommended, and where they are from.
+#[derive(Default)]
+pub(super) struct Recommendation {
+    /// The keys.
+    pub(super) keys: Vec<Recommended>,
+    /// What the recipe says of them, in sentences.
+    pub(super) told: String,
 }
 
-/// What is recommended for a kind of recipe and a target, and the shipped recipe that has it; `is_set` says of a key, with its
-/// table, that it is set already.
-pub(super) fn of(
-    kind: &Recipe,
-    target: &str,
-    is_set: &dyn Fn(&str) -> bool,
-) -> (&'static str, Vec<Recommended>) {
+/// What the closest shipped recipe recommends.
+pub(super) fn of(own: &Own) -> Recommendation {
     // What is not here yet is downloaded, and so hardly small.
-    let sizes = sizes_of(target, None).map(|sizes| sizes.spec);
+    let sizes = sizes_of(own.target, None).map(|sizes| sizes.spec);
     let is_large = sizes.as_ref().is_none_or(|spec| spec.d_model >= LARGE);
-    let Some(closest) = closest(kind.name, is_large) else {
-        return ("", Vec::new());
+    let Some(closest) = closest(own.kind.name, is_large, own.target) else {
+        return Recommendation::default();
     };
     let is_of_size = closest.name.ends_with(OF_LARGE) == is_large;
     let document: toml::Table = closest.text.parse().unwrap_or_default();
@@ -62,27 +58,61 @@ pub(super) fn of(
                 .as_integer()
                 .is_some_and(|few| vocab.is_none_or(|vocab| few < vocab))
     };
-    let mut found = Vec::new();
-    for (table, keys) in TAKEN {
-        for key in keys.iter().filter(|key| !is_set(&format!("{table}.{key}"))) {
+    let mut keys = Vec::new();
+    for (table, names) in TAKEN {
+        let is_free = |key: &&&str| (own.set)(&format!("{table}.{key}")).is_none();
+        for key in names.iter().filter(is_free) {
             let value = document.get(table).and_then(|table| table.get(*key));
             let value = value.filter(|value| match *key {
                 DRAFT_VOCAB => has_more_tokens(value),
                 _ => table != TRAIN || is_of_size,
             });
-            found.extend(value.map(|value| Recommended {
+            keys.extend(value.map(|value| Recommended {
                 table,
                 line: format!("{key} = {value}"),
             }));
         }
     }
-    (closest.name, found)
+    if keys.is_empty() {
+        return Recommendation::default();
+    }
+    let mut told = format!(
+        "Drafter, objective and optimiser are set as in the shipped recipe `{}` where that differs.",
+        closest.name
+    );
+    // Recipes of small targets train on texts of their own, which say nothing of other data.
+    if is_large && is_of_size {
+        let amount = Amount {
+            own,
+            document: &document,
+            positions: sizes.map(|spec| spec.max_positions),
+            is_its_target: is_for(closest, own.target),
+        };
+        amount.add(&mut keys, &mut told);
+    }
+    Recommendation { keys, told }
 }
 
-/// The shipped recipe of a kind for a target of this size, else the first of the kind.
-fn closest(kind: &str, is_large: bool) -> Option<&'static ShippedRecipe> {
+/// The shipped recipe of a kind for this target, else for one of its size, else the first of the kind.
+fn closest(kind: &str, is_large: bool, target: &str) -> Option<&'static ShippedRecipe> {
     let fits = |recipe: &&ShippedRecipe| recipe.name.ends_with(OF_LARGE) == is_large;
-    of_kind(kind).find(fits).or(of_kind(kind).next())
+    let own = of_kind(kind)
+        .filter(fits)
+        .find(|recipe| is_for(recipe, target));
+    own.or_else(|| of_kind(kind).find(fits))
+        .or_else(|| of_kind(kind).next())
+}
+
+/// Whether a shipped recipe is for this target, by the last part of the target's name: that of a folder is often the same.
+fn is_for(recipe: &ShippedRecipe, target: &str) -> bool {
+    let last = |name: &str| {
+        let last = name.trim_end_matches('/').rsplit('/').next();
+        last.unwrap_or_default().to_lowercase()
+    };
+    let document: toml::Table = recipe.text.parse().unwrap_or_default();
+    let model = document.get("target").and_then(|table| table.get("model"));
+    let model = model.and_then(toml::Value::as_str);
+    model.is_some_and(|model| last(model) == last(target))
 }
 
 #[cfg(test)]
@@ -94,26 +124,43 @@ mod tests {
     fn every_kind_of_recipe_has_a_shipped_one_whose_keys_are_there() {
         for kind in RECIPES {
             for is_large in [false, true] {
-                assert!(closest(kind.name, is_large).is_some(), "{}", kind.name);
+                let found = closest(kind.name, is_large, "nobody/nothing");
+                assert!(found.is_some(), "{}", kind.name);
             }
         }
-        let [small, large] = [false, true].map(|is_large| closest("eagle3", is_large).unwrap());
-        assert_eq!([small.name, large.name], ["quickstart", "eagle3-qwen3-8b"]);
-        assert_eq!(closest("peagle", true).unwrap().name, "peagle");
+        let named = |kind: &str, is_large: bool, target: &str| {
+            closest(kind, is_large, target).unwrap().name
+        };
+        assert_eq!(named("eagle3", false, "small"), "quickstart");
+        assert_eq!(named("eagle3", true, "nobody/nothing"), "eagle3-qwen3-8b");
+        assert_eq!(named("peagle", true, "nobody/nothing"), "peagle");
+    }
+
+    #[test]
+    fn the_recipe_of_a_target_is_the_closest_to_it() {
+        for target in [
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "models/llama-3.1-8b-instruct/",
+        ] {
+            let found = closest("eagle3", true, target).unwrap();
+            assert_eq!(found.name, "eagle3-llama-3.1-8b");
+        }
     }
 
     #[test]
     fn what_is_set_is_left_and_rates_are_those_of_targets_of_the_size() {
-        let lines = |kind: &str, is_set: &dyn Fn(&str) -> bool| {
-            let kind = registry::find(kind).unwrap();
+        let lines = |kind: &str, set: &dyn Fn(&str) -> Option<String>| {
             // Nothing of this name is here.
-            let (_, found) = of(kind, "nobody/nothing", is_set);
-            found
-                .into_iter()
-                .map(|found| found.line)
-                .collect::<Vec<_>>()
+            let own = Own {
+                kind: registry::find(kind).unwrap(),
+                target: "nobody/nothing",
+                tokens: None,
+                set,
+            };
+            let found = of(&own).keys.into_iter();
+            found.map(|found| found.line).collect::<Vec<_>>()
         };
-        let all = lines("eagle3", &|_| false);
+        let all = lines("eagle3", &|_| None);
         for line in [
             "draft_vocab = 32000",
             "fc_norm = true",
@@ -122,9 +169,11 @@ mod tests {
         ] {
             assert!(all.iter().any(|found| found == line), "{all:?}");
         }
-        let some = lines("eagle3", &|key| key == "drafter.fc_norm");
+        let some = lines("eagle3", &|key| {
+            (key == "drafter.fc_norm").then(|| "false".to_owned())
+        });
         assert_eq!(some.len(), all.len() - 1);
-        let other = lines("eagle1-ttt", &|_| false);
+        let other = lines("eagle1-ttt", &|_| None);
         assert_eq!(
             other,
             ["divergence = { tempered_kl = 0.5 }"],

@@ -6,9 +6,12 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
+use spectrain_data::rows::files;
 
+use super::amount::Own;
 use super::keys::Keys;
-use super::{needs, recommended};
+use super::recommended::{self, Recommendation};
+use super::{needs, served};
 use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
 use crate::recipe::inline::{inline, quoted};
@@ -49,12 +52,36 @@ const SHOWN: [(&str, &[&str]); 9] = [
 /// The key of a table that is shown though it has no value of its own, with what stands there.
 const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 
+/// The file with the schema of recipe files.
+const SCHEMA: &str = "schema.json";
+
+/// Bytes of text for a token, as in a plan, and the files whose text is all of their size.
+const BYTES_PER_TOKEN: u64 = 4;
+const PLAIN: [&str; 2] = ["jsonl", "json"];
+
 /// The conversations to train on.
 pub(super) enum Conversations {
     /// A path or the address of a dataset on the hub.
     Train(String),
     /// The name of a preset.
     Preset(String),
+}
+
+impl Conversations {
+    /// How many tokens there are, by the size of the files; none where these are not here, or compressed.
+    fn tokens(&self) -> Option<u64> {
+        let Self::Train(path) = self else {
+            return None;
+        };
+        let lengths = files(Path::new(path)).ok()?.into_iter().map(|file| {
+            let is_plain = file
+                .extension()
+                .is_some_and(|kind| PLAIN.iter().any(|plain| kind == *plain));
+            let length = std::fs::metadata(file).ok()?.len();
+            is_plain.then_some(length)
+        });
+        Some(lengths.sum::<Option<u64>>()? / BYTES_PER_TOKEN)
+    }
 }
 
 /// Whose answers the drafter is trained on.
@@ -128,8 +155,21 @@ impl Wanted {
     /// It makes no sense, or what the drafter needs of the target is not known.
     pub(super) fn text(&self, file: &Path) -> Result<(String, ResolvedRecipe)> {
         let keys = Keys::of(self.recipe);
-        let (least, closest) = self.least(&keys)?;
-        let resolved = read(&least, &self.settings)?;
+        let mut own = self.own_layer();
+        let recommended = self.recommended();
+        let mut least = self.least(&keys, &own, &recommended)?;
+        let mut resolved = read(&least, &self.settings)?;
+        if own.start.is_empty()
+            && !self.sets("start")
+            && let Some(key) = served::key(&keys, &resolved, &|key| self.sets(key))
+        {
+            own.keys.push(format!("{key} = true"));
+            let other = self.least(&keys, &own, &recommended)?;
+            let changed = read(&other, &self.settings)?;
+            if served::unserved(&changed).is_none() {
+                (least, resolved) = (other, changed);
+            }
+        }
         let given: toml::Table = least.parse()?;
         let is_given = |table: &str, key: &str| {
             let path = if table.is_empty() {
@@ -140,7 +180,8 @@ impl Wanted {
             let inside = given.get(table).and_then(|table| table.get(key));
             inside.is_some() || (table.is_empty() && given.contains_key(key)) || self.sets(&path)
         };
-        let text = self.heading(file, closest) + &tables(&keys, &resolved.json, &is_given);
+        let text = self.heading(file, &keys, &recommended.told)
+            + &tables(&keys, &resolved.json, &is_given);
         // What is shown behind a `#` is what holds without it.
         let again = read(&text, &[])?;
         if again.json != resolved.json {
@@ -154,48 +195,65 @@ impl Wanted {
 
     /// Whether a key, or one of a table in it, is among the further keys.
     fn sets(&self, path: &str) -> bool {
-        let mut keys = self.settings.iter().filter_map(|set| set.split('=').next());
-        keys.any(|key| {
+        self.set(path).is_some()
+    }
+
+    /// The value of a key among the further keys, or of one of a table in it; the last one holds.
+    fn set(&self, path: &str) -> Option<String> {
+        let settings = self.settings.iter().rev();
+        let mut settings = settings.filter_map(|set| set.split_once('='));
+        let found = settings.find(|(key, _)| {
             let rest = key.trim().strip_prefix(path);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        });
+        found.map(|(_, value)| value.trim().to_owned())
+    }
+
+    /// What the closest shipped recipe recommends.
+    fn recommended(&self) -> Recommendation {
+        // What a trainer does is not mixed with what a shipped recipe does.
+        if self.translated.is_some() {
+            return Recommendation::default();
+        }
+        // Answers that are to come are longer or shorter.
+        let is_kept = matches!(self.answers, Answers::Kept);
+        recommended::of(&Own {
+            kind: self.recipe,
+            target: &self.target,
+            tokens: self.data.tokens().filter(|_| is_kept),
+            set: &|path| self.set(path),
         })
     }
 
-    /// A recipe of what is wanted, needed and recommended, without the further keys; and the shipped recipe that recommends.
-    fn least(&self, keys: &Keys) -> Result<(String, Option<&'static str>)> {
+    /// A recipe of what is wanted, needed and recommended, without the further keys.
+    fn least(&self, keys: &Keys, own: &OwnLayer, recommended: &Recommendation) -> Result<String> {
         let needed = needs::of(keys, &self.target, &|key| {
             self.sets(&format!("drafter.{key}"))
         })?;
-        let own = self.own_layer();
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", given),
             Conversations::Preset(name) => ("preset", name),
         };
-        let (closest, recommended) = match self.translated {
-            // What a trainer does is not mixed with what a shipped recipe does.
-            Some(_) => ("", Vec::new()),
-            None => recommended::of(self.recipe, &self.target, &|path| self.sets(path)),
-        };
         let lines_of = |table: &str| {
-            let lines = recommended.iter().filter(|found| found.table == table);
+            let lines = recommended.keys.iter().filter(|found| found.table == table);
             lines
                 .map(|found| found.line.clone() + "\n")
                 .collect::<String>()
         };
-        let least = format!(
-            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
+        Ok(format!(
+            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
             quoted(self.recipe.name),
             quoted(&self.name),
             own.start,
             quoted(&self.target),
             quoted(data),
+            lines_of("data"),
             self.answers.table(),
-            [needed, own.keys].concat().join("\n"),
+            [&needed[..], &own.keys[..]].concat().join("\n"),
             lines_of("drafter"),
             lines_of("objective"),
             lines_of("train"),
-        );
-        Ok((least, (!recommended.is_empty()).then_some(closest)))
+        ))
     }
 
     /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
@@ -224,17 +282,15 @@ impl Wanted {
         }
     }
 
-    /// What stands above the keys; `closest` is the shipped recipe of which some are.
-    fn heading(&self, file: &Path, closest: Option<&str>) -> String {
+    /// What stands above the keys; `recommended` says which are a shipped recipe's.
+    fn heading(&self, file: &Path, keys: &Keys, recommended: &str) -> String {
         let (recipe, device) = (self.recipe, &self.device);
         let mut text = format!(
             "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and recipes/README.md have all others.",
             recipe.name, recipe.about, recipe.name
         );
-        if let Some(closest) = closest {
-            text += &format!(
-                " Drafter, objective and optimiser are set as in the shipped recipe `{closest}` where that differs."
-            );
+        if !recommended.is_empty() {
+            text += &format!(" {recommended}");
         }
         let mut notes = String::new();
         if let Some(translated) = &self.translated {
@@ -247,10 +303,23 @@ impl Wanted {
             notes.extend(lines.map(|text| commented(&text)));
         }
         let command = format!(
-            "# spectrain recipe {} --device {device}\n#\n",
+            "{}# spectrain recipe {} --device {device}\n#\n",
+            schema_line(file, keys),
             file.display()
         );
         command + &comment(&text) + &notes
+    }
+}
+
+/// The line that names the schema of recipe files to an editor, where that lies beside the recipe.
+fn schema_line(file: &Path, keys: &Keys) -> String {
+    let text = std::fs::read_to_string(file.with_file_name(SCHEMA)).unwrap_or_default();
+    let found: Value = serde_json::from_str(&text).unwrap_or_default();
+    // Other programs have schemas too.
+    if found.is_object() && &found["title"] == keys.title() {
+        format!("#:schema ./{SCHEMA}\n")
+    } else {
+        String::new()
     }
 }
 

@@ -6,6 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Widget, Wrap};
+use spectrain_checkpoints::printable;
 
 use super::figures::{Figures, Tau};
 use super::paint::TIED;
@@ -21,6 +22,8 @@ pub(super) const ROWS: u16 = 22;
 const POINTS: usize = 400;
 /// Seconds after which it is told that a training has logged nothing.
 const SILENT: f64 = 60.0;
+/// Characters of an error that are shown.
+const LONGEST_ERROR: usize = 400;
 /// Columns of the bar of a share.
 const BAR: usize = 16;
 
@@ -30,11 +33,12 @@ pub(super) fn draw(snapshot: &Snapshot, now: f64, buffer: &mut Buffer) {
     let stages = stages(snapshot);
     let width = usize::from(buffer.area.width).max(1);
     let lines = |line: &Line| line.width().div_ceil(width).max(1) as u16 + 1;
-    let ended = snapshot.stopped.map(|stopped| ended(stopped, now));
+    let ended = snapshot.stopped.as_ref().map(|stopped| ended(stopped, now));
+    let rows_of = |line: &Line| wrapped_rows(&line.to_string(), width);
     let rows = [
         Constraint::Length(1),
         Constraint::Length(lines(&stages)),
-        Constraint::Length(ended.as_ref().map_or(0, lines)),
+        Constraint::Length(ended.as_ref().map_or(0, rows_of)),
         Constraint::Length(3),
         Constraint::Min(0),
         Constraint::Length(results),
@@ -55,7 +59,7 @@ pub(super) fn draw(snapshot: &Snapshot, now: f64, buffer: &mut Buffer) {
         Line::from("nothing is trained yet").render(at_step, buffer);
         return;
     };
-    let told = step(training, snapshot.stopped, now, width);
+    let told = step(training, snapshot.stopped.as_ref(), now, width);
     Paragraph::new(told).render(at_step, buffer);
     figures(&training.figures, middle, buffer);
     let results: Vec<Line> = snapshot.results.iter().cloned().map(Line::from).collect();
@@ -81,21 +85,54 @@ fn stages(snapshot: &Snapshot) -> Line<'static> {
     Line::from(spans)
 }
 
-/// That nobody works on a run, and what to do.
-fn ended(stopped: Stopped, now: f64) -> Line<'static> {
+/// That nobody works on a run, the error with which it stopped, and what to do.
+fn ended(stopped: &Stopped, now: f64) -> Line<'static> {
     let last = stopped.last.map_or(String::new(), |last| {
         format!(", last written {} ago", time(now - last))
     });
-    let told = format!(
-        "no process works on this run any more{last}; the command that started it resumes it"
-    );
-    Line::styled(told, Style::new().fg(Color::Yellow))
+    match &stopped.error {
+        None => Line::styled(
+            format!(
+                "no process works on this run any more{last}; the command that started it resumes it"
+            ),
+            Style::new().fg(Color::Yellow),
+        ),
+        Some(error) => {
+            let words: Vec<&str> = error.split_whitespace().collect();
+            let error = words.join(" ");
+            let shown: String = error.chars().take(LONGEST_ERROR).collect();
+            let rest = if shown.len() < error.len() { "…" } else { "" };
+            Line::styled(
+                format!(
+                    "the run stopped with an error{last}: {}{rest} (the command that started it resumes it)",
+                    printable(shown.trim_end())
+                ),
+                Style::new().fg(Color::Red),
+            )
+        }
+    }
+}
+
+/// Rows of a text whose words are wrapped into so many columns, and an empty one.
+fn wrapped_rows(text: &str, width: usize) -> u16 {
+    let (mut rows, mut used) = (1, 0);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        let gap = usize::from(used > 0);
+        if used + gap + length <= width {
+            used += gap + length;
+            continue;
+        }
+        rows += usize::from(used > 0) + length.saturating_sub(1) / width;
+        used = (length - 1) % width + 1;
+    }
+    rows as u16 + 1
 }
 
 /// How far a training is, and its last figures.
 fn step(
     training: &Training,
-    stopped: Option<Stopped>,
+    stopped: Option<&Stopped>,
     now: f64,
     width: usize,
 ) -> Vec<Line<'static>> {

@@ -11,7 +11,7 @@ use super::last_written::last_written;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in};
-use crate::stages::order;
+use crate::stages::{failure, order};
 
 /// A run that is looked at again and again.
 pub(super) struct Watched {
@@ -37,8 +37,10 @@ pub(super) struct Snapshot {
 }
 
 /// A run that nobody works on.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Stopped {
+    /// The error with which it stopped; nothing of a run that was interrupted or killed.
+    pub(super) error: Option<String>,
     /// When something was last written, in seconds since 1970.
     pub(super) last: Option<f64>,
 }
@@ -100,15 +102,17 @@ impl Watched {
         Ok(snapshot)
     }
 
-    /// What is known of the end of a run some of whose stages have begun and are not done.
+    /// What is known of the end of a run that stopped with an error, or some of whose stages have begun and are not done.
     fn stopped(&self, stages: &[(String, Seen)]) -> Option<Stopped> {
         let begun = stages.iter().filter(|(_, seen)| *seen == Seen::Begun);
         let folders: Vec<PathBuf> = begun.map(|(name, _)| self.folder.join(name)).collect();
-        if folders.is_empty() || is_held(&self.folder) {
+        let error = failure::of_run(&self.folder);
+        if (folders.is_empty() && error.is_none()) || is_held(&self.folder) {
             return None;
         }
         let last = folders.iter().filter_map(|folder| last_written(folder));
         Some(Stopped {
+            error,
             last: last.reduce(f64::max),
         })
     }

@@ -95,7 +95,10 @@ fn a_training_under_way_is_shown_with_all_that_is_known_of_it() {
 fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
     let last = last();
     let stopped = Snapshot {
-        stopped: Some(Stopped { last: Some(last) }),
+        stopped: Some(Stopped {
+            last: Some(last),
+            error: None,
+        }),
         ..snapshot(false)
     };
     let text = drawn(&stopped, (80, ROWS), last + 7260.0);
@@ -115,7 +118,7 @@ fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
     assert!(narrow.contains("resumes it"), "{narrow}");
     assert!(!drawn(&snapshot(false), (80, ROWS), last).contains("works on"));
     let unknown = Snapshot {
-        stopped: Some(Stopped { last: None }),
+        stopped: Some(Stopped::default()),
         training: None,
         ..snapshot(false)
     };
@@ -124,6 +127,48 @@ fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
         text.contains("any more; the command that started it"),
         "{text}"
     );
+}
+
+#[test]
+fn the_error_with_which_a_run_stopped_is_shown() {
+    let last = last();
+    let stopped = |error: &str| Snapshot {
+        stopped: Some(Stopped {
+            last: Some(last),
+            error: Some(error.into()),
+        }),
+        ..snapshot(false)
+    };
+    let words = |snapshot: &Snapshot, columns| {
+        let text = drawn(snapshot, (columns, ROWS), last + 60.0);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let short = stopped("stage `train`: the loss\n is not finite");
+    let expected = "the run stopped with an error, last written 1 min 0 s ago: stage `train`: the loss is not finite (the command";
+    for columns in [40, 80] {
+        let words = words(&short, columns);
+        assert!(
+            words.contains(expected) && words.contains("resumes it)"),
+            "{words}"
+        );
+        assert!(words.contains("train: step"), "{words}");
+    }
+    let long = words(&stopped(&"word ".repeat(1000)), 80);
+    assert!(long.contains("word…") || long.contains("wor…"), "{long}");
+    assert!(long.contains("resumes it)"), "{long}");
+}
+
+#[test]
+fn rows_are_counted_as_words_are_wrapped() {
+    for (text, width, rows) in [
+        ("", 10, 2),
+        ("one two", 7, 2),
+        ("one two", 6, 3),
+        ("1234567890 a", 4, 4),
+        ("a 12345678", 4, 4),
+    ] {
+        assert_eq!(wrapped_rows(text, width), rows, "{text}");
+    }
 }
 
 #[test]

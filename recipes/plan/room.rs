@@ -1,0 +1,74 @@
+//! Whether this machine has the memory and the disk that a run takes.
+
+use std::path::Path;
+
+use super::estimate::Estimate;
+use super::words::bytes;
+use crate::plan::preflight::Asked;
+use crate::runtime::device::is_gpu;
+use crate::runtime::machine_memory::MachineMemory;
+use crate::runtime::writable::{free_space, writable};
+
+/// What is said where this machine has less than a run takes.
+pub(super) fn warnings(asked: &Asked, estimate: &Estimate) -> Vec<String> {
+    // How much memory a GPU has is not known before it is opened.
+    let of_cpu = estimate.all_processes().filter(|_| !is_gpu(asked.device));
+    let memory = of_cpu.and_then(|needed| too_little_memory(needed, MachineMemory::here()?.total));
+    let run = asked.runs.join(&asked.recipe.name);
+    let disk = too_little_disk(&run, estimate.disk_bytes());
+    memory.into_iter().chain(disk).collect()
+}
+
+fn too_little_memory(needed: u64, there: u64) -> Option<String> {
+    let text = || {
+        format!(
+            "the run takes {} of memory at its peak, and this machine has {}",
+            bytes(needed),
+            bytes(there)
+        )
+    };
+    (needed > there).then(text)
+}
+
+/// What is said of the disk under a run that is not there yet: of one that is, a part of the bytes is on the disk already.
+fn too_little_disk(run: &Path, needed: u64) -> Option<String> {
+    if run.exists() {
+        return None;
+    }
+    let folder = writable(run).ok()?;
+    let free = free_space(&folder)?;
+    let text = || {
+        format!(
+            "the run takes {} of the disk, and {} are free at `{}`",
+            bytes(needed),
+            bytes(free),
+            folder.display()
+        )
+    };
+    (free < needed).then(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_larger_than_the_disk_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("runs/a");
+        assert_eq!(too_little_disk(&run, 1), None);
+        let told = too_little_disk(&run, u64::MAX).unwrap();
+        assert!(told.contains(" of the disk, and "), "{told}");
+        assert!(told.contains(&root.path().display().to_string()), "{told}");
+        std::fs::create_dir_all(&run).unwrap();
+        assert_eq!(too_little_disk(&run, u64::MAX), None);
+    }
+
+    #[test]
+    fn a_run_that_is_larger_than_the_memory_is_told() {
+        assert_eq!(too_little_memory(1 << 30, 1 << 30), None);
+        let told = too_little_memory(28 << 30, 1 << 30).unwrap();
+        let expected = "the run takes 28.0 GiB of memory at its peak, and this machine has 1.0 GiB";
+        assert_eq!(told, expected);
+    }
+}

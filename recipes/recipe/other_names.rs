@@ -1,0 +1,90 @@
+//! Keys and values by the names that other trainers and engines have for them.
+
+/// A name that is used elsewhere, and what recipes call the same.
+const NAMES: [(&str, &str); 52] = [
+    ("adam_beta1", "beta1"),
+    ("adam_beta2", "beta2"),
+    ("adam_epsilon", "epsilon"),
+    ("base_model", "model"),
+    ("batch_size", "batch_tokens"),
+    ("bfloat16", "bf16"),
+    ("chat_template", "template"),
+    ("draft_vocab_size", "draft_vocab"),
+    ("ema", "ema_decay"),
+    ("eps", "epsilon"),
+    ("eval_data", "eval"),
+    ("eval_data_path", "eval"),
+    ("eval_interval", "validate_every"),
+    ("eval_steps", "validate_every"),
+    ("float16", "f16"),
+    ("float32", "f32"),
+    ("fp16", "f16"),
+    ("fp32", "f32"),
+    ("gradient_accumulation_steps", "gradient_accumulation"),
+    ("accumulation_steps", "gradient_accumulation"),
+    ("grad_clip", "max_grad_norm"),
+    ("gradient_clipping", "max_grad_norm"),
+    ("huggingface", "hf"),
+    ("intermediate_size", "d_ff"),
+    ("llama.cpp", "llama-cpp"),
+    ("log_interval", "log_every"),
+    ("logging_steps", "log_every"),
+    ("lr", "learning_rate"),
+    ("lr_scheduler", "schedule"),
+    ("lr_scheduler_type", "schedule"),
+    ("max_num_steps", "steps"),
+    ("max_seq_len", "max_length"),
+    ("max_seq_length", "max_length"),
+    ("max_steps", "steps"),
+    ("model_name_or_path", "model"),
+    ("num_attention_heads", "heads"),
+    ("num_epochs", "epochs"),
+    ("num_hidden_layers", "layers"),
+    ("num_key_value_heads", "kv_heads"),
+    ("num_steps", "steps"),
+    ("num_train_epochs", "epochs"),
+    ("per_device_train_batch_size", "batch_tokens"),
+    ("save_interval", "save_every"),
+    ("save_steps", "save_every"),
+    ("save_total_limit", "keep"),
+    ("target_model_path", "model"),
+    ("train_data_path", "train"),
+    ("transformers", "hf"),
+    ("trt-llm", "tensorrt-llm"),
+    ("trtllm", "tensorrt-llm"),
+    ("ttt_length", "draft_steps"),
+    ("warmup_ratio", "warmup_steps"),
+];
+
+/// What of the names that are `known` is meant by one that another program has.
+pub(super) fn meant<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    let mut known = known.into_iter();
+    known.find(|name| NAMES.contains(&(given.as_str(), *name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That of all recipes.
+    const SCHEMA: &str = include_str!("../schema.json");
+
+    #[test]
+    fn every_name_that_is_meant_is_one_of_a_recipe() {
+        for (_, name) in NAMES {
+            let is_known = SCHEMA.contains(&format!("\"{name}\""));
+            assert!(is_known, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_in_a_table_is_meant() {
+        assert_eq!(
+            meant("lr", ["steps", "learning_rate"]),
+            Some("learning_rate")
+        );
+        assert_eq!(meant("LR", ["learning_rate"]), Some("learning_rate"));
+        assert_eq!(meant("lr", ["model"]), None);
+    }
+}
