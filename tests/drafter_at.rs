@@ -119,6 +119,13 @@ fn a_wrong_folder_is_told_where_the_drafter_is() {
     ] {
         check(&workspace, wrong).failed(&[&format!("`{wrong}`"), told, &question]);
     }
+    // Other trainers leave a drafter for each epoch.
+    for epoch in ["epoch_0", "epoch_1"] {
+        let folder = format!("spf/{epoch}");
+        std::fs::create_dir_all(workspace.path(&folder)).unwrap();
+        workspace.write(&format!("{folder}/config.json"), "{}");
+    }
+    check(&workspace, "spf").failed(&["`spf` holds no drafter", "did you mean `spf/epoch_1`?"]);
     check(&workspace, "walk").failed(&[
         "no drafter `walk`",
         "no run `runs/walk`",

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, T
 use std::time::{Duration, Instant};
 
 use burn::prelude::*;
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -21,6 +22,11 @@ const LONGEST_GREETING: u64 = 1 << 16;
 
 /// How long ranks that have come to rank 0 may take to come to each other.
 const ACQUAINTANCE: Duration = Duration::from_secs(60);
+
+/// How long nothing comes before a machine is asked whether it is still there, how long it may take to answer, and how often it is asked.
+const SILENCE: Duration = Duration::from_secs(30);
+const ASK_EVERY: Duration = Duration::from_secs(10);
+const ASKED: u32 = 3;
 
 /// What a rank says first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -158,10 +164,20 @@ impl Invitation {
     }
 }
 
+/// Has small messages go at once, and a machine that does not answer any more count as ended.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, ASK_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, ASKED)?;
+    Ok(())
+}
+
 /// What whoever connects says first.
 fn greeting(stream: &mut TcpStream) -> io::Result<Greeting> {
     stream.set_nonblocking(false)?;
-    stream.set_nodelay(true)?;
+    prepare(stream)?;
     stream.set_read_timeout(Some(GREETING))?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
@@ -327,7 +343,7 @@ fn come(
             }
         }
     };
-    let _ = stream.set_nodelay(true);
+    prepare(&stream).map_err(|error| ended(to, &error))?;
     send(&mut stream, &packed(greeting)).map_err(|error| ended(to, &error))?;
     let reply = receive(&mut stream).map_err(|error| ended(to, &error))?;
     match unpacked::<Option<String>>(to, &reply)? {
@@ -460,4 +476,19 @@ fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_switched_off_is_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!sockopt::socket_keepalive(&stream).unwrap());
+        prepare(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap() && stream.nodelay().unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), SILENCE);
+    }
 }

@@ -76,11 +76,21 @@ impl Order {
         self.stream
     }
 
+    /// Makes the context the one that calls of this thread are for: a thread other than the device's has none.
+    ///
+    /// # Errors
+    /// What CUDA's driver says.
+    pub fn make_current(&self) -> Result<(), String> {
+        // SAFETY: the context is the device's own, which lives as long as the program.
+        unsafe { ctx::set_current(self.context) }.map_err(|why| why.to_string())
+    }
+
     /// Whether the stream has done all that it was given.
     ///
     /// # Errors
     /// What CUDA's driver says.
     pub fn is_done(&self) -> Result<bool, String> {
+        self.make_current()?;
         // SAFETY: the stream lives as long as `self`.
         match unsafe { cuStreamQuery(self.stream) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -189,12 +189,24 @@ fn suggestion(path: &Path, runs: &Path) -> String {
         let mut inside = INSIDE.iter().map(|inside| from.join(inside));
         inside.find(|path| path.join(CONFIG).is_file())
     });
+    let near = near.or_else(|| newest_inside(path));
     if let Some(near) = near {
         return format!("; did you mean `{}`?", near.display());
     }
     let slips = [in_runs, path].map(near_file);
     let slip = slips.into_iter().find(|near| !near.is_empty());
     slip.unwrap_or_default()
+}
+
+/// The model that was written last in the folder of a training: other trainers leave one for each epoch or saved state.
+fn newest_inside(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let configs = entries.filter_map(|entry| {
+        let config = entry.path().join(CONFIG);
+        let written = config.metadata().ok()?.modified().ok()?;
+        Some((written, entry.path()))
+    });
+    configs.max().map(|(_, folder)| folder)
 }
 
 /// Whether a path, from here or from the folder of runs, leads into a run.

@@ -40,6 +40,8 @@ pub(crate) struct Nccl {
     client: Client,
     device: Device,
     rank: usize,
+    /// Whether the communicator was aborted, after which it is no more.
+    is_closed: bool,
 }
 
 // SAFETY: it belongs to one thread at a time, and NCCL and the driver may be called from any.
@@ -92,6 +94,7 @@ impl Offer {
                 client: client.clone(),
                 device: device.clone(),
                 rank,
+                is_closed: false,
             })
         };
         let made = client.exclusive(on_device);
@@ -167,6 +170,9 @@ impl Nccl {
         alive: Alive,
         each: impl Fn(&Self, usize, &[Span], &[Span]) -> Outcome<()> + Sync,
     ) -> Result<ByRank> {
+        if self.is_closed {
+            return self.heard(Err("it was closed after an error".into()));
+        }
         let place = |&length: &usize| Tensor::<1>::empty([length], (&self.device, DType::F32));
         let places = |lengths: &Vec<usize>| lengths.iter().map(place).collect();
         let coming: ByRank = lengths.iter().map(places).collect();
@@ -202,8 +208,34 @@ impl Nccl {
         });
         match come {
             Ok(()) => Ok(coming),
-            Err(error) => Err(explained(error, alive)),
+            Err(error) => {
+                let error = explained(error, alive);
+                if !self.close() {
+                    // What the device may still read and write keeps its memory.
+                    std::mem::forget((own, others, coming));
+                }
+                Err(error)
+            }
         }
+    }
+
+    /// Aborts what NCCL does on the device, which would wait for ever for a rank that has ended, and all that the device is given behind
+    /// it too. Whether the device has stopped within [`PARTING`].
+    fn close(&mut self) -> bool {
+        if !self.is_closed {
+            self.is_closed = true;
+            // NCCL takes the first GPU where none is current.
+            let _ = self.order.make_current();
+            self.library.abort(self.comm);
+        }
+        let late = Instant::now() + PARTING;
+        while !self.order.is_done().unwrap_or(false) {
+            if Instant::now() >= late {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     fn heard<T>(&self, outcome: Outcome<T>) -> Result<T> {
@@ -246,7 +278,7 @@ impl std::fmt::Debug for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        self.library.abort(self.comm);
+        self.close();
     }
 }
 
