@@ -53,7 +53,7 @@ pub struct TcpRanks {
     /// One for each rank; none to itself.
     peers: Vec<Option<TcpStream>>,
     /// From device to device; unknown until tensors are first to go.
-    way: Option<Option<Nccl>>,
+    way: Option<Option<Box<Nccl>>>,
 }
 
 impl Invitation {
@@ -309,7 +309,7 @@ impl TcpRanks {
     /// Settles which way tensors go, once for all.
     fn agree(&mut self, device: &Device) -> Result<()> {
         if self.way.is_none() {
-            self.way = Some(agree(self, device)?);
+            self.way = Some(agree(self, device)?.map(Box::new));
         }
         Ok(())
     }

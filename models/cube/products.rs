@@ -87,7 +87,11 @@ fn is_aligned(of: &CubeTensor) -> bool {
     runs == 1
         && steps.into_iter().all(|stride| stride % ALIGNED == 0)
         && sides.into_iter().all(|side| shape[side] >= ALIGNED)
-        && of.handle.offset_start.unwrap_or(0) % ALIGNED as u64 == 0
+        && of
+            .handle
+            .offset_start
+            .unwrap_or(0)
+            .is_multiple_of(ALIGNED as u64)
 }
 
 fn launch(

@@ -1,5 +1,9 @@
 //! Reductions over the units of a row.
 #![expect(missing_docs, reason = "`cube` makes modules beside the functions")]
+#![expect(
+    clippy::assign_op_pattern,
+    reason = "`cube` assigns to places as a whole"
+)]
 use cubecl::prelude::*;
 
 /// The sum of a vector.

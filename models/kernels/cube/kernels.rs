@@ -1,4 +1,5 @@
 //! What one unit does.
+#![expect(clippy::needless_range_loop, reason = "kernels have no iterators")]
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 

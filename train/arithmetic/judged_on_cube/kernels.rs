@@ -1,4 +1,8 @@
 //! What one unit does.
+#![expect(
+    clippy::too_many_lines,
+    reason = "the passes of a kernel over its row share what its unit holds"
+)]
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use spectrain_models::cube::reduce::{best_of, lanes_sum, own_row, row_sum};
