@@ -69,18 +69,16 @@ impl FakeHub {
 
     /// Has a dataset at a revision.
     pub fn dataset(self, id: &str, revision: &str, repository: Repository) -> Self {
-        let key = (format!("datasets/{id}"), revision.to_owned());
-        self.state
-            .lock()
-            .unwrap()
-            .repositories
-            .insert(key, repository);
-        self
+        self.having(format!("datasets/{id}"), revision, repository)
     }
 
     /// Has a model at a revision, of which it sends no file.
     pub fn model(self, id: &str, revision: &str, repository: Repository) -> Self {
-        let key = (format!("models/{id}"), revision.to_owned());
+        self.having(format!("models/{id}"), revision, repository)
+    }
+
+    fn having(self, path: String, revision: &str, repository: Repository) -> Self {
+        let key = (path, revision.to_owned());
         self.state
             .lock()
             .unwrap()

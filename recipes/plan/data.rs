@@ -13,7 +13,7 @@ use crate::runtime::prompt_sets;
 use crate::runtime::target::hub_options;
 
 /// Bytes of text for a token, where only the size of a file is known.
-const BYTES_PER_TOKEN: u64 = 4;
+pub(crate) const BYTES_PER_TOKEN: u64 = 4;
 
 /// The training data as `prepare` counted it.
 pub(super) fn prepared(run: &Path) -> Option<TokenIndex> {

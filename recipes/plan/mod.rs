@@ -10,7 +10,7 @@ use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
 
 mod capture;
-mod data;
+pub(crate) mod data;
 mod estimate;
 mod flops;
 mod memory;

@@ -14,6 +14,7 @@ use super::recommended::{self, Recommendation};
 use super::{needs, served};
 use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
+use crate::plan::data::BYTES_PER_TOKEN;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -55,8 +56,7 @@ const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 /// The file with the schema of recipe files.
 const SCHEMA: &str = "schema.json";
 
-/// Bytes of text for a token, as in a plan, and the files whose text is all of their size.
-const BYTES_PER_TOKEN: u64 = 4;
+/// Files whose text is all of their size.
 const PLAIN: [&str; 2] = ["jsonl", "json"];
 
 /// The conversations to train on.
