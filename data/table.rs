@@ -101,6 +101,17 @@ impl Table {
             .unwrap_or_else(|panicked| Err(unreadable_table(path, &panicked)))
     }
 
+    /// Bytes of all values before they were compressed; none where the file cannot be read.
+    pub(crate) fn text_bytes(file: File) -> Option<u64> {
+        let read = || {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).ok()?;
+            let groups = builder.metadata().row_groups().iter();
+            let bytes: i64 = groups.map(|group| group.total_byte_size()).sum();
+            u64::try_from(bytes).ok()
+        };
+        contained(read).ok().flatten()
+    }
+
     fn open_file(path: &Path, file: File, columns: &Columns) -> Result<Self> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)
             .map_err(|error| unreadable_table(path, &error))?;
@@ -266,7 +277,7 @@ mod tests {
     use super::*;
     use crate::conversation::{Conversation, Message, Row, Sample};
     use crate::forged::refusals;
-    use crate::rows::{LocatedRow, read_rows};
+    use crate::rows::{LocatedRow, read_rows, text_bytes};
     use crate::tokens::TokenWriter;
     use arrow::array::{ArrayRef, BooleanArray, Int64Array, ListArray, StringArray, StructArray};
     use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -318,6 +329,9 @@ mod tests {
                 ("messages", list(Arc::new(messages), &[2, 1])),
             ],
         );
+        // What the columns hold, and not much more.
+        let bytes = text_bytes(&file).unwrap();
+        assert!((60..2000).contains(&bytes), "{bytes}");
         let rows: Vec<LocatedRow> = read_rows(&file).unwrap().collect::<Result<_>>().unwrap();
         let mut answer = Message::new("assistant", "a");
         answer

@@ -130,6 +130,9 @@ fn tensors_go_from_rank_to_rank_as_they_are() {
                 let found = ranks.spread_tensors(same, &lengths(&expected), &device);
                 assert!(read(found.unwrap()) == expected, "to all, {own} of {count}");
             }
+            // Nobody ends before the others have all.
+            let all = Together(Some(&mut ranks)).gather_pieces(Ok(vec![(own, own)]));
+            assert_eq!(all.unwrap().len(), count);
         });
         assert!(found.iter().all(Result::is_ok), "{count}");
     }

@@ -147,6 +147,12 @@ fn compressed_files_and_patterns_are_read_in_the_order_of_their_names() {
     std::fs::write(path("a-3.jsonl"), line("three")).unwrap();
     std::fs::write(path("b.jsonl"), line("four")).unwrap();
     std::fs::write(path("a-4.txt"), "no rows").unwrap();
+    let told = ["a-1.jsonl.gz", "a-2.json.zst", "a-3.jsonl", "a-4.txt"];
+    let three = Some(line("three").len() as u64);
+    assert_eq!(
+        told.map(|name| text_bytes(&path(name))),
+        [None, None, three, None]
+    );
     let texts =
         |rows: Vec<(usize, String)>| rows.into_iter().map(|(_, text)| text).collect::<Vec<_>>();
     assert_eq!(texts(read(&path("a-*")).unwrap()), ["one", "two", "three"]);

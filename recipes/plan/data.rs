@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use spectrain_data::hub_data::Downloads;
+use spectrain_data::rows::text_bytes;
 use spectrain_data::tokens::TokenIndex;
 
 use super::words::bytes;
@@ -48,7 +49,7 @@ pub(super) fn downloads(recipe: &ResolvedRecipe) -> (Vec<String>, Value) {
     (wanted.iter().map(line).collect(), json!(wanted))
 }
 
-/// Tokens of the training data: counted by `prepare`, or from the size of the file.
+/// Tokens of the training data: counted by `prepare`, or from the size of its text, where the files say it.
 pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     if let Some(index) = prepared(run) {
         return Some(index.tokens);
@@ -57,9 +58,7 @@ pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     let mut bytes = 0.0;
     for source in train.each() {
         let files = source.files().ok()?;
-        let lengths = files
-            .iter()
-            .map(|file| Some(std::fs::metadata(file).ok()?.len()));
+        let lengths = files.iter().map(|file| text_bytes(file));
         bytes += lengths.sum::<Option<u64>>()? as f64 * source.weight;
     }
     Some(bytes as u64 / BYTES_PER_TOKEN)

@@ -167,18 +167,36 @@ impl Trained<'_> {
         let chunk = rows.min((most as u64 / vocab).max(16));
         // Rows judged by the same position stand together.
         let positions = self.batch.positions() * chunk / rows;
-        let values = match self.work.judges {
-            // The logits, which become their gradient, and that once more, transposed.
-            Judges::Text => 2 * chunk * vocab,
-            Judges::Target => (2 * chunk + positions.min(chunk)) * vocab,
-            // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
-            Judges::TargetByTensors => 8 * chunk * vocab,
-        };
+        let values = self.judging(chunk, positions.min(chunk));
         let read = match self.activations.read {
             0 => d_model,
             width => width,
         };
         let of_states = self.value * rows * read;
-        (F32 * values + 2 * of_states).max(4 * of_states)
+        (values * vocab + 2 * of_states).max(4 * of_states)
+    }
+
+    /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.
+    fn judging(&self, rows: u64, positions: u64) -> u64 {
+        // What a product gives, and the same in f32 beside it.
+        let made = if self.value < F32 {
+            self.value + F32
+        } else {
+            F32
+        };
+        // The logits, which become their gradient, and that once more for the products with it: on the CPU transposed, else narrower.
+        let gradient = if self.gpu {
+            made.max(2 * self.value)
+        } else {
+            2 * F32
+        };
+        match self.work.judges {
+            Judges::Text => gradient * rows,
+            // The target's logits are gone when the gradient is there.
+            Judges::Target if self.gpu => (gradient * rows).max(F32 * rows + made * positions),
+            Judges::Target => gradient * rows + F32 * positions,
+            // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
+            Judges::TargetByTensors => 8 * F32 * rows,
+        }
     }
 }

@@ -106,6 +106,7 @@ def main():
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=4, help="into which the tokens of a step are packed")
     parser.add_argument("--max-length", type=int, default=256)
+    parser.add_argument("--all-tokens", action="store_true", help="also those that the assistant did not say count in the loss")
     parser.add_argument("--optimizer", default="muon", choices=["muon", "adamw"])
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--muon-lr", type=float)
@@ -149,6 +150,8 @@ def main():
     schedules = [get_linear_schedule_with_warmup(each, given.steps // 100, given.steps) for each in optimizers]
 
     texts = list(conversations(tokenizer, given.conversations, given.max_length))
+    if given.all_tokens:
+        texts = [(ids, [True] * len(ids)) for ids, _ in texts]
     order.shuffle(texts)
     began, tokens, at = time.time(), 0, 0
     for step in range(given.steps):

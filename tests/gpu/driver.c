@@ -14,12 +14,17 @@ static const size_t PAGE = 4096;
 
 static atomic_long launches, modules, refused;
 static int contexts[DEVICES], stream, module, function;
-static _Thread_local CUcontext current = (CUcontext)&contexts[0];
+static _Thread_local CUcontext current;
 
 static CUresult refuse(const char *what, long a, long b, long c) {
   refused++;
   fprintf(stderr, "rehearsal: refused: %s %ld %ld %ld\n", what, a, b, c);
   return CUDA_ERROR_INVALID_VALUE;
+}
+
+// As the driver does, calls refuse a thread that has no context.
+static CUresult in_context(const char *call) {
+  return current ? CUDA_SUCCESS : (fprintf(stderr, "rehearsal: %s without a context\n", call), refused++, CUDA_ERROR_INVALID_CONTEXT);
 }
 
 static void report(void) {
@@ -67,17 +72,21 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *found, CUdevice device) { *found = 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext wanted) { current = wanted; return CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext *found) { *found = current; return CUDA_SUCCESS; }
-CUresult cuCtxGetDevice(CUdevice *found) { *found = (int *)current - contexts; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice *found) {
+  if (in_context(__func__)) return CUDA_ERROR_INVALID_CONTEXT;
+  *found = (int *)current - contexts;
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return CUDA_SUCCESS; }
 
 // Streams: all is done at once.
 
-CUresult cuStreamCreate(CUstream *made, unsigned flags) { *made = (CUstream)&stream; return CUDA_SUCCESS; }
+CUresult cuStreamCreate(CUstream *made, unsigned flags) { *made = (CUstream)&stream; return in_context(__func__); }
 CUresult cuStreamCreateWithPriority(CUstream *made, unsigned flags, int priority) { *made = (CUstream)&stream; return CUDA_SUCCESS; }
 CUresult cuStreamDestroy_v2(CUstream of) { return CUDA_SUCCESS; }
-CUresult cuStreamSynchronize(CUstream of) { return CUDA_SUCCESS; }
-CUresult cuStreamQuery(CUstream of) { return CUDA_SUCCESS; }
+CUresult cuStreamSynchronize(CUstream of) { return in_context(__func__); }
+CUresult cuStreamQuery(CUstream of) { return in_context(__func__); }
 CUresult cuStreamWaitEvent(CUstream of, CUevent awaited, unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuCtxRecordEvent(CUcontext of, CUevent recorded) { return CUDA_SUCCESS; }
 CUresult cuCtxWaitEvent(CUcontext of, CUevent awaited) { return CUDA_SUCCESS; }
@@ -115,7 +124,7 @@ CUresult cuMemFree_v2(CUdeviceptr of) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *made, size_t bytes, CUstream on) { return cuMemAlloc_v2(made, bytes); }
+CUresult cuMemAllocAsync(CUdeviceptr *made, size_t bytes, CUstream on) { return in_context(__func__) ? CUDA_ERROR_INVALID_CONTEXT : cuMemAlloc_v2(made, bytes); }
 CUresult cuMemFreeAsync(CUdeviceptr of, CUstream on) { return cuMemFree_v2(of); }
 CUresult cuMemAllocHost_v2(void **made, size_t bytes) { return (*made = malloc(bytes)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
 CUresult cuMemFreeHost(void *of) { free(of); return CUDA_SUCCESS; }
@@ -159,6 +168,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *made, CUtensorMapDataType type, cuu
 CUresult cuLaunchKernel(CUfunction what, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                         CUstream on, void **arguments, void **extra) {
   launches++;
+  if (in_context(__func__)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!grid_x || !grid_y || !grid_z || grid_x > 2147483647u || grid_y > GRID_SIDE || grid_z > GRID_SIDE) return refuse("grid of", grid_x, grid_y, grid_z);
   if (!block_x || !block_y || !block_z || (long)block_x * block_y * block_z > THREADS || block_z > 64) return refuse("block of", block_x, block_y, block_z);
   return CUDA_SUCCESS;

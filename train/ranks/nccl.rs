@@ -15,6 +15,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::RuntimeId;
 use cubecl::client::Client;
 use spectrain_models::cube::order::{Order, with_addresses};
+use spectrain_models::weights::host_f32;
 
 use self::library::{Comm, Library, Stream, UniqueId};
 use crate::error::{Error, Result};
@@ -26,6 +27,9 @@ const ACQUAINTANCE: Duration = Duration::from_secs(120);
 const PARTING: Duration = Duration::from_secs(2);
 /// Between two looks whether other ranks are there.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Numbers of a message of the trial.
+const TRIAL: usize = 4099;
 
 /// Where a tensor lies on the device, and its elements.
 type Span = (u64, usize);
@@ -98,7 +102,7 @@ impl Offer {
             })
         };
         let made = client.exclusive(on_device);
-        let made = match made.unwrap_or_else(|why| Err(format!("{why:?}"))) {
+        let mut made = match made.unwrap_or_else(|why| Err(format!("{why:?}"))) {
             Ok(made) => made,
             Err(why) => return Ok(Err(why)),
         };
@@ -107,7 +111,8 @@ impl Offer {
             true => alive(),
             false => Err(Error::rank(rank, "has found no way to the others")),
         };
-        match made.wait(&mut patience, |nccl| nccl.library.is_done(nccl.comm)) {
+        let met = made.wait(&mut patience, |nccl| nccl.library.is_done(nccl.comm));
+        match met.and_then(|()| made.try_out(count, &mut patience)) {
             Ok(()) => Ok(Ok(made)),
             Err(Error::Rank { rank: whose, what }) if whose == rank => Ok(Err(what)),
             Err(error) => Err(error),
@@ -116,6 +121,27 @@ impl Offer {
 }
 
 impl Nccl {
+    /// Looks whether numbers come from each other rank as it sent them: devices that have found each other may still not reach each
+    /// other's memory, and then nothing comes, or something else.
+    fn try_out(&mut self, count: usize, alive: Alive) -> Result<()> {
+        let (own, device) = (self.rank, self.device.clone());
+        let others = |rank: usize| usize::from(rank != own);
+        let sent = |to| Tensor::from_floats(trial(own, to).as_slice(), &device);
+        let all = (0..count).map(|to| vec![sent(to); others(to)]).collect();
+        let lengths: Vec<_> = (0..count).map(|from| vec![TRIAL; others(from)]).collect();
+        let come = self.exchange(all, &lengths, alive)?;
+        for (from, mut come) in come.into_iter().enumerate() {
+            if come
+                .pop()
+                .is_some_and(|come| host_f32(come) != trial(from, own))
+            {
+                let why = format!("what rank {from} sends does not come as it was sent");
+                return self.heard(Err(why));
+            }
+        }
+        Ok(())
+    }
+
     /// See [`Ranks::exchange_tensors`](crate::ranks::Ranks::exchange_tensors).
     pub(crate) fn exchange(
         &mut self,
@@ -254,6 +280,12 @@ impl Nccl {
         }
         Ok(())
     }
+}
+
+/// What a rank sends another in the trial.
+fn trial(from: usize, to: usize) -> Vec<f32> {
+    let first = (from << 16) ^ (to << 8);
+    (first..first + TRIAL).map(|value| value as f32).collect()
 }
 
 /// What NCCL says may come of a rank that has ended, and before it is known of; that rank is then named.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
 
 use super::protocol::Completion;
-use crate::runtime::server::client::{Client, passing, reason, said, shortened};
+use crate::runtime::server::client::{Client, passing, said, shortened, unless_silent};
 use crate::runtime::server::key::ApiKey;
 
 /// Where the server is and what it is asked.
@@ -62,10 +62,14 @@ impl Server {
         let model = match &settings.model {
             Some(model) => model.clone(),
             None => {
-                client
-                    .model(None)
-                    .map_err(|cause| unknown_model(&client, by_model, cause))?
-                    .id
+                let advice = || {
+                    let root = client.root();
+                    format!(
+                        "cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`"
+                    )
+                };
+                let found = client.model(None);
+                found.map_err(|cause| unless_silent(cause, advice))?.id
             }
         };
         Ok(Self {
@@ -104,23 +108,6 @@ impl Answers for Server {
         let path = "/v1/chat/completions";
         read_answer(&self.client.post(path, &Value::Object(body))?)
     }
-}
-
-/// What is said where a server's only model is not known: of one that does not answer, that it does not.
-fn unknown_model(client: &Client, by_model: &str, cause: Error) -> Error {
-    let root = client.root();
-    let told = format!("{cause:#}");
-    let fails_again = || {
-        let again = client.get("/v1/models");
-        again.is_err_and(|failure| reason(failure) == told)
-    };
-    // A server that answers says so with a status, and of one that takes too long another answer may be long in coming.
-    if !told.starts_with("status ") && !told.contains("--timeout") && fails_again() {
-        return anyhow!("no server answers at `{root}`: {told}");
-    }
-    cause.context(format!(
-        "cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`"
-    ))
 }
 
 /// The answer in the body of a response. What is not one may be so at another try.

@@ -11,7 +11,7 @@ use spectrain_models::Sampling;
 
 use super::file::{HiddenStates, SharedFolder, take};
 use super::response::{Likely, Response};
-use crate::runtime::server::client::{Client, passing};
+use crate::runtime::server::client::{Client, passing, unless_silent};
 use crate::runtime::server::key::ApiKey;
 
 /// What a server is to serve.
@@ -145,12 +145,11 @@ impl CaptureServer {
         let client = Client::new("target.server", url, settings.key.clone(), settings.timeout)?;
         let model = client.model(settings.model.as_deref()).map_err(|cause| {
             let root = client.root();
+            let unknown = || format!("cannot learn the name of the target from `{root}/v1/models`");
+            let why = unless_silent(cause, unknown);
             // The command is the last line and has it alone, so that it can be copied.
-            anyhow!(
-                "`target.server`: cannot learn the name of the target from `{root}/v1/models`: {cause:#}; this command starts a \
-                 server:\n  {}",
-                settings.command()
-            )
+            let command = settings.command();
+            anyhow!("`target.server`: {why:#}; this command starts a server:\n  {command}")
         })?;
         Ok(Self {
             client,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use serde_json::Value;
 use spectrain_data::regenerate::Failure;
 use ureq::http::{StatusCode, Uri};
@@ -76,11 +76,15 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        read(self.asked(path))
+    }
+
+    fn asked(&self, path: &str) -> Result<Response<Body>, ureq::Error> {
         let mut request = self.agent.get(format!("{}{path}", self.root));
         if let Some(key) = &self.key {
             request = request.header("Authorization", key.bearer());
         }
-        read(request.call())
+        request.call()
     }
 
     /// The body of the response to `POST PATH`.
@@ -115,11 +119,13 @@ impl Client {
     /// The model of this name; without a name, the only one that the server has.
     ///
     /// # Errors
-    /// The server does not say what it has, does not have this one, or has several.
+    /// No server answers ([`Silent`]), or it does not say what it has, does not have this one, or has several.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
-        let body = self
-            .get("/v1/models")
-            .map_err(|failure| anyhow!(reason(failure)))?;
+        let response = self.asked("/v1/models").map_err(|error| Silent {
+            root: self.root.clone(),
+            what: words(&error),
+        })?;
+        let body = read(Ok(response)).map_err(|failure| anyhow!(reason(failure)))?;
         let models: Models = serde_json::from_slice(&body)?;
         let count = models.data.len();
         let names = models.data.iter().take(MOST_NAMES);
@@ -138,6 +144,22 @@ impl Client {
             },
         }
     }
+}
+
+/// Nothing came from a server's address.
+#[derive(Debug, thiserror::Error)]
+#[error("no server answers at `{root}`: {what}")]
+pub struct Silent {
+    root: String,
+    what: String,
+}
+
+/// The error of [`Client::model`] with what a user is to do about it; nothing of that helps where no server answers.
+pub(crate) fn unless_silent(cause: Error, advice: impl FnOnce() -> String) -> Error {
+    if cause.is::<Silent>() {
+        return cause;
+    }
+    cause.context(advice())
 }
 
 /// What happened.

@@ -14,7 +14,7 @@ use spectrain_eval::served::samples::Samples;
 use spectrain_models::Sampling;
 
 use crate::runtime::interruption::check_interrupted;
-use crate::runtime::server::client::{Client, broken_off, reason};
+use crate::runtime::server::client::{Client, broken_off, reason, unless_silent};
 use crate::runtime::server::protocol::Model;
 
 /// Bytes of one event of a stream, at most.
@@ -53,12 +53,12 @@ impl ServedModel {
         name: Option<&str>,
         option: &str,
     ) -> Result<Self> {
-        let model = client.model(name).with_context(|| {
-            format!(
-                "cannot choose a model from `{}/v1/models`; name one with `{option}`",
-                client.root()
-            )
-        })?;
+        let advice = || {
+            let root = client.root();
+            format!("cannot choose a model from `{root}/v1/models`; name one with `{option}`")
+        };
+        let model = client.model(name);
+        let model = model.map_err(|cause| unless_silent(cause, advice))?;
         let mut found = Self {
             role,
             engine: match model.owned_by.as_deref() {

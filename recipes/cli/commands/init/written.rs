@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
-use spectrain_data::rows::files;
+use spectrain_data::rows::{files, text_bytes};
 
 use super::amount::Own;
 use super::keys::Keys;
@@ -56,9 +56,6 @@ const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 /// The file with the schema of recipe files.
 const SCHEMA: &str = "schema.json";
 
-/// Files whose text is all of their size.
-const PLAIN: [&str; 2] = ["jsonl", "json"];
-
 /// The conversations to train on.
 pub(super) enum Conversations {
     /// A path or the address of a dataset on the hub.
@@ -68,18 +65,13 @@ pub(super) enum Conversations {
 }
 
 impl Conversations {
-    /// How many tokens there are, by the size of the files; none where these are not here, or compressed.
+    /// How many tokens there are, by the size of their text; none where the files are not here, or do not say it.
     fn tokens(&self) -> Option<u64> {
         let Self::Train(path) = self else {
             return None;
         };
-        let lengths = files(Path::new(path)).ok()?.into_iter().map(|file| {
-            let is_plain = file
-                .extension()
-                .is_some_and(|kind| PLAIN.iter().any(|plain| kind == *plain));
-            let length = std::fs::metadata(file).ok()?.len();
-            is_plain.then_some(length)
-        });
+        let files = files(Path::new(path)).ok()?;
+        let lengths = files.iter().map(|file| text_bytes(file));
         Some(lengths.sum::<Option<u64>>()? / BYTES_PER_TOKEN)
     }
 }
