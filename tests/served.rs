@@ -514,7 +514,7 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
     let both = ["--server", &urls[0], "--baseline-server", &urls[1]];
     evaluate(&workspace, &both).failed(&[&urls[1], "drafts, too"]);
     evaluate(&workspace, &["--server", "http://127.0.0.1:9"])
-        .failed(&["`http://127.0.0.1:9/v1/models`", "refused"]);
+        .failed(&["no server answers at `http://127.0.0.1:9`", "refused"]);
 }
 
 #[test]
