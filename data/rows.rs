@@ -235,15 +235,16 @@ impl Format {
     }
 }
 
-/// Bytes of the text in a file of rows, as far as the file says how many; none where it is compressed as a whole.
-pub fn text_bytes(path: &Path) -> Option<u64> {
-    match Format::of(path)? {
+/// Bytes of the text in files of rows; none where one of them does not say how many it has, since it is compressed as a whole.
+pub fn text_bytes(files: &[PathBuf]) -> Option<u64> {
+    let of = |path: &PathBuf| match Format::of(path)? {
         (Format::Parquet, _) => Table::text_bytes(File::open(path).ok()?),
         (Format::Lines | Format::Json, Compression::None) => {
             Some(std::fs::metadata(path).ok()?.len())
         }
         (Format::Lines | Format::Json, _) => None,
-    }
+    };
+    files.iter().map(of).sum()
 }
 
 struct OpenFile {

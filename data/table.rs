@@ -330,7 +330,7 @@ mod tests {
             ],
         );
         // What the columns hold, and not much more.
-        let bytes = text_bytes(&file).unwrap();
+        let bytes = text_bytes(std::slice::from_ref(&file)).unwrap();
         assert!((60..2000).contains(&bytes), "{bytes}");
         let rows: Vec<LocatedRow> = read_rows(&file).unwrap().collect::<Result<_>>().unwrap();
         let mut answer = Message::new("assistant", "a");

@@ -150,7 +150,7 @@ fn compressed_files_and_patterns_are_read_in_the_order_of_their_names() {
     let told = ["a-1.jsonl.gz", "a-2.json.zst", "a-3.jsonl", "a-4.txt"];
     let three = Some(line("three").len() as u64);
     assert_eq!(
-        told.map(|name| text_bytes(&path(name))),
+        told.map(|name| text_bytes(&[path(name)])),
         [None, None, three, None]
     );
     let texts =

@@ -57,9 +57,7 @@ pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     let train = recipe.data.train_sources()?.here(&hub_options()).ok()?;
     let mut bytes = 0.0;
     for source in train.each() {
-        let files = source.files().ok()?;
-        let lengths = files.iter().map(|file| text_bytes(file));
-        bytes += lengths.sum::<Option<u64>>()? as f64 * source.weight;
+        bytes += text_bytes(&source.files().ok()?)? as f64 * source.weight;
     }
     Some(bytes as u64 / BYTES_PER_TOKEN)
 }

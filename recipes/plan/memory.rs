@@ -167,13 +167,13 @@ impl Trained<'_> {
         let chunk = rows.min((most as u64 / vocab).max(16));
         // Rows judged by the same position stand together.
         let positions = self.batch.positions() * chunk / rows;
-        let values = self.judging(chunk, positions.min(chunk));
+        let of_logits = self.judging(chunk, positions.min(chunk)) * vocab;
         let read = match self.activations.read {
             0 => d_model,
             width => width,
         };
         let of_states = self.value * rows * read;
-        (values * vocab + 2 * of_states).max(4 * of_states)
+        (of_logits + 2 * of_states).max(4 * of_states)
     }
 
     /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.

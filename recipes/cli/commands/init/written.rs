@@ -70,9 +70,7 @@ impl Conversations {
         let Self::Train(path) = self else {
             return None;
         };
-        let files = files(Path::new(path)).ok()?;
-        let lengths = files.iter().map(|file| text_bytes(file));
-        Some(lengths.sum::<Option<u64>>()? / BYTES_PER_TOKEN)
+        Some(text_bytes(&files(Path::new(path)).ok()?)? / BYTES_PER_TOKEN)
     }
 }
 
