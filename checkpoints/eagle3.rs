@@ -262,6 +262,7 @@ pub(crate) const QUIRKS: Quirks = Quirks {
     reduce: check_head,
     optional: embedding,
     meanings: meanings::meanings,
+    takes_layers: true,
     ..Quirks::NONE
 };
 

@@ -24,6 +24,7 @@ pub(crate) mod tests;
 /// The folder of an ordinary language model.
 pub const LANGUAGE_MODEL: Dialect = Dialect {
     by_text: true,
+    is_language_model: true,
     launch: |_, dir, target, draft_tokens| launch_lines(dir, target, draft_tokens),
     ..Dialect::named("language model", |folder| recognises(folder.config()))
 };
@@ -31,6 +32,7 @@ pub const LANGUAGE_MODEL: Dialect = Dialect {
 /// That of a language model that drafts in one pass.
 pub const PARD: Dialect = Dialect {
     by_text: true,
+    is_language_model: true,
     launch: |_, dir, target, draft_tokens| pard_launch_lines(dir, target, draft_tokens),
     ..Dialect::named("PARD", |folder| mask_token(folder.config()).is_some())
 };

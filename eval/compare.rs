@@ -102,16 +102,24 @@ fn other_targets(
     (name, report): (&str, &Report),
     (first_name, first): (&str, &Report),
 ) -> Vec<String> {
-    let model = |target: &TargetReport| (target.sha256.clone(), target.dtype.clone());
+    let differ = |theirs: &TargetReport, ours: &TargetReport| {
+        // What is not known of one of them may be the same.
+        let differ = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+        differ(&theirs.sha256, &ours.sha256) || differ(&theirs.dtype, &ours.dtype)
+    };
+    let named = |target: &TargetReport| match &*target.dtype {
+        "" => format!("`{}`", target.model),
+        dtype => format!("`{}` ({dtype})", target.model),
+    };
     let told = |theirs: &TargetReport, ours: &TargetReport| {
+        let (theirs, ours) = (named(theirs), named(ours));
         format!(
-            "Not comparable: the target of {name}, `{}` ({}), is not that of {first_name}, `{}` ({}).",
-            theirs.model, theirs.dtype, ours.model, ours.dtype
+            "Not comparable: the target of {name}, {theirs}, is not that of {first_name}, {ours}."
         )
     };
     let (theirs, ours) = (report.all_targets(), first.all_targets());
     if let ([theirs], [ours]) = (theirs, ours) {
-        return Vec::from_iter((model(theirs) != model(ours)).then(|| told(theirs, ours)));
+        return Vec::from_iter(differ(theirs, ours).then(|| told(theirs, ours)));
     }
     let of_one_name = |target: &&TargetReport| ours.iter().find(|own| own.model == target.model);
     let shared: Vec<_> = (theirs.iter())
@@ -122,8 +130,8 @@ fn other_targets(
             "Not comparable: {name} and {first_name} have no target in common."
         )];
     }
-    let differ = shared.iter().filter(|(a, b)| model(a) != model(b));
-    let mut found: Vec<String> = differ.map(|(a, b)| told(a, b)).collect();
+    let others = shared.iter().filter(|(a, b)| differ(a, b));
+    let mut found: Vec<String> = others.map(|(a, b)| told(a, b)).collect();
     let without = |all: &[TargetReport]| -> Vec<String> {
         let alone = |target: &&TargetReport| !shared.iter().any(|(a, _)| a.model == target.model);
         let alone = all.iter().filter(alone);
@@ -156,7 +164,16 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, report) in others {
         found.extend(other_targets((name, report), (first_name, first)));
-        if prompts(report) != prompts(first) {
+        let is_decoded = |report: &Report| !report.settings.is_empty();
+        if is_decoded(report) != is_decoded(first) {
+            let (decoded, served) = match is_decoded(first) {
+                true => (first_name, name),
+                false => (name, first_name),
+            };
+            found.push(format!(
+                "Not comparable: {decoded} was decoded by spectrain itself, {served} was not."
+            ));
+        } else if prompts(report) != prompts(first) {
             found.push(format!(
                 "Not comparable: {name} was judged on {}, {first_name} on {}.",
                 prompts(report),
@@ -317,6 +334,20 @@ mod tests {
         let text = compare(&[("a".into(), several), ("c".into(), report("x", 4, 2.0))]);
         let told = "Not comparable: c and a have no target in common.";
         assert!(text.contains(told), "{text}");
+    }
+
+    #[test]
+    fn a_report_of_a_server_is_told_from_one_that_was_decoded() {
+        let mut served = Report::new(
+            TargetReport::default(),
+            DrafterReport::default(),
+            Vec::new(),
+        );
+        served.target.model = "target".into();
+        let text = compare(&[("a".into(), report("x", 4, 2.0)), ("b".into(), served)]);
+        let told = "Not comparable: a was decoded by spectrain itself, b was not.";
+        assert!(text.contains(told), "{text}");
+        assert_eq!(text.matches("Not comparable").count(), 1, "{text}");
     }
 
     #[test]

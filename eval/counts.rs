@@ -5,6 +5,8 @@ use std::ops::Add;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
+use crate::served::acceptance::DraftCounts;
+
 /// Tokens that decoding passes emitted, and how many passes these were. Of passes that are only expected they are no whole
 /// numbers. In JSON `[tokens, passes]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +33,16 @@ impl Counts {
 impl From<[f64; 2]> for Counts {
     fn from([tokens, passes]: [f64; 2]) -> Self {
         Self { tokens, passes }
+    }
+}
+
+impl From<DraftCounts> for Counts {
+    fn from(drafts: DraftCounts) -> Self {
+        let passes = drafts.drafts as f64;
+        Self {
+            tokens: passes + drafts.accepted as f64,
+            passes,
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use spectrain_checkpoints::Mismatch;
 
 /// What can go wrong when a drafter is run or judged.
@@ -100,6 +102,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// That a report cannot be compared with another.
+    pub(crate) fn unpaired(expected: impl fmt::Display, found: impl fmt::Display) -> Self {
+        Self::Setting {
+            key: "baseline",
+            mismatch: Mismatch::new(expected, found),
+        }
+    }
+
     /// The same error, of a prompt of a dataset.
     pub(crate) fn at(self, dataset: &str, prompt: usize) -> Self {
         Self::At {

@@ -9,7 +9,10 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 use crate::bootstrap::{bootstrap, bootstrap_among};
 use crate::counts::Counts;
 use crate::error::{Error, Result};
+use crate::interval::with_digits;
 use crate::report::{DatasetReport, Report, SettingReport};
+
+pub(crate) mod parts;
 
 /// Seed of the intervals.
 const SEED: u64 = 0;
@@ -25,8 +28,12 @@ pub struct PairedReport {
     pub conversations: usize,
     /// Pooled τ of the report that is compared with.
     pub baseline_tau: f64,
+    /// Its 95 % interval, by drawing conversations anew.
+    pub baseline_ci95: [f64; 2],
     /// Pooled τ of the other.
     pub tau: f64,
+    /// Its 95 % interval.
+    pub tau_ci95: [f64; 2],
     /// How much larger it is.
     pub difference: f64,
     /// 95 % interval of the difference, by drawing conversations anew, both τ from the same ones.
@@ -41,6 +48,24 @@ pub struct PairedReport {
     pub worse: usize,
     /// How likely so uneven a count is where each is as likely as the other: the sign test, two-sided.
     pub sign_test: f64,
+}
+
+/// The differences between two reports, and what must be known to read them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PairedReports {
+    /// One for each way of decoding and each run on a server.
+    pub found: Vec<PairedReport>,
+    /// In what they differ beside the drafter, and what could not be compared.
+    pub remarks: Vec<String>,
+}
+
+impl From<Vec<PairedReport>> for PairedReports {
+    fn from(found: Vec<PairedReport>) -> Self {
+        Self {
+            found,
+            remarks: Vec::new(),
+        }
+    }
 }
 
 /// What a difference says.
@@ -104,7 +129,9 @@ impl PairedReport {
             setting,
             conversations: pairs.len(),
             baseline_tau: tau(&all, 0)?,
+            baseline_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 0))?,
             tau: tau(&all, 1)?,
+            tau_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 1))?,
             difference: difference(&all)?,
             ci95,
             among,
@@ -121,11 +148,11 @@ impl fmt::Display for PairedReport {
         let [low, high] = self.ci95;
         write!(
             f,
-            "{}: τ {:.3} against {:.3}, {:+.3} [{low:+.3}, {high:+.3}], {}; larger in {}, smaller in {} of {} \
-             conversations (sign test: p = {})",
+            "{}: τ {} against {}, {:+.3} [{low:+.3}, {high:+.3}], {}; larger in {}, smaller in {} of {} conversations \
+             (sign test: p = {})",
             self.setting,
-            self.tau,
-            self.baseline_tau,
+            with_digits(Some(self.tau), Some(self.tau_ci95), 3),
+            with_digits(Some(self.baseline_tau), Some(self.baseline_ci95), 3),
             self.difference,
             self.verdict(),
             self.better,
@@ -166,16 +193,13 @@ pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<Pa
             all.collect::<Vec<_>>().join("; ")
         };
         let (expected, given) = (headings(baseline), headings(report));
-        return Err(unpaired(format!("one of the settings {expected}"), given));
-    }
-    let target = |report: &Report| report.target.sha256.clone();
-    if target(baseline) != target(report) {
-        let named = |report: &Report| format!("`{}`", report.target.model);
-        let expected = format!("the weights of the target {}", named(baseline));
-        return Err(unpaired(
-            expected,
-            format!("other weights, of {}", named(report)),
+        return Err(Error::unpaired(
+            format!("one of the settings {expected}"),
+            given,
         ));
+    }
+    if baseline.target.sha256 != report.target.sha256 {
+        return Err(other_target(baseline, report));
     }
     Ok(found)
 }
@@ -232,11 +256,13 @@ pub(crate) fn pairs(
     Ok(pairs)
 }
 
-fn unpaired(expected: String, found: String) -> Error {
-    Error::Setting {
-        key: "baseline",
-        mismatch: Mismatch::new(expected, found),
-    }
+/// That two reports are of different targets.
+pub(crate) fn other_target(baseline: &Report, report: &Report) -> Error {
+    let [expected, found] = [baseline, report].map(|report| &report.target.model);
+    Error::unpaired(
+        format!("the weights of the target `{expected}`"),
+        format!("other weights, of `{found}`"),
+    )
 }
 
 /// A probability, however small.

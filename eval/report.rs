@@ -116,9 +116,11 @@ pub struct TargetReport {
     /// Revision, where the hub names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Hash of its weights.
+    /// Hash of its weights; left out where not all of them were there, as a server had them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sha256: String,
-    /// Type of its weights.
+    /// Type of its weights; left out where nothing was computed with them here.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub dtype: String,
 }
 

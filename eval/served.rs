@@ -3,10 +3,12 @@
 //! Nothing here has a connection. Whoever asks the server hands in what came back.
 pub mod acceptance;
 pub mod answer;
+pub mod asked;
 pub mod counters;
 pub mod events;
 pub mod figures;
 pub mod latency;
 pub mod outputs;
+pub(crate) mod paired;
 pub mod report;
 pub mod samples;

@@ -9,6 +9,7 @@ use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
 use crate::norm::{NormConfig, RmsNorm};
 use crate::rope::Rotation;
+use crate::target::TargetSpec;
 use crate::weights::{Init, Scope};
 
 /// Sizes and options of an [`Attention`] layer.
@@ -34,6 +35,24 @@ pub struct AttentionConfig {
     pub gated: bool,
     /// Whether each head has a [sink](Projects::sinks).
     pub sinks: bool,
+}
+
+impl AttentionConfig {
+    /// As wide as the target's and with as many heads, and nothing beside its projections.
+    pub fn of(target: &TargetSpec) -> Self {
+        Self {
+            d_input: target.d_model,
+            d_model: target.d_model,
+            heads: target.heads,
+            kv_heads: target.kv_heads,
+            d_head: target.d_head,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            head_norm: None,
+            gated: false,
+            sinks: false,
+        }
+    }
 }
 
 /// Rows of one sequence among those of several.

@@ -97,13 +97,13 @@ impl TransformerConfig {
             .get("model_type")
             .and_then(Value::as_str)
             .unwrap_or("");
-        if !ARCHITECTURES.iter().any(|(known, _)| *known == kind) {
+        let Some(habits) = Habits::of(kind) else {
             return Err(Error::Architecture {
                 file: file.to_owned(),
                 found: printable(&both_names(kind, value)),
                 supported: supported(),
             });
-        }
+        };
         let quantisation = keys.present("quantization_config");
         if quantisation.is_some_and(|found| !is_quantisation_read(found)) {
             return Err(keys.problem("quantization_config", READ_QUANTISED));
@@ -112,19 +112,17 @@ impl TransformerConfig {
         if activation.is_some_and(|name| name != "silu") {
             return Err(keys.problem("hidden_act", "`silu`"));
         }
-        // MiMo is Qwen2 with a layer beside it.
-        let kind = if kind == "mimo" { "qwen2" } else { kind };
         let attention_bias = keys.flag("attention_bias", false)?;
         let mut spec = spec(&keys)?;
-        if kind == routing::KIND {
+        if habits.routed {
             spec.routing = Some(Routing::read(&keys, spec.layers)?);
         }
         Ok(Self {
-            windows: windows(&keys, kind, spec.layers)?,
-            qkv_bias: (attention_bias || kind == "qwen2").into(),
-            output_bias: (attention_bias && kind != "qwen2").into(),
+            windows: windows(&keys, habits.windows, spec.layers)?,
+            qkv_bias: (attention_bias || habits.qkv_bias).into(),
+            output_bias: (attention_bias && !habits.qkv_bias).into(),
             mlp_bias: keys.flag("mlp_bias", false)?.into(),
-            head_norm: kind == "qwen3" || kind == routing::KIND,
+            head_norm: habits.head_norm,
             tied_head: keys.flag("tie_word_embeddings", false)?,
             spec,
         })
@@ -195,6 +193,62 @@ impl TransformerConfig {
                 supported: supported(),
             })
         }
+    }
+}
+
+/// What a `model_type` says that no other key does.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// Whether each head's queries and keys go through a norm.
+    head_norm: bool,
+    /// Whether query, key and value projections add a bias and the output projection adds none, whatever `attention_bias` says.
+    qkv_bias: bool,
+    /// Whether feed-forward parts have experts.
+    routed: bool,
+    windows: Windows,
+}
+
+/// Which layers see only the last positions, as many as `sliding_window` says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Windows {
+    Never,
+    /// All, unless `layer_types` says which.
+    Given,
+    /// With `use_sliding_window`, those from `max_window_layers` on, unless `layer_types` says which.
+    Asked,
+    /// With `use_sliding_window` all, whatever is said of layers.
+    AskedEverywhere,
+}
+
+impl Habits {
+    /// Those of a kind of [`ARCHITECTURES`].
+    fn of(kind: &str) -> Option<Self> {
+        let plain = Self {
+            head_norm: false,
+            qkv_bias: false,
+            routed: false,
+            windows: Windows::Never,
+        };
+        let windows = |windows| Self { windows, ..plain };
+        Some(match kind {
+            "llama" => plain,
+            "mistral" => windows(Windows::Given),
+            // MiMo is Qwen2 with a layer beside it.
+            "qwen2" | "mimo" => Self {
+                qkv_bias: true,
+                ..windows(Windows::Asked)
+            },
+            "qwen3" => Self {
+                head_norm: true,
+                ..windows(Windows::Asked)
+            },
+            routing::KIND => Self {
+                head_norm: true,
+                routed: true,
+                ..windows(Windows::AskedEverywhere)
+            },
+            _ => return None,
+        })
     }
 }
 
@@ -304,25 +358,33 @@ fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> 
     Ok(rope)
 }
 
-fn windows(keys: &Keys, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> {
-    let window = match keys.present("sliding_window") {
-        None => return Ok(vec![None; layers]),
-        Some(_) => Some(keys.size("sliding_window")?),
+/// What `transformers` takes where a configuration has no `sliding_window`; one that is null is none.
+const USUAL_WINDOW: usize = 4096;
+
+fn windows(keys: &Keys, which: Windows, layers: usize) -> Result<Vec<Option<usize>>> {
+    let key = "sliding_window";
+    let window = match keys.value.get(key) {
+        None => Some(USUAL_WINDOW),
+        Some(Value::Null) => None,
+        Some(_) => Some(keys.size(key)?),
     };
-    if kind == "llama" || kind.starts_with("qwen") && !keys.flag("use_sliding_window", false)? {
+    let slides = match which {
+        Windows::Never => false,
+        Windows::Given => true,
+        Windows::Asked | Windows::AskedEverywhere => keys.flag("use_sliding_window", false)?,
+    };
+    if !slides || window.is_none() {
         return Ok(vec![None; layers]);
     }
-    if kind == routing::KIND {
-        // It slides in every layer, whatever is said of layers.
+    if which == Windows::AskedEverywhere {
         return Ok(vec![window; layers]);
     }
     let Some(types) = keys.present("layer_types") else {
-        // Qwen slides only from layer `max_window_layers` on, 28 unless it is there; Mistral everywhere.
-        let from = match (kind.starts_with("qwen"), keys.present("max_window_layers")) {
-            (false, _) => 0,
-            (true, None) => 28,
-            (true, Some(from)) if *from == json!(0) => 0,
-            (true, Some(_)) => keys.size("max_window_layers")?,
+        // Qwen slides only from layer `max_window_layers` on, 28 unless it is there.
+        let from = match (which, keys.present("max_window_layers")) {
+            (Windows::Asked, None) => 28,
+            (Windows::Asked, Some(from)) if *from != json!(0) => keys.size("max_window_layers")?,
+            _ => 0,
         };
         let of = |layer| if layer >= from { window } else { None };
         return Ok((0..layers).map(of).collect());
@@ -467,6 +529,61 @@ mod tests {
             error.contains("key `rope_scaling`") && error.contains("linear, llama3 or yarn"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn every_architecture_is_read_and_written_as_itself() {
+        for (kind, class) in ARCHITECTURES {
+            let mut config = config();
+            config["model_type"] = json!(kind);
+            if kind == routing::KIND {
+                config["num_experts"] = json!(4);
+                config["num_experts_per_tok"] = json!(2);
+                config["moe_intermediate_size"] = json!(16);
+            }
+            let read = TransformerConfig::read(&config, Path::new("config.json"));
+            let read = read.unwrap_or_else(|error| panic!("{kind}: {error}"));
+            let written = read.to_json().unwrap();
+            let expected = match kind {
+                "mimo" => "Qwen2ForCausalLM",
+                _ => class,
+            };
+            assert_eq!(written["architectures"][0], expected);
+        }
+    }
+
+    /// Windows of the first and the last of 30 layers, as `transformers` 5.19 makes them.
+    #[test]
+    fn windows_are_those_of_the_library_where_keys_are_left_out() {
+        let windows = |kind: &str, keys: &[(&str, Value)]| {
+            let mut config = config();
+            config["model_type"] = json!(kind);
+            config["num_hidden_layers"] = json!(30);
+            config["num_experts"] = json!(4);
+            config["num_experts_per_tok"] = json!(2);
+            config["moe_intermediate_size"] = json!(16);
+            for (key, value) in keys {
+                config[*key] = value.clone();
+            }
+            let read = TransformerConfig::read(&config, Path::new("config.json")).unwrap();
+            (read.windows[0], read.windows[29])
+        };
+        let usual = Some(4096);
+        let asked = [("use_sliding_window", json!(true))];
+        let null = [("sliding_window", Value::Null), asked[0].clone()];
+        let given = [("sliding_window", json!(7)), asked[0].clone()];
+        for (kind, unless_asked, absent, seven) in [
+            ("llama", None, (None, None), (None, None)),
+            ("mistral", usual, (usual, usual), (Some(7), Some(7))),
+            ("qwen2", None, (None, usual), (None, Some(7))),
+            ("qwen3", None, (None, usual), (None, Some(7))),
+            ("qwen3_moe", None, (usual, usual), (Some(7), Some(7))),
+        ] {
+            assert_eq!(windows(kind, &[]), (unless_asked, unless_asked), "{kind}");
+            assert_eq!(windows(kind, &asked), absent, "{kind}");
+            assert_eq!(windows(kind, &null), (None, None), "{kind}");
+            assert_eq!(windows(kind, &given), seven, "{kind}");
+        }
     }
 
     #[test]

@@ -54,16 +54,9 @@ fn layer(config: &DeepseekMtpConfig, target: &TargetSpec) -> MtpLayerConfig {
 /// GLM-4.5's attention in the target's sizes.
 fn grouped(config: &DeepseekMtpConfig, target: &TargetSpec) -> AttentionConfig {
     AttentionConfig {
-        d_input: target.d_model,
-        d_model: target.d_model,
-        heads: target.heads,
-        kv_heads: target.kv_heads,
-        d_head: target.d_head,
         qkv_bias: config.qkv_bias.into(),
-        output_bias: Bias::Without,
         head_norm: config.qk_norm.then(|| target.norm_epsilon.into()),
-        gated: false,
-        sinks: false,
+        ..AttentionConfig::of(target)
     }
 }
 

@@ -27,8 +27,8 @@ pub trait Drafter: Module + Sized {
     /// There is one, which is named.
     fn check(config: &Self::Config) -> Result<()>;
 
-    /// Creates a drafter for `target` with parameters from `weights`: random, or of a checkpoint. A drafter without a
-    /// head of its own takes a full `vocabulary`.
+    /// Creates a drafter for `target` with parameters from `weights`: random, or of a checkpoint. A drafter whose
+    /// settings have no `draft_vocab` takes a full `vocabulary`.
     ///
     /// # Errors
     /// The settings do not fit the target, or a parameter is missing or mis-shaped.

@@ -10,7 +10,7 @@ use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::drafts_unrolled::drafts_unrolled;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads};
+use crate::eagle_layer::{EagleLayer, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::Linear;
@@ -75,10 +75,11 @@ impl Drafter for Eagle1 {
         let d = spec.d_model;
         // No norm follows the layer either: it predicts hidden states that are normed already.
         let sizes = [config.d_ff, config.heads, config.kv_heads];
-        let layer = EagleLayerConfig::of(Reads::Fused, spec, sizes);
+        let fc = Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?;
+        let layer = EagleLayer::new(&mut root.child("layers.0"), Reads::Fused, spec, sizes)?;
         Ok(Self {
-            fc: Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?,
-            layers: vec![EagleLayer::new(&mut root.child("layers.0"), layer)?],
+            fc,
+            layers: vec![layer],
             frozen: Frozen::new(config, target, vocabulary),
         })
     }

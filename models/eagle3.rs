@@ -12,7 +12,7 @@ use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::drafts_unrolled::drafts_unrolled;
-use crate::eagle_layer::{EagleLayer, EagleLayerConfig, Reads, fuse, fuse_norms};
+use crate::eagle_layer::{EagleLayer, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
@@ -144,8 +144,7 @@ impl Drafter for Eagle3 {
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let sizes = [config.d_ff, config.heads, config.kv_heads];
-        let layer = EagleLayerConfig::of(Reads::Pair, spec, sizes);
-        let midlayer = EagleLayer::new(&mut root.child("midlayer"), layer)?;
+        let midlayer = EagleLayer::new(&mut root.child("midlayer"), Reads::Pair, spec, sizes)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {
             Head::Shared => None,

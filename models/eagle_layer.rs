@@ -30,57 +30,24 @@ pub(crate) struct EagleLayer {
     mlp: Mlp,
 }
 
-/// Sizes of an [`EagleLayer`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EagleLayerConfig {
-    pub(crate) reads: Reads,
-    pub(crate) d_model: usize,
-    pub(crate) d_ff: usize,
-    pub(crate) heads: usize,
-    pub(crate) kv_heads: usize,
-    pub(crate) d_head: usize,
-    pub(crate) norm_epsilon: f64,
-}
-
-impl EagleLayerConfig {
-    /// A layer of these widths and heads, else of the target's sizes.
-    pub(crate) fn of(
-        reads: Reads,
-        target: &TargetSpec,
-        [d_ff, heads, kv_heads]: [usize; 3],
-    ) -> Self {
-        Self {
-            reads,
-            d_model: target.d_model,
-            d_ff,
-            heads,
-            kv_heads,
-            d_head: target.d_head,
-            norm_epsilon: target.norm_epsilon,
-        }
-    }
-}
-
 impl EagleLayer {
-    /// The layer `scope` names.
+    /// The layer `scope` names, of these widths and heads, else of the target's sizes.
     ///
     /// # Errors
     /// The source lacks a parameter, or holds it in another shape.
-    pub(crate) fn new(scope: &mut Scope, config: EagleLayerConfig) -> Result<Self> {
-        let (d, reads) = (config.d_model, config.reads);
-        let norm =
-            |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, config.norm_epsilon);
+    pub(crate) fn new(
+        scope: &mut Scope,
+        reads: Reads,
+        target: &TargetSpec,
+        [d_ff, heads, kv_heads]: [usize; 3],
+    ) -> Result<Self> {
+        let (d, epsilon) = (target.d_model, target.norm_epsilon);
+        let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, epsilon);
         let attention = AttentionConfig {
             d_input: if reads == Reads::Pair { 2 * d } else { d },
-            d_model: d,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            d_head: config.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            head_norm: None,
-            gated: false,
-            sinks: false,
+            heads,
+            kv_heads,
+            ..AttentionConfig::of(target)
         };
         let has_input_norm = reads != Reads::Fused;
         let has_hidden_norm = reads == Reads::Pair;
@@ -97,7 +64,7 @@ impl EagleLayer {
             },
             self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
-            mlp: Mlp::new(&mut scope.child("mlp"), d, config.d_ff, Bias::Without)?,
+            mlp: Mlp::new(&mut scope.child("mlp"), d, d_ff, Bias::Without)?,
         })
     }
 
@@ -117,8 +84,8 @@ impl EagleLayer {
             } else {
                 Reads::Output
             };
-            let config = EagleLayerConfig::of(reads, target, sizes);
-            Self::new(&mut root.child(format!("layers.{number}")), config)
+            let scope = &mut root.child(format!("layers.{number}"));
+            Self::new(scope, reads, target, sizes)
         };
         (0..depth).map(layer).collect()
     }

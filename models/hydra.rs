@@ -344,18 +344,7 @@ impl Blocks {
 /// A plain Llama layer of the target's sizes.
 fn prefix_config(spec: &TargetSpec) -> DecoderLayerConfig {
     DecoderLayerConfig {
-        attention: AttentionConfig {
-            d_input: spec.d_model,
-            d_model: spec.d_model,
-            heads: spec.heads,
-            kv_heads: spec.kv_heads,
-            d_head: spec.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            head_norm: None,
-            gated: false,
-            sinks: false,
-        },
+        attention: AttentionConfig::of(spec),
         d_ff: spec.d_ff,
         mlp_bias: Bias::Without,
         experts: None,

@@ -160,16 +160,8 @@ impl Unrolls for Mtp {
 fn layer(target: &TargetSpec) -> DecoderLayerConfig {
     DecoderLayerConfig {
         attention: AttentionConfig {
-            d_input: target.d_model,
-            d_model: target.d_model,
-            heads: target.heads,
-            kv_heads: target.kv_heads,
-            d_head: target.d_head,
             qkv_bias: Bias::With,
-            output_bias: Bias::Without,
-            head_norm: None,
-            gated: false,
-            sinks: false,
+            ..AttentionConfig::of(target)
         },
         d_ff: target.d_ff,
         mlp_bias: Bias::Without,

@@ -230,16 +230,9 @@ fn layer(config: &QwenMtpConfig, target: &TargetSpec) -> MtpLayerConfig {
     MtpLayerConfig {
         d_model: target.d_model,
         attention: MtpAttention::Grouped(AttentionConfig {
-            d_input: target.d_model,
-            d_model: target.d_model,
-            heads: target.heads,
-            kv_heads: target.kv_heads,
-            d_head: target.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
             head_norm: Some(norm(target)),
             gated: true,
-            sinks: false,
+            ..AttentionConfig::of(target)
         }),
         d_ff: target.d_ff,
         experts: config.mixture(target),

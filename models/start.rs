@@ -13,7 +13,7 @@ use crate::target::{TargetParts, TargetSpec};
 use crate::transformer::TransformerConfig;
 use crate::weights::{FolderWeights, Init, RandomWeights, Weights};
 
-/// The table `[drafter.fresh]`: sizes of a model that starts at random. Every key may be left out; where it is 0 or left
+/// The table `[drafter.fresh]`: sizes of a model that starts at random, with Qwen3's layers. Every key may be left out; where it is 0 or left
 /// out, the target's size is taken.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -269,9 +269,15 @@ impl Start<'_> {
         }
     }
 
-    /// The structure of the model at the start.
+    /// The structure of the model at the start. One that no folder can hold is refused here, before it is trained.
     pub(crate) fn structure(&self, target: &TargetParts) -> Result<TransformerConfig> {
         self.check()?;
+        let config = self.structure_at_start(target)?;
+        config.to_json()?;
+        Ok(config)
+    }
+
+    fn structure_at_start(&self, target: &TargetParts) -> Result<TransformerConfig> {
         if let Some(fresh) = self.fresh {
             return fresh.structure(&target.spec);
         }

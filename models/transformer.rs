@@ -62,16 +62,10 @@ impl Transformer {
         let spec = &config.spec;
         let layer = DecoderLayerConfig {
             attention: AttentionConfig {
-                d_input: spec.d_model,
-                d_model: spec.d_model,
-                heads: spec.heads,
-                kv_heads: spec.kv_heads,
-                d_head: spec.d_head,
                 qkv_bias: config.qkv_bias,
                 output_bias: config.output_bias,
                 head_norm: config.head_norm.then_some(spec.norm_epsilon.into()),
-                gated: false,
-                sinks: false,
+                ..AttentionConfig::of(spec)
             },
             d_ff: spec.d_ff,
             mlp_bias: config.mlp_bias,

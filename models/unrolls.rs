@@ -91,7 +91,7 @@ pub trait Unrolls: Drafter<State = DraftState> {
         self.read(outputs)
     }
 
-    /// What the step behind it reads in place of `hidden`. `[batch, seq, d_model]` to the same.
+    /// What the next step reads in place of `hidden`. `[batch, seq, d_model]` to the same.
     fn next(&self, output: Tensor<3>) -> Tensor<3> {
         output
     }

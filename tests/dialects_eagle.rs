@@ -398,8 +398,8 @@ fn engines_are_offered_what_they_run_as_it_is_meant() {
             .filter_map(|line| line.server)
             .collect::<Vec<_>>()
     };
-    // The residual behind the norm, then a window.
-    assert_eq!(servers(4), [Server::Vllm("eagle3"), Server::LlamaCpp]);
+    // EAGLE-3.1 with the residual behind the norm, which only vLLM takes whole, then a window.
+    assert_eq!(servers(4), [Server::Vllm("eagle3")]);
     assert_eq!(servers(WINDOW), [Server::Vllm("eagle3")]);
     // SGLang draws for a drafter that knows all of the target's tokens.
     let drawn = |number: usize| lines(number)[1].choosing.unwrap().to_string();

@@ -34,6 +34,8 @@ fn divergences_equal_pytorch() {
         ("topk_ce_3", Divergence::TopK(3)),
         ("tempered_kl_0.5", Divergence::TemperedKl(0.5)),
     ];
+    let known = golden["divergences"].as_object().unwrap();
+    assert_eq!(known.len(), cases.len());
     for (name, divergence) in cases {
         let teacher = TeacherRows {
             log_p: log_softmax(logits("target_logits"), 1),
@@ -53,6 +55,70 @@ fn divergences_equal_pytorch() {
             &rows(&expected["gradient"]),
             1e-5,
         );
+    }
+}
+
+/// Probabilities of a row of logits, in f64.
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let all: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    logits.iter().map(|logit| logit.exp() / all).collect()
+}
+
+/// A divergence over a draft vocabulary by its formula: `full` are the target's probabilities of its tokens; `share` is `"lk_hybrid"`'s λ.
+fn by_formula(divergence: Divergence, full: &[f64], logits: &[f64], share: f64) -> f64 {
+    let (q, covered) = (softmax(logits), full.iter().sum::<f64>());
+    let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
+    let terms = full.iter().map(|p| p / covered).zip(&q);
+    let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
+    match divergence {
+        Divergence::Kl => kl,
+        Divergence::Tv => 1.0 - alpha,
+        Divergence::Nla => -alpha.ln(),
+        Divergence::LkHybrid => share * kl + (1.0 - share) * (1.0 - alpha),
+        other => unreachable!("{other:?} is not compared"),
+    }
+}
+
+/// Acceptance counts what the target gives to the drafter's tokens among all of its own; other divergences do not.
+#[test]
+fn over_a_draft_vocabulary_acceptance_is_that_of_all_of_the_targets_tokens() {
+    const KNOWN: usize = 5;
+    let device = test_device();
+    let golden = json("divergences.json");
+    let logits = |key: &str| rows(&golden[key]).into_iter().map(f64::from).collect();
+    let [target, draft]: [Vec<f64>; 2] = ["target_logits", "draft_logits"].map(logits);
+    let there = |rows: &[f32], width: usize| {
+        Tensor::<1>::from_floats(rows, &device).reshape([rows.len() / width, width])
+    };
+    let first = |row: &[f64]| -> Vec<f32> { row[..KNOWN].iter().map(|&v| v as f32).collect() };
+    for (target, draft) in target.chunks(7).zip(draft.chunks(7)) {
+        let full = &softmax(target)[..KNOWN];
+        let teacher = TeacherRows {
+            log_p: log_softmax(there(&first(target), KNOWN), 1),
+            covered: Some(there(&[full.iter().sum::<f64>() as f32], 1)),
+        };
+        let q = softmax(&draft[..KNOWN]);
+        let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
+        let share = (-3.0 * alpha).exp();
+        for divergence in [
+            Divergence::Kl,
+            Divergence::Tv,
+            Divergence::Nla,
+            Divergence::LkHybrid,
+        ] {
+            let at = |moved: usize, by: f64| {
+                let mut logits = draft[..KNOWN].to_vec();
+                logits[moved] += by;
+                by_formula(divergence, full, &logits, share)
+            };
+            let slope = |token| ((at(token, 1e-6) - at(token, -1e-6)) / 2e-6) as f32;
+            let expected: Vec<f32> = (0..KNOWN).map(slope).collect();
+            let judged = divergence.judge(there(&first(draft), KNOWN), &teacher);
+            let what = format!("{divergence:?}");
+            let value = [at(0, 0.0) as f32];
+            assert_close(&what, &host_f32(judged.value), &value, 1e-5);
+            assert_close(&what, &host_f32(judged.gradient), &expected, 1e-5);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::{Request, listen, respond};
+use crate::http::{Request, listen_after, respond};
 
 /// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +62,15 @@ pub struct FaultServer {
 
 impl FaultServer {
     pub fn start(faults: &[(&str, &[Fault])]) -> Self {
+        Self::start_after(Duration::ZERO, faults)
+    }
+
+    /// The same, where nobody is at the address for a while.
+    pub fn start_after(pause: Duration, faults: &[(&str, &[Fault])]) -> Self {
         let shared: Arc<Shared> = Arc::default();
         let of_server = shared.clone();
         let server = Self {
-            address: listen(move |stream| serve(stream, &of_server)),
+            address: listen_after(pause, move |stream| serve(stream, &of_server)),
             shared,
         };
         for (turn, faults) in faults {

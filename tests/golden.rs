@@ -14,6 +14,16 @@ pub fn path(name: &str) -> PathBuf {
         .collect()
 }
 
+/// The names of the folders in that of this name, in their order.
+pub fn folders(name: &str) -> Vec<String> {
+    let folders = std::fs::read_dir(path(name)).unwrap();
+    let mut names: Vec<String> = folders
+        .map(|folder| folder.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
 pub fn json(name: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path(name)).unwrap()).unwrap()
 }

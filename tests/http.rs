@@ -3,13 +3,25 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Serves each connection to the address that it returns in a thread of its own, until `serve` is done with it.
 pub fn listen(serve: impl Fn(TcpStream) -> Option<()> + Send + Sync + 'static) -> SocketAddr {
+    listen_after(Duration::ZERO, serve)
+}
+
+/// The same, where connections are refused for a while.
+pub fn listen_after(
+    pause: Duration,
+    serve: impl Fn(TcpStream) -> Option<()> + Send + Sync + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let listener = pause.is_zero().then_some(listener);
     let serve = Arc::new(serve);
     std::thread::spawn(move || {
+        std::thread::sleep(pause);
+        let listener = listener.unwrap_or_else(|| TcpListener::bind(address).unwrap());
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
             std::thread::spawn(move || serve(stream));

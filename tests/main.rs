@@ -80,6 +80,7 @@ mod runs;
 mod samples;
 mod schema;
 mod served;
+mod served_compared;
 mod served_engines;
 mod served_talks;
 mod served_targets;

@@ -11,21 +11,7 @@ use spectrain_models::{
     load_first_layers, load_target,
 };
 
-use crate::golden::path;
-
-const TARGETS: [&str; 11] = [
-    "llama",
-    "llama_fp8",
-    "llama_linear",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "qwen3_fp8",
-    "qwen3_moe",
-    "qwen3_moe_fp8",
-    "qwen3_moe_step",
-    "qwen3_yarn",
-];
+use crate::golden::{folders, path};
 
 /// A target read from a folder in bf16, and the same numbers in f32.
 fn both(name: &str) -> [Transformer; 2] {
@@ -80,8 +66,8 @@ fn logits(target: &Transformer) -> Vec<f32> {
 
 #[test]
 fn what_they_compute_is_what_the_same_numbers_in_f32_do() {
-    for name in TARGETS {
-        let [narrow, wide] = both(name);
+    for name in folders("targets") {
+        let [narrow, wide] = both(&name);
         assert_eq!(features(&narrow), features(&wide), "{name}");
         assert_eq!(logits(&narrow), logits(&wide), "{name}");
         assert_eq!(narrow.dtype(), BurnDType::F32, "{name}");
@@ -139,8 +125,8 @@ fn both_in_eight_bits(name: &str) -> ([Transformer; 2], usize) {
 #[test]
 fn in_eight_bits_they_compute_what_the_rounded_numbers_do_in_f32() {
     let mut all = 0;
-    for name in TARGETS {
-        let ([held, same], count) = both_in_eight_bits(name);
+    for name in folders("targets") {
+        let ([held, same], count) = both_in_eight_bits(&name);
         all += count;
         assert_eq!(features(&held), features(&same), "{name}");
         assert_eq!(logits(&held), logits(&same), "{name}");

@@ -213,6 +213,13 @@ fn the_exit_statuses_are_in_a_table() {
 
 #[test]
 fn the_first_page_is_short() {
-    let length = page(README).len();
-    assert!(length <= 15 * 1024, "{README} has {length} bytes");
+    let page = page(README);
+    // Every family has a row of its own, and is not to be left out for the page's length.
+    let is_of_family = |line: &&str| line.starts_with("| ") && line.contains("| `\"");
+    let without = page.lines().filter(|line| !is_of_family(line));
+    let length: usize = without.map(|line| line.len() + 1).sum();
+    assert!(
+        length <= 11_776,
+        "{README} has {length} bytes without its families"
+    );
 }

@@ -6,22 +6,12 @@ use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{PartsConfig, load_parts};
 
-use crate::golden::{assert_close, path, tensors};
-
-/// Architectures that the script made targets of.
-fn names() -> Vec<String> {
-    let folders = std::fs::read_dir(path("parts")).unwrap();
-    let mut names: Vec<String> = folders
-        .map(|folder| folder.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
+use crate::golden::{assert_close, folders, path, tensors};
 
 #[test]
 fn norm_and_head_of_the_last_state_are_the_librarys_logits() {
     let device = test_device();
-    let names = names();
+    let names = folders("parts");
     assert!(names.len() >= 10, "{names:?}");
     for name in names {
         let folder = path(&format!("parts/{name}"));

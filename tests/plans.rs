@@ -149,10 +149,13 @@ fn a_plan_is_refused_where_training_cannot_start_from_a_drafter() {
     let workspace = Workspace::finished();
     let other = "the drafter `runs/run/export/drafter` has other settings than `[drafter]`";
     for (change, told) in [
-        ("drafter.window=7", "`window`: expected 7, found 0"),
+        (
+            "drafter.window=7",
+            "`window`: expected 7, found 0; to train it further, `[drafter]` needs `window = 0`",
+        ),
         (
             "drafter.draft_vocab=128",
-            "`draft_vocab`: expected 128, found 256",
+            "`draft_vocab`: expected 128, found 256; to train it further, `[drafter]` needs `draft_vocab = 256`",
         ),
     ] {
         let words = set(&["name=b", "start=runs/run", change]);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Request, respond};
 
-/// Tokens that a draft has.
+/// Tokens that a draft has, at most.
 pub const DRAFTED: usize = 3;
 
 /// How the engine is played.
@@ -19,6 +19,8 @@ pub struct Played {
     pub models: Vec<&'static str>,
     pub max_model_len: usize,
     pub drafts: bool,
+    /// Tokens of a draft, at most [`DRAFTED`].
+    pub drafted: usize,
     /// Whether answers tell what was drafted for them.
     pub tells: bool,
     pub metrics: Metrics,
@@ -70,6 +72,7 @@ impl Played {
             models: vec!["served"],
             max_model_len: 4096,
             drafts: true,
+            drafted: DRAFTED,
             tells: true,
             metrics: Metrics::Own,
             piece: 1 << 20,
@@ -169,12 +172,17 @@ pub fn answer_to(body: &Value, ends_at_once: bool) -> Vec<u32> {
 
 /// Tokens accepted in each pass of an answer, until it is at its end: by the prompt, from none to all.
 pub fn accepted_of(body: &Value, tokens: usize) -> Vec<usize> {
+    accepted_of_drafts(body, tokens, DRAFTED)
+}
+
+/// The same with drafts of so many tokens: of longer ones more would be accepted, or as many.
+pub fn accepted_of_drafts(body: &Value, tokens: usize, drafted: usize) -> Vec<usize> {
     let prompt: Vec<u32> = serde_json::from_value(body["prompt"].clone()).unwrap();
     let seed = prompt.iter().sum::<u32>() as usize;
     let mut accepted = Vec::new();
     let mut emitted = 1;
     while emitted < tokens {
-        let of_pass = (seed + 5 * accepted.len()) % (DRAFTED + 1);
+        let of_pass = drafted.min((seed + 5 * accepted.len()) % (DRAFTED + 1));
         accepted.push(of_pass);
         emitted += of_pass + 1;
     }
@@ -262,9 +270,9 @@ fn page(played: &Played, counts: &Counts) -> String {
             "vllm:spec_decode_num_drafts_total{{{labels}}} {drafts}.0\n\
              vllm:spec_decode_num_draft_tokens_total{{{labels}}} {}.0\n\
              vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {accepted}.0\n",
-            DRAFTED * drafts
+            played.drafted * drafts
         );
-        for (position, count) in reaching.iter().enumerate() {
+        for (position, count) in reaching[..played.drafted].iter().enumerate() {
             let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
             page += &format!("{name}{{{labels},position=\"{position}\"}} {count}.0\n");
         }
@@ -291,12 +299,12 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
         events.push(json!({"id": "cmpl", "choices": [choice], "usage": usage(till)}).to_string());
         sent = till;
     }
-    let mut histogram = vec![0; DRAFTED + 1];
+    let mut histogram = vec![0; played.drafted + 1];
     accepted.iter().for_each(|&count| histogram[count] += 1);
     let mut last = json!({"id": "cmpl", "choices": [], "usage": usage(tokens.len())});
     if played.drafts && played.tells && played.owned_by == "vllm" {
         last["metrics"] = json!({"speculative_decoding": {
-            "acceptance_histogram": histogram, "num_draft_tokens": DRAFTED * accepted.len(), "num_spec_steps": accepted.len(),
+            "acceptance_histogram": histogram, "num_draft_tokens": played.drafted * accepted.len(), "num_spec_steps": accepted.len(),
         }});
     }
     let asked = body["return_spec_tokens_details"] == true;
@@ -304,7 +312,7 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
     {
         let details = json!({
             "spec_verify_ct": accepted.len(), "spec_num_correct_drafts": accepted.iter().sum::<usize>(),
-            "spec_num_proposed_drafts": DRAFTED * accepted.len(), "spec_correct_drafts_histogram": histogram,
+            "spec_num_proposed_drafts": played.drafted * accepted.len(), "spec_correct_drafts_histogram": histogram,
         });
         let told = json!({"id": "cmpl", "choices": [], "usage": null, "sglext": {"spec_tokens_details": details}});
         events.push(told.to_string());
@@ -350,7 +358,7 @@ fn complete(
         tokens[2] += 1;
     }
     let accepted = match played.drafts {
-        true => accepted_of(body, tokens.len()),
+        true => accepted_of_drafts(body, tokens.len(), played.drafted),
         false => vec![0; tokens.len().saturating_sub(1)],
     };
     let number = next_number(memory);

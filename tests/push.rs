@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use crate::fake_hub::TOKEN;
 use crate::push_hub::{PushHub, Wrong};
-use crate::workspace::{Outcome, Workspace};
+use crate::workspace::{Outcome, RECIPE, VOCAB, Workspace};
 
 const DRAFTER: &str = "runs/run/export/drafter";
 const ID: &str = "me/drafter";
@@ -242,6 +242,41 @@ fn the_card_says_what_is_known_and_names_no_place_on_this_machine() {
         "eval.jsonl",
     ] {
         assert!(!card.contains(place), "`{place}`: {card}");
+    }
+}
+
+#[test]
+fn a_card_names_the_library_that_loads_the_drafter() {
+    let own = "[drafter]\ndraft_vocab = 256\n\n[objective]\ndraft_steps = 2\n";
+    assert!(RECIPE.contains(own));
+    for (recipe, drafter, library) in [
+        ("eagle3", own, "spectrain"),
+        (
+            "distillspec",
+            "[drafter.fresh]\nlayers = 1\n",
+            "transformers",
+        ),
+        (
+            "pard",
+            "[drafter]\nmask_token = 303\n[drafter.fresh]\nlayers = 1\n",
+            "transformers",
+        ),
+    ] {
+        let workspace = Workspace::new();
+        // Some tokens are in no text.
+        workspace.write_target("target", VOCAB + 4);
+        let kind = RECIPE.replace("\"eagle3\"", &format!("{recipe:?}"));
+        workspace.write("recipe.toml", kind.replace(own, drafter));
+        let stages = "--stage prepare --stage train --stage export --set train.steps=2";
+        workspace
+            .run_line(format!("recipe recipe.toml {stages}"))
+            .succeeded();
+        let card = workspace.text(&format!("{DRAFTER}/README.md"));
+        let lines = front_matter(&card);
+        let expected = format!("library_name: {library:?}");
+        assert!(lines.contains(&expected.as_str()), "{recipe}: {card}");
+        let generates = lines.contains(&"pipeline_tag: text-generation");
+        assert_eq!(generates, library == "transformers", "{recipe}: {card}");
     }
 }
 

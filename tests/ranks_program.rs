@@ -168,11 +168,20 @@ fn ranks_of_other_recipes_and_wrong_numbers_are_refused() {
     outcome(other).succeeded();
 
     let odd = "recipe recipe.toml --set train.gradient_accumulation=3 --devices cpu,cpu";
-    workspace.run_line(odd).misused(&[
+    let told = [
         "`[train] gradient_accumulation`",
         "a multiple of the 2 ranks",
         "found 3",
-    ]);
+    ];
+    workspace.run_line(odd).misused(&told);
+    // A plan is of as many ranks as would run, and waits for none.
+    let plan = "recipe recipe.toml --plan --set train.gradient_accumulation=";
+    outcome(rank(&workspace, 0, port, &format!("{plan}3"))).misused(&told);
+    let planned = outcome(rank(&workspace, 0, port, &format!("{plan}2"))).succeeded();
+    // Long lines are wrapped.
+    let words: Vec<&str> = planned.stdout.split_whitespace().collect();
+    let told = words.join(" ");
+    assert!(told.contains("of each of 2 processes"), "{planned:#?}");
     workspace
         .run_line("recipe recipe.toml --devices cpu,gpu")
         .misused(&["cuda:N"]);

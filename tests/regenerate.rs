@@ -262,6 +262,78 @@ fn other_settings_need_a_fresh_start(workspace: &Workspace, url: &str) {
 }
 
 #[test]
+fn several_servers_share_what_is_asked_and_one_that_is_not_there_is_done_without() {
+    // One of them takes none of these, the other one none of those.
+    let one = FaultServer::start(&[("3.1", &[Fault::Status(400); 9])]);
+    let other = FaultServer::start(&[("4.1", &[Fault::Status(500); 9])]);
+    let never = FaultServer::start_after(UNREACHED, &[]);
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=30).map(|number| row(number, 2))));
+    let urls = [&never, &one, &other].map(FaultServer::url);
+    let more = [
+        "--server",
+        &urls[1],
+        "--server",
+        &urls[2],
+        "--concurrency",
+        "2",
+    ];
+    let outcome = workspace.run(&regenerate(&urls[0], &more)).succeeded();
+    let expected = lines((1..=30).map(|number| answered(number, 2)));
+    assert_eq!(workspace.text("out.jsonl"), expected);
+    let answers = [&one, &other].map(FaultServer::answers);
+    assert!(answers[0] > 9 && answers[1] > 9, "{answers:?}");
+    assert_eq!(answers[0] + answers[1], 60, "nothing was answered twice");
+    let said = format!(
+        "no server answers at `{}`: waiting for one, for at most 900 s (`--wait`)",
+        urls[0]
+    );
+    assert_eq!(outcome.stderr.matches(&said).count(), 1, "{outcome:#?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_yet_is_waited_for_but_not_for_ever() {
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=3).map(|number| row(number, 1))));
+    let server = FaultServer::start_after(Duration::from_millis(1500), &[]);
+    let url = server.url();
+    let waited = workspace.run(&regenerate(&url, &["--wait", "60"]));
+    let said = format!("a server answers at `{url}`");
+    assert!(waited.succeeded().stderr.contains(&said));
+    let never = FaultServer::start_after(UNREACHED, &[]).url();
+    let words = regenerate(&never, &["--wait", "1", "--fresh"]);
+    let named = format!("error: no server answers at `{never}`: ");
+    workspace
+        .run(&words)
+        .failed(&[&named, "; waited for 1 s (`--wait`)"]);
+}
+
+#[test]
+fn variables_of_the_template_are_sent_and_may_not_contradict_a_further_key() {
+    let server = FaultServer::start(&[]);
+    let url = server.url();
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=2).map(|number| row(number, 1))));
+    let given = ["--template-variable", "enable_thinking=false"];
+    let effort = ["--extra", "chat_template_kwargs={\"effort\": \"low\"}"];
+    let words = regenerate(&url, &[given, effort].concat());
+    workspace.run(&words).succeeded();
+    let expected = json!({"enable_thinking": false, "effort": "low"});
+    assert_eq!(server.bodies().len(), 2);
+    for body in server.bodies() {
+        assert_eq!(body["chat_template_kwargs"], expected);
+    }
+    let other = [
+        "--extra",
+        "chat_template_kwargs={\"enable_thinking\": true}",
+    ];
+    let told = "`--extra chat_template_kwargs`: expected `enable_thinking` to be false, as in `--template-variable`, found true";
+    workspace
+        .run(&regenerate(&url, &[given, other].concat()))
+        .misused(&[told]);
+}
+
+#[test]
 fn a_run_that_is_stopped_goes_on_without_asking_twice() {
     for (sent, lost) in [("-INT", 0), ("-KILL", 16)] {
         let server = FaultServer::start(&[]);

@@ -63,12 +63,15 @@ fn a_server_answers_and_what_it_does_not_is_asked_again() {
     let workspace = Workspace::new();
     workspace.write("train.jsonl", lines((1..=4).map(|number| row(number, 1))));
     let keys = format!(
-        "server = \"{}\"\ntemperature = 0.5\nmax_tokens = 64\nextra = {{ top_k = 20 }}",
+        "server = [\"{}\"]\ntemperature = 0.5\nmax_tokens = 64\nextra = {{ top_k = 20 }}",
         server.url()
     );
     workspace.write(
         "recipe.toml",
-        recipe(&keys).replace("max_length = 64", "max_length = 128"),
+        recipe(&keys).replace(
+            "max_length = 64",
+            "max_length = 128\ntemplate_variables = { enable_thinking = false }",
+        ),
     );
     let expected = "1 of 4 conversations were not regenerated";
     until_prepared(&workspace, "").failed(&[expected]);
@@ -85,9 +88,23 @@ fn a_server_answers_and_what_it_does_not_is_asked_again() {
         let seed = body["seed"].as_u64().unwrap();
         let expected = json!({
             "temperature": 0.5, "max_tokens": 64, "top_k": 20, "model": "served", "messages": body["messages"], "stream": false,
-            "seed": seed,
+            "seed": seed, "chat_template_kwargs": {"enable_thinking": false},
         });
         assert_eq!(body, expected);
+    }
+    // How servers are asked, and which, is of no influence on the answers.
+    for key in [
+        "retries=1",
+        "requests_per_second=5.0",
+        "wait=3",
+        "timeout=9.0",
+        "server=\"http://localhost:1\"",
+    ] {
+        let again = until_prepared(&workspace, &format!(" --set regenerate.{key}")).succeeded();
+        assert!(
+            again.stderr.contains("regenerate: done before"),
+            "{again:#?}"
+        );
     }
     let manifest = workspace.manifest("regenerate");
     assert_eq!(manifest["summary"]["answers"], 4, "{manifest}");
@@ -134,6 +151,24 @@ fn keys_that_make_no_sense_are_refused() {
         (
             "server = \"u\"\nextra = { seed = 1 }",
             "key `regenerate.extra`: expected keys other than",
+        ),
+        (
+            "server = []",
+            "key `regenerate.server`: expected at least one entry, found none",
+        ),
+        ("server = 3", "or a list of such addresses"),
+        (
+            "requests_per_second = 1",
+            "key `regenerate.requests_per_second`: expected `server` beside it",
+        ),
+        (
+            "server = \"http://a\"\nrequests_per_second = 0",
+            "key `regenerate.requests_per_second`: expected at least 0.000001",
+        ),
+        ("wait = 100000000", "key `regenerate.wait`: expected"),
+        (
+            "server = \"http://a\"\nextra = { chat_template_kwargs = { enable_thinking = false } }",
+            "key `regenerate.extra.chat_template_kwargs`: expected the variables of `data.template_variables`",
         ),
         ("temprature = 1", "`temperature`"),
     ] {

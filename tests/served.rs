@@ -8,7 +8,7 @@ use crate::workspace::{Outcome, Workspace, signal, wait_for};
 const NEW: usize = 13;
 
 /// A target, and prompts for it.
-fn workspace() -> Workspace {
+pub fn workspace() -> Workspace {
     let workspace = Workspace::of("");
     workspace.write_target("target", crate::workspace::VOCAB);
     workspace.write(
@@ -240,6 +240,10 @@ fn counters_alone_give_an_interval_only_with_one_request_at_a_time() {
     assert!(served[1]["figures"].get("tau_ci95").is_none());
     let table = workspace.text("out/report.md");
     assert!(table.contains("has no interval, except with one request at a time"));
+    assert!(table.contains("Intervals are over conversations"));
+    let counts = served[0]["figures"]["counts"].as_array().unwrap();
+    assert_eq!(counts.len(), 5);
+    assert!(served[1]["figures"].get("counts").is_none());
     assert!(
         outcome
             .stdout

@@ -324,6 +324,52 @@ fn a_run_whose_servers_die_goes_on_where_it_was() {
 }
 
 #[test]
+fn servers_that_are_not_there_are_waited_for() {
+    let workspace = with_a_norm();
+    let few = ["features.samples_per_shard=4", "features.under_way=1"];
+    let away = |seconds| Serving {
+        away_after: Some((20, Duration::from_secs(seconds))),
+        ..Serving::of(&IDS)
+    };
+    let gone = serve(&workspace, away(3600));
+    let settings = [&few[..], &["features.wait=1"]].concat();
+    run(&workspace, &[&gone], &settings).failed(&[&gone.url(), "waited for 1 s (`features.wait`)"]);
+    let late = Serving {
+        late: Duration::from_millis(2500),
+        ..away(2)
+    };
+    let late = serve(&workspace, late);
+    let settings = [&few[..], &["features.wait=60"]].concat();
+    let outcome = run(&workspace, &[&late], &settings).succeeded();
+    let url = late.url();
+    let waits = format!(
+        "no server answers at `{url}`: waiting for one, for at most 60 s (`features.wait`)"
+    );
+    let comes = format!("a server answers at `{url}`");
+    for said in [waits, comes] {
+        let count = outcome.stderr.matches(&said).count();
+        assert_eq!(count, 2, "{said}: {outcome:#?}");
+    }
+    let summary = workspace.manifest("features")["summary"].clone();
+    assert!(summary["resumed_at"].as_u64().unwrap() >= 4, "{summary}");
+    // Of several, those that are there begin, and the other is named.
+    let steady = serve(&workspace, Serving::of(&IDS));
+    let never = Serving {
+        late: Duration::from_secs(3600),
+        ..Serving::of(&IDS)
+    };
+    let never = serve(&workspace, never);
+    let settings = [&few[..], &["features.wait=1", "name=two"]].concat();
+    let outcome = run(&workspace, &[&never, &steady], &settings).succeeded();
+    let said = format!("no server answers at `{}`: ", never.url());
+    assert!(outcome.stderr.contains(&said), "{outcome:#?}");
+    assert!(
+        outcome.stderr.contains("this server is not used"),
+        "{outcome:#?}"
+    );
+}
+
+#[test]
 fn what_is_missing_for_servers_is_said_by_the_plan() {
     let workspace = with_a_norm();
     let plan = |settings: &[&str]| {
@@ -346,7 +392,7 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
     let folder = format!("target.server_folder={}", json!(workspace.path("states")));
     let nobody = "target.server=[\"http://127.0.0.1:9\"]";
     workspace
-        .run_recipe(&["features.mode=served", nobody, &folder])
+        .run_recipe(&["features.mode=served", nobody, &folder, "features.wait=0"])
         .failed(&[
             "127.0.0.1:9",
             "vllm serve target --no-enable",

@@ -59,6 +59,10 @@ pub struct Serving {
     pub hangs_up_at: Option<usize>,
     /// No request is answered any more after so many.
     pub dies_after: Option<usize>,
+    /// Nobody is there for this long after so many requests.
+    pub away_after: Option<(usize, Duration)>,
+    /// Nobody is there for this long at the start.
+    pub late: Duration,
     /// The pause before an answer.
     pub pause: Duration,
 }
@@ -72,6 +76,8 @@ impl Serving {
             normed: false,
             hangs_up_at: None,
             dies_after: None,
+            away_after: None,
+            late: Duration::ZERO,
             pause: Duration::ZERO,
         }
     }
@@ -80,6 +86,7 @@ impl Serving {
 #[derive(Default)]
 struct Memory {
     requests: usize,
+    was_away: bool,
     under_way: usize,
     most_under_way: usize,
     /// The most files that lay in the folder.
@@ -114,12 +121,12 @@ impl StateServer {
             serving,
             memory: Mutex::default(),
         });
-        let of_thread = shared.clone();
+        let (of_thread, late) = (shared.clone(), shared.serving.late);
+        let listener = late.is_zero().then_some(listener);
         std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = of_thread.clone();
-                std::thread::spawn(move || shared.serve(stream));
-            }
+            std::thread::sleep(late);
+            let listener = listener.unwrap_or_else(|| TcpListener::bind(address).unwrap());
+            listen(&of_thread, listener);
         });
         Self { address, shared }
     }
@@ -135,7 +142,34 @@ impl StateServer {
     }
 }
 
+/// Serves each connection in a thread of its own, but for the time at which nobody is there.
+fn listen(shared: &Arc<Shared>, mut listener: TcpListener) {
+    let address = listener.local_addr().unwrap();
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            continue;
+        };
+        if let Some(away) = shared.goes_away() {
+            drop((stream, listener));
+            std::thread::sleep(away);
+            listener = TcpListener::bind(address).unwrap();
+            continue;
+        }
+        let shared = shared.clone();
+        std::thread::spawn(move || shared.serve(stream));
+    }
+}
+
 impl Shared {
+    /// For how long nobody is there from now on, where that is so.
+    fn goes_away(&self) -> Option<Duration> {
+        let (last, away) = self.serving.away_after?;
+        let mut memory = self.memory();
+        let goes = memory.requests > last && !memory.was_away;
+        memory.was_away |= goes;
+        goes.then_some(away)
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap()
     }
@@ -156,17 +190,19 @@ impl Shared {
                     )?;
                 }
                 "/v1/completions" => {
-                    let number = {
+                    let (number, was_away) = {
                         let mut memory = self.memory();
                         memory.requests += 1;
                         memory.under_way += 1;
                         memory.most_under_way = memory.most_under_way.max(memory.under_way);
-                        memory.requests
+                        (memory.requests, memory.was_away)
                     };
                     std::thread::sleep(self.serving.pause);
                     let dies = self.serving.dies_after.is_some_and(|last| number > last);
                     let hangs_up = |every: usize| number.is_multiple_of(every);
-                    let fails = dies || self.serving.hangs_up_at.is_some_and(hangs_up);
+                    let away = self.serving.away_after;
+                    let leaves = away.is_some_and(|(last, _)| number > last && !was_away);
+                    let fails = dies || leaves || self.serving.hangs_up_at.is_some_and(hangs_up);
                     let answer = (!fails).then(|| {
                         self.complete(number, &serde_json::from_slice(&request.body).unwrap())
                     });

@@ -1,11 +1,16 @@
 //! Every layer's hidden state and the logits of each architecture, against `transformers`.
+use std::path::Path;
+
 use burn::prelude::*;
+use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
-use spectrain_models::{Caches, Capture, Layout, LogitRows, Pass, Target, chain, load_target};
+use spectrain_models::{
+    Caches, Capture, Layout, LogitRows, Pass, Target, TransformerConfig, chain, load_target,
+};
 
-use crate::golden::{assert_close, path, tensors};
+use crate::golden::{assert_close, folders, path, tensors};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -64,48 +69,20 @@ fn parity(name: &str) {
 }
 
 #[test]
-fn llama_equals_transformers() {
-    parity("llama");
-}
-
-#[test]
-fn llama_with_linear_scaling_equals_transformers() {
-    parity("llama_linear");
-}
-
-#[test]
-fn mistral_equals_transformers() {
-    parity("mistral");
-}
-
-#[test]
-fn qwen2_equals_transformers() {
-    parity("qwen2");
-}
-
-#[test]
-fn qwen3_equals_transformers() {
-    parity("qwen3");
-}
-
-#[test]
-fn qwen3_with_yarn_equals_transformers() {
-    parity("qwen3_yarn");
-}
-
-#[test]
-fn targets_in_fp8_equal_transformers() {
-    for name in ["qwen3_fp8", "qwen3_moe_fp8", "llama_fp8"] {
-        parity(name);
+fn every_target_equals_transformers() {
+    let names = folders("targets");
+    assert!(names.len() >= 11, "{names:?}");
+    for name in names {
+        parity(&name);
     }
 }
 
 #[test]
-fn qwen3_moe_with_weights_of_experts_that_sum_to_one_equals_transformers() {
-    parity("qwen3_moe");
-}
-
-#[test]
-fn qwen3_moe_with_experts_in_every_second_layer_equals_transformers() {
-    parity("qwen3_moe_step");
+fn what_is_read_of_every_target_is_read_again_of_what_is_written_of_it() {
+    let read = |config: &Value| TransformerConfig::read(config, Path::new("config.json")).unwrap();
+    for name in folders("targets") {
+        let folder = ModelFolder::open(path(&format!("targets/{name}"))).unwrap();
+        let config = read(folder.config());
+        assert_eq!(read(&config.to_json().unwrap()), config, "{name}");
+    }
 }

@@ -387,10 +387,13 @@ fn is_imported(workspace: &Workspace, name: &str, copied: &str) -> bool {
     match name {
         "modelopt-eagle3" => {
             let without_t2d = workspace.run_line(with_layers);
-            without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
+            let outcome =
+                without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
+            // They are given, and do not decide it.
+            assert!(!outcome.stderr.contains("--layers"), "{outcome:#?}");
             return false;
         }
-        "specforge-eagle3" => workspace.run_line(with_layers).succeeded(),
+        "specforge-eagle3" | "specforge-peagle" => workspace.run_line(with_layers).succeeded(),
         _ => workspace.run_line(import).succeeded(),
     };
     let imported = workspace.path(format!("runs/{name}/import/drafter"));

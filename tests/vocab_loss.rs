@@ -68,7 +68,8 @@ fn lifted(seed: u64, shape: [usize; 2], device: &Device) -> Tensor<2> {
 fn distance(divergence: Divergence, log_p: Tensor<2>, log_q: Tensor<2>) -> Tensor<1> {
     let distance = match divergence {
         Divergence::Kl => log_p.clone().exp() * (log_p - log_q),
-        _ => log_q.clone().exp() * (log_q - log_p),
+        Divergence::ReverseKl => log_q.clone().exp() * (log_q - log_p),
+        other => unreachable!("{other:?} has no formula here"),
     };
     distance.sum()
 }

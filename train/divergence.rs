@@ -8,7 +8,7 @@ use spectrain_models::bounds;
 
 use crate::workload::Judges;
 
-/// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except for those that say *full*.
+/// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except where acceptance is counted (`α` and `min`).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
@@ -123,8 +123,8 @@ impl Divergence {
         let q = log_q.clone().exp();
         let log_p = teacher.log_p.clone();
         let p = log_p.clone().exp();
-        let full_p = teacher.full();
-        let alpha = || overlap(full_p.clone(), q.clone());
+        let full_p = || teacher.full();
+        let alpha = || overlap(full_p(), q.clone());
         let kl = |p: Tensor<2>| (p * (log_p.clone() - log_q.clone())).sum_dim(1);
         let (value, gradient) = match self {
             Self::Kl => (kl(p.clone()), q - p),
@@ -143,11 +143,11 @@ impl Divergence {
             }
             Self::Tv => (
                 -alpha() + 1.0,
-                through_softmax(q.clone(), |q| -rising(q, full_p)),
+                through_softmax(q.clone(), |q| -rising(q, full_p())),
             ),
             Self::TvPlusPlus => {
-                let gradient = through_softmax(q.clone(), |q| -rising(q, full_p.clone()));
-                let scale = reward_deviation(q.clone(), full_p.clone()).recip();
+                let gradient = through_softmax(q.clone(), |q| -rising(q, full_p()));
+                let scale = reward_deviation(q.clone(), full_p()).recip();
                 (-alpha() + 1.0, gradient * scale)
             }
             Self::Nla => {
@@ -155,7 +155,7 @@ impl Divergence {
                 let floored = alpha.clone().clamp_min(LEAST_ALPHA);
                 let live = alpha.clone().greater_equal_scalar(LEAST_ALPHA).float();
                 let slope = live / floored.clone();
-                let gradient = through_softmax(q.clone(), |q| -rising(q, full_p.clone()) * slope);
+                let gradient = through_softmax(q.clone(), |q| -rising(q, full_p()) * slope);
                 (-floored.log(), gradient)
             }
             Self::LkHybrid => {
@@ -165,7 +165,7 @@ impl Divergence {
                 let value = kl(p.clone()) * share.clone() + rest.clone() * (-alpha + 1.0);
                 let towards_p = (q.clone() - p) * share;
                 let gradient =
-                    towards_p + through_softmax(q.clone(), |q| -rising(q, full_p.clone()) * rest);
+                    towards_p + through_softmax(q.clone(), |q| -rising(q, full_p()) * rest);
                 (value, gradient)
             }
             Self::TopK(k) => {

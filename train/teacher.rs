@@ -17,6 +17,7 @@ pub struct Teacher {
     /// `[d_model, vocab]`
     head: Tensor<2>,
     soft_cap: SoftCap,
+    temperature: f64,
     /// `[d_model, draft_vocab]`, and the target's id of each column, where the vocabularies differ.
     draft: Option<(Tensor<2>, DraftVocabulary)>,
     /// Where the vocabularies differ: log of the partition function over the target's vocabulary, `[positions, 1]`.
@@ -36,10 +37,19 @@ impl Teacher {
             last: last.reshape([batch * seq, d_model]),
             head: target.lm_head.weight.val(),
             soft_cap: target.soft_cap,
+            temperature: 1.0,
             draft: (!vocabulary.is_full())
                 .then(|| (target.head_rows(vocabulary), vocabulary.clone())),
             log_partition: None,
             out_of_vocab: Vec::new(),
+        }
+    }
+
+    /// The distributions at this temperature, by which logits are divided once they are bounded.
+    pub(crate) fn at(self, temperature: f64) -> Self {
+        Self {
+            temperature,
+            ..self
         }
     }
 
@@ -58,6 +68,7 @@ impl Teacher {
             last,
             head,
             soft_cap: SoftCap::default(),
+            temperature: 1.0,
             draft: (!vocabulary.is_full()).then(|| (columns, vocabulary.clone())),
             log_partition: None,
             out_of_vocab: Vec::new(),
@@ -177,7 +188,11 @@ impl Teacher {
             .clone()
             .select(0, indices(positions, &self.last.device()));
         let head = head.clone().cast(hidden.dtype());
-        self.soft_cap.of(product(hidden, head).cast(DType::F32))
+        let logits = self.soft_cap.of(product(hidden, head).cast(DType::F32));
+        match self.temperature {
+            1.0 => logits,
+            temperature => logits / temperature,
+        }
     }
 }
 
@@ -199,18 +214,20 @@ mod tests {
         let head = Tensor::<2>::from_data([[3.0, -1.0, 0.5], [0.25, 2.0, -4.0]], &device);
         let mut teacher = Teacher::made_up(states.clone(), head.clone(), &DraftVocabulary::full(3));
         teacher.soft_cap = SoftCap(Some(2.0));
-        let found = host_f32(teacher.rows(&[0, 1]).log_p);
         let plain = host_f32(states.matmul(head));
-        for (found, plain) in found.chunks(3).zip(plain.chunks(3)) {
-            let bounded = plain
-                .iter()
-                .map(|logit| 2.0 * (f64::from(*logit) / 2.0).tanh());
-            let partition = bounded.clone().map(f64::exp).sum::<f64>().ln();
-            for (found, logit) in found.iter().zip(bounded) {
-                assert!(
-                    (f64::from(*found) - (logit - partition)).abs() < 1e-5,
-                    "{found} {logit}"
-                );
+        for temperature in [1.0, 0.5, 3.0] {
+            teacher = teacher.at(temperature);
+            let found = host_f32(teacher.rows(&[0, 1]).log_p);
+            for (found, plain) in found.chunks(3).zip(plain.chunks(3)) {
+                let bounded = |logit: &f32| 2.0 * (f64::from(*logit) / 2.0).tanh() / temperature;
+                let bounded = plain.iter().map(bounded);
+                let partition = bounded.clone().map(f64::exp).sum::<f64>().ln();
+                for (found, logit) in found.iter().zip(bounded) {
+                    assert!(
+                        (f64::from(*found) - (logit - partition)).abs() < 1e-5,
+                        "{temperature}: {found} {logit}"
+                    );
+                }
             }
         }
     }

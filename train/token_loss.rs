@@ -137,8 +137,8 @@ impl TokenLoss {
     /// The divergence from the target's distributions.
     fn by_target(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> Loss {
         let last = judged.batch.features().last.clone().without_autodiff();
-        let last = last / judged.temperature;
-        let mut teacher = Teacher::new(last, judged.target, judged.vocabulary);
+        let mut teacher =
+            Teacher::new(last, judged.target, judged.vocabulary).at(judged.temperature);
         teacher.find_proposable(part.rows.iter().map(|row| row.teacher));
         let met = |row: &JudgedRow| teacher.can_be_met(row.teacher);
         let (kept, missed): (Vec<JudgedRow>, Vec<JudgedRow>) =

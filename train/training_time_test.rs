@@ -24,7 +24,7 @@ use crate::vocab_loss::{
 use crate::weighing::{Divisor, Scope, Weigh, Weighing, reach};
 use crate::workload::{WorkRows, Workload};
 
-/// The `[objective]` table of a recipe whose drafter is unrolled: EAGLE-3, EAGLE-1 by this test, MTP. Every key may be left out.
+/// The `[objective]` table of a recipe whose drafter is unrolled. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingTimeTestConfig {

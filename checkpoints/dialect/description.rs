@@ -24,6 +24,8 @@ pub struct Dialect {
     pub family: &'static str,
     /// Whether they need nothing of their target but the text, and so draft for any target with its tokens.
     pub by_text: bool,
+    /// Whether its folders are language models by themselves, as `transformers` loads them.
+    pub is_language_model: bool,
     /// Whether a folder is of it.
     pub recognises: fn(&ModelFolder) -> bool,
     /// Values of `architectures` that it is read under; none where it is not told by them.
@@ -167,6 +169,8 @@ pub(crate) struct Quirks {
     /// Every way in which a folder can be meant, the likeliest first; where there are captured layers these are not in
     /// question.
     pub(crate) meanings: Meanings,
+    /// Whether one may be given captured layers in place of those that it says.
+    pub(crate) takes_layers: bool,
 }
 
 /// The ways in which a configuration can be meant, where these captured layers are given.
@@ -190,6 +194,7 @@ impl Quirks {
             let text = String::from("as it says");
             Ok(vec![Meaning { reading, text }])
         },
+        takes_layers: false,
     };
 }
 
@@ -200,6 +205,7 @@ impl Dialect {
             name,
             family: name,
             by_text: false,
+            is_language_model: false,
             recognises,
             architectures: &[],
             section: None,
@@ -221,6 +227,11 @@ impl Dialect {
     /// Whether its drafters may stand in the folder of their target, beside the target's own tensors.
     pub fn may_be_beside_target(&self) -> bool {
         !self.of_target.is_empty()
+    }
+
+    /// Whether [`Dialect::meanings`] heeds captured layers that it is given.
+    pub fn takes_layers(&self) -> bool {
+        self.quirks.takes_layers
     }
 
     /// Its keys.

@@ -7,7 +7,7 @@ use crate::launch::{self, Launch};
 
 /// One command for each engine that can run the layout: vLLM and llama.cpp; SGLang and TensorRT-LLM unless
 /// `norm_before_residual` rules them out. Layers that slide are vLLM's alone, as the others see all positions, and so is a norm
-/// of all captured layers.
+/// of all captured layers. llama.cpp's converter knows nothing of EAGLE-3.1's norms.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -34,7 +34,9 @@ pub fn launch_lines(
         });
         lines.push(launch::tensorrt(dir, "Eagle3", draft_tokens, &captured));
     }
-    let kind = "draft-eagle3";
-    lines.push(launch::llama_cpp(dir, kind, target, draft_tokens, true));
+    if !settings.flag("fc_norm") && !settings.flag("norm_output") {
+        let kind = "draft-eagle3";
+        lines.push(launch::llama_cpp(dir, kind, target, draft_tokens, true));
+    }
     lines
 }

@@ -1,7 +1,8 @@
 //! Differences by pairs: between reports, and between a drafter and those without training.
 use crate::html::markup::{Table, prose};
 use crate::interval::with_digits;
-use crate::paired::{PairedReport, PairedVerdict, against_free, paired};
+use crate::paired::parts::paired_parts;
+use crate::paired::{PairedReport, PairedVerdict, against_free};
 use crate::report::Report;
 
 /// Each report against the first, and each against the drafters without training that it holds.
@@ -10,12 +11,13 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
     if let Some(((first_name, first), others)) = reports.split_first() {
         for (name, report) in others {
             let title = format!("{name} against {first_name}");
-            html += &match paired(first, report, others.len()) {
-                Ok(found) => table(&title, "setting", &found),
-                Err(error) => {
-                    let told = format!("{title}: not compared by pairs, as {error}");
-                    format!("<p class=\"quiet\">{}</p>\n", prose(&told))
+            html += &match paired_parts(first, report, others.len()) {
+                Ok(pairs) => {
+                    let remarks = pairs.remarks.iter();
+                    let remarks = remarks.map(|told| quiet(&format!("{title}: {told}.")));
+                    table(&title, "setting", &pairs.found) + &remarks.collect::<String>()
                 }
+                Err(error) => quiet(&format!("{title}: not compared by pairs, as {error}")),
             };
         }
     }
@@ -35,6 +37,10 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
     html
 }
 
+fn quiet(told: &str) -> String {
+    format!("<p class=\"quiet\">{}</p>\n", prose(told))
+}
+
 fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
     if found.is_empty() {
         return String::new();
@@ -43,8 +49,8 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
         first,
         "verdict",
         "difference of τ [95 % CI]",
-        "τ",
-        "τ of the other",
+        "τ [95 % CI]",
+        "τ of the other [95 % CI]",
         "larger in",
         "smaller in",
         "conversations",
@@ -63,8 +69,8 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
             pair.setting.clone(),
             format!("{sign} {verdict}"),
             with_digits(Some(pair.difference), Some(pair.ci95), 2),
-            with_digits(Some(pair.tau), None, 2),
-            with_digits(Some(pair.baseline_tau), None, 2),
+            with_digits(Some(pair.tau), Some(pair.tau_ci95), 2),
+            with_digits(Some(pair.baseline_tau), Some(pair.baseline_ci95), 2),
             pair.better.to_string(),
             pair.worse.to_string(),
             pair.conversations.to_string(),

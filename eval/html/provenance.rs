@@ -76,7 +76,11 @@ fn named(target: &TargetReport) -> String {
         .revision
         .as_ref()
         .map_or(String::new(), |revision| format!(" at {revision}"));
-    format!("{}{revision}, {}", target.model, target.dtype)
+    let dtype = match &*target.dtype {
+        "" => String::new(),
+        dtype => format!(", {dtype}"),
+    };
+    format!("{}{revision}{dtype}", target.model)
 }
 
 fn plain(value: &Value) -> String {

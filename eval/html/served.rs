@@ -7,7 +7,7 @@ use crate::html::panel::legend;
 use crate::interval::with_digits;
 use crate::report::Report;
 use crate::served::latency::Latency;
-use crate::served::report::ServedReport;
+use crate::served::report::{INTERVALS, ServedReport};
 
 /// What is compared, in the order of its colours.
 const COMPARED: [&str; 2] = ["decoded here", "served"];
@@ -51,8 +51,11 @@ pub(crate) fn served(reports: &[(String, Report)]) -> String {
     if !items.is_empty() {
         _ = writeln!(html, "<ul>{items}</ul>");
     }
-    html += "<p class=\"quiet\">Times are means with their intervals, in milliseconds. τ of this program is of drafts that get \
-             shorter where an output ends; engines draft in full there.</p>\n";
+    _ = writeln!(
+        html,
+        "<p class=\"quiet\">Times are means with their intervals, in milliseconds. {INTERVALS} τ of this program is of drafts that \
+         get shorter where an output ends; engines draft in full there.</p>"
+    );
     if chart.is_empty() {
         return html;
     }

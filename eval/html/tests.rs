@@ -251,10 +251,16 @@ fn classes_of_tokens_have_a_bar_each() {
 
 #[test]
 fn reports_that_are_compared_have_a_colour_each_and_notes() {
-    let mut other = examples::report();
-    other.target.sha256 = "other".into();
+    let of_target = |sha256: &str| {
+        let mut report = examples::report();
+        report.target.sha256 = sha256.into();
+        report
+    };
     let page = page(
-        &[("a".into(), examples::report()), ("b".into(), other)],
+        &[
+            ("a".into(), of_target("one")),
+            ("b".into(), of_target("other")),
+        ],
         &["Stale: a: `x`.".into()],
     );
     assert_eq!(

@@ -6,6 +6,7 @@ use super::answer::Answer;
 use super::counters::Counted;
 use super::latency::Latency;
 use crate::bootstrap::bootstrap;
+use crate::counts::Counts;
 
 /// What a server answered to the turns of a conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,7 +43,7 @@ pub enum CountedBy {
 }
 
 /// The figures of a run. Intervals are of 95 %, by drawing conversations anew.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServedFigures {
     /// Tokens received, by the server's own count; the first of each output, which the prompt's pass gives, included.
     pub tokens: u64,
@@ -71,6 +72,11 @@ pub struct ServedFigures {
     /// The counts themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drafts: Option<DraftCounts>,
+    /// Tokens and passes of each conversation, in the order of the prompts, to be compared with those of another drafter: accepted
+    /// tokens with the target's own, and drafts. Empty where the server's counts do not tell one conversation from another, or
+    /// from the requests of other clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<Counts>,
     /// Tokens per second of the whole server.
     pub tokens_per_second: f64,
     /// Its interval, with as many requests under way.
@@ -91,6 +97,14 @@ pub struct ServedFigures {
     /// Its interval; each conversation is drawn for both servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_ci95: Option<[f64; 2]>,
+}
+
+impl ServedFigures {
+    /// Tokens of a draft, where the server tells.
+    pub(crate) fn draft_length(&self) -> Option<f64> {
+        let positions = Some(self.survival.len() as f64).filter(|&length| length > 0.0);
+        self.draft_tokens_per_pass.or(positions)
+    }
 }
 
 impl ServedTalk {
@@ -175,6 +189,7 @@ impl ServedRun {
             survival: counts.map(DraftCounts::survival).unwrap_or_default(),
             conditional: counts.map(DraftCounts::conditional).unwrap_or_default(),
             draft_tokens_per_pass: counts.and_then(DraftCounts::draft_tokens_per_pass),
+            counts: self.counts(),
             tokens_per_second: self.tokens_per_second(),
             tokens_per_second_ci95: interval(&talks, seed, |drawn| {
                 let drawn: Vec<&ServedTalk> = drawn.iter().copied().copied().collect();
@@ -212,6 +227,14 @@ impl ServedRun {
             of_run,
             None,
         )
+    }
+
+    /// Tokens and passes of each conversation, where they are known, and of these prompts alone.
+    fn counts(&self) -> Vec<Counts> {
+        let counted = self.counted.as_ref();
+        let of_others = counted.is_some_and(|counted| counted.generated > self.tokens());
+        let known = self.drafts().filter(|_| self.told || !of_others);
+        known.into_iter().flatten().map(Counts::from).collect()
     }
 
     /// Requests under way on average: the time of all of them over the time of the run.
@@ -297,6 +320,8 @@ mod tests {
         let [low, high] = found.tau_ci95.unwrap();
         assert!((low - high).abs() < 1e-12, "both prompts have the same τ");
         assert_eq!(found.survival, [12.0 / 18.0]);
+        let counts = [[10.0, 6.0], [20.0, 12.0], [0.0, 0.0]].map(Counts::from);
+        assert_eq!(found.counts, counts);
         assert!((found.first_token.unwrap().mean - 0.5).abs() < 1e-12);
         let between = found.between_tokens.unwrap();
         assert!((between.p99 - 0.1).abs() < 1e-9 && (between.mean - 0.1).abs() < 1e-9);
@@ -360,6 +385,7 @@ mod tests {
         assert_eq!(found.counted_by, Some(CountedBy::CountersAroundAll));
         assert_eq!((found.tau, found.tau_ci95), (Some(2.25), None));
         assert_eq!(found.draft_tokens_per_pass, Some(2.0));
+        assert!(found.counts.is_empty());
         let each = ServedRun {
             told: false,
             ..run(
@@ -373,6 +399,22 @@ mod tests {
         let found = each.figures(None, 0);
         assert_eq!(found.counted_by, Some(CountedBy::CountersAroundEach));
         assert_eq!((found.tau, found.tau_ci95), (Some(1.5), Some([1.1, 1.9])));
+        assert_eq!(found.counts, [[19.0, 10.0], [11.0, 10.0]].map(Counts::from));
+    }
+
+    #[test]
+    fn counts_that_may_be_those_of_other_clients_are_of_no_conversation() {
+        let beside_others = |told: bool| ServedRun {
+            counted: Some(Counted {
+                generated: 60,
+                requests: 3,
+                drafts: None,
+            }),
+            told,
+            ..run(vec![answer(20, 0.1, Some(&[1, 9])); 2], 1.0)
+        };
+        assert!(beside_others(false).figures(None, 0).counts.is_empty());
+        assert_eq!(beside_others(true).figures(None, 0).counts.len(), 2);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use super::asked::AskedReport;
 use super::counters::Engine;
 use super::figures::{CountedBy, ServedFigures};
 use super::latency::Latency;
@@ -53,6 +54,9 @@ pub struct ServedReport {
     pub concurrency: usize,
     /// Prompts; of a conversation of several turns each.
     pub prompts: u64,
+    /// What was asked; of reports of earlier versions it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<AskedReport>,
     /// What was measured. Left out where the run came to no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figures: Option<ServedFigures>,
@@ -93,8 +97,23 @@ impl ServedReport {
 
     /// The run in a few words.
     pub(crate) fn heading(&self) -> String {
-        let (role, setting, at_once) = (self.role.name(), self.setting(), self.concurrency);
-        format!("{role}, {setting}, {at_once} at once")
+        format!("{}, {}", self.role.name(), self.way())
+    }
+
+    /// How its server was asked, in a few words.
+    fn way(&self) -> String {
+        format!("{}, {} at once", self.setting(), self.concurrency)
+    }
+
+    /// The same among what was decoded here.
+    pub(crate) fn way_served(&self) -> String {
+        format!("served, {}", self.way())
+    }
+
+    /// Whether another server was asked in the same way.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let way = |run: &Self| (run.temperature, run.top_k, run.top_p, run.concurrency);
+        way(self) == way(other)
     }
 
     fn row(&self) -> String {
@@ -146,6 +165,10 @@ impl ServedReport {
     }
 }
 
+/// What is drawn anew for the intervals.
+pub(crate) const INTERVALS: &str =
+    "Intervals are over conversations; a prompt of one turn counts as one.";
+
 /// A table with a row for each, and below it what must be said of them.
 pub(crate) fn to_markdown(served: &[ServedReport]) -> String {
     if served.is_empty() {
@@ -156,7 +179,8 @@ pub(crate) fn to_markdown(served: &[ServedReport]) -> String {
              speed-up [95 % CI] | first token, ms | each further token, ms |\n";
     text += "|---|---|--:|--:|---|---|---|---|---|---|---|\n";
     text.extend(served.iter().map(ServedReport::row));
-    text += "\nTimes: the mean with its interval, the median, and what 99 of 100 do not exceed.";
+    text += "\nTimes: the mean with its interval, the median, and what 99 of 100 do not exceed. ";
+    text += INTERVALS;
     if served.iter().any(counts_runs_only) {
         text += " A server's counters cover a whole run, so a τ made from them has no interval, except with one request at a time.";
     }
@@ -207,6 +231,7 @@ mod tests {
             conditional: drafts.conditional(),
             draft_tokens_per_pass: drafts.draft_tokens_per_pass(),
             drafts: Some(drafts),
+            counts: vec![[4.0, 2.0].into(), [3.0, 2.0].into()],
             tokens_per_second: 24.0,
             tokens_per_second_ci95: Some([20.0, 28.25]),
             first_token: Some(Latency {
@@ -235,6 +260,11 @@ mod tests {
             top_p: None,
             concurrency: 4,
             prompts: 2,
+            asked: Some(AskedReport {
+                prompts_sha256: "ab".into(),
+                max_new_tokens: 8,
+                stop: Vec::new(),
+            }),
             figures: Some(figures()),
             failed: None,
             outputs: Some(ServedOutputs {
@@ -278,7 +308,8 @@ speed-up [95 % CI] | first token, ms | each further token, ms |
 30.5 [25.0, 37.5], 30.0, 40.1 | – |
 | baseline | T=0.6 top-p=0.95 | 4 | failed | | | | | | | |
 
-Times: the mean with its interval, the median, and what 99 of 100 do not exceed. τ in-tree is of drafts that get shorter \
+Times: the mean with its interval, the median, and what 99 of 100 do not exceed. Intervals are over conversations; a prompt of one turn counts as \
+one. τ in-tree is of drafts that get shorter \
 where an output ends; engines draft in full there, and cut off.
 
 - drafter, T=0, 4 at once: others had it generate 7 tokens meanwhile
@@ -298,6 +329,17 @@ where an output ends; engines draft in full there, and cut off.
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json[0]["figures"]["counted_by"], "answer");
         assert_eq!(json[0]["engine"], "vllm");
+        assert_eq!(json[0]["figures"]["counts"].to_string(), "[[4,2],[3,2]]");
+        assert!(json[0]["asked"].get("stop").is_none());
         assert!(json[1].get("figures").is_none() && json[0].get("failed").is_none());
+    }
+
+    #[test]
+    fn reports_of_earlier_versions_are_read() {
+        let mut json = serde_json::to_value(reports()).unwrap();
+        json[0].as_object_mut().unwrap().remove("asked");
+        json[0]["figures"].as_object_mut().unwrap().remove("counts");
+        let read: Vec<ServedReport> = serde_json::from_value(json).unwrap();
+        assert!(read[0].asked.is_none() && read[0].figures.as_ref().unwrap().counts.is_empty());
     }
 }

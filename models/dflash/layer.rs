@@ -33,16 +33,11 @@ impl BlockLayer {
     ) -> Result<Self> {
         let (d_model, epsilon) = (target.d_model, target.norm_epsilon);
         let attention = AttentionConfig {
-            d_input: d_model,
-            d_model,
             heads: config.heads,
             kv_heads: config.kv_heads,
-            d_head: target.d_head,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
             head_norm: Some(epsilon.into()),
-            gated: false,
             sinks: config.sinks,
+            ..AttentionConfig::of(target)
         };
         let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d_model, epsilon);
         let convolution = |scope: &mut Scope, name| match config.conv_taps {

@@ -362,17 +362,36 @@ pub(crate) fn check_start<D: Family>(
         // A key that is left out takes what the folder has, but a table that is left out is another drafter.
         let is_taken = value.is_null() && !(expected.is_null() && found.is_object());
         let differs = !is_taken && !is_same(expected, found);
-        let told = |value: &Value| match value {
-            Value::Null => "nothing".to_owned(),
-            value => inline(value),
-        };
-        let [expected, found] = [told(expected), told(found)];
-        differs.then(|| format!("`{key}`: expected {expected}, found {found}"))
+        differs.then(|| differs_in(key, expected, found))
     });
-    match differing.collect::<Vec<_>>().join("; ") {
-        none if none.is_empty() => Ok(()),
-        all => bail!("{}: {all}", other()),
+    let (all, keys): (Vec<_>, Vec<_>) = differing.unzip();
+    if all.is_empty() {
+        return Ok(());
     }
+    bail!(
+        "{}: {}; to train it further, `[drafter]` needs {}",
+        other(),
+        all.join("; "),
+        keys.join(", ")
+    );
+}
+
+/// What is asked for and there under a key of `[drafter]`, and what to write for what is there.
+fn differs_in(key: &str, expected: &Value, found: &Value) -> (String, String) {
+    let told = |value: &Value| match value {
+        Value::Null => "nothing".to_owned(),
+        value => inline(value),
+    };
+    let to_write = match found {
+        Value::Null => format!("no `{key}`"),
+        found => format!("`{key} = {}`", inline(found)),
+    };
+    let told = format!(
+        "`{key}`: expected {}, found {}",
+        told(expected),
+        told(found)
+    );
+    (told, to_write)
 }
 
 /// The keys of `[drafter]` that describe the drafter that the folder of a target holds, as far as these are not the defaults; nothing

@@ -13,6 +13,8 @@ use crate::runs::run_folder::{Status, manifest_in};
 use crate::runtime::prompt_sets;
 use crate::runtime::target::hub_options;
 
+/// Most passes over the data that are recommended; libraries that train such drafters make as many unless told otherwise.
+pub(crate) const MOST_PASSES: u64 = 20;
 /// Bytes of text for a token, where only the size of a file is known.
 pub(crate) const BYTES_PER_TOKEN: u64 = 4;
 

@@ -7,7 +7,7 @@ use spectrain_data::features::disk_bytes;
 use spectrain_models::{FrozenType, TargetSpec};
 use spectrain_train::{Judges, TrainConfig, Workload};
 
-use super::data::data_tokens;
+use super::data::{MOST_PASSES, data_tokens};
 use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
@@ -268,6 +268,25 @@ impl Estimate {
         let tokens = data.map_or_else(later, |tokens| format!("{} tokens", count(tokens)));
         lines.push(("training data", tokens));
         lines
+    }
+
+    /// That training passes over the data more often than anybody does on purpose.
+    pub(super) fn many_passes(&self, recipe: &ResolvedRecipe) -> Option<String> {
+        let data = self.data_tokens.filter(|tokens| *tokens > 0)?;
+        let passes = self.train_tokens? as f64 / data as f64;
+        let answers = match recipe.regenerate {
+            None => "",
+            Some(_) => "; answers that are still to come make the data longer",
+        };
+        let told = || {
+            format!(
+                "training passes {} times over the data, and more than {MOST_PASSES} seldom help: set fewer `train.steps`, or \
+                 `train.epochs`{answers}",
+                times(passes)
+            )
+        };
+        // The data's tokens are an estimate where only the size of files is known.
+        (passes > 1.5 * MOST_PASSES as f64).then(told)
     }
 
     fn time(&self, device: &str) -> [(&'static str, String); 3] {

@@ -126,6 +126,7 @@ fn estimates(asked: &Asked, text: &mut String) -> Estimates {
         Ok(estimate) => {
             text.push_str(&estimate.text(recipe, &found, asked.device));
             known.warnings = room::warnings(asked, estimate);
+            known.warnings.extend(estimate.many_passes(recipe));
             known.numbers = estimate.json(&found, asked.device);
         }
         Err(error) => _ = writeln!(text, "  none: {}", with_causes(error)),

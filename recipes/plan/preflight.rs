@@ -177,10 +177,11 @@ impl<'a> Asked<'a> {
     fn check_addresses(&self) -> Result<()> {
         let regenerate = self.recipe.regenerate.as_ref();
         let answering = regenerate.and_then(|table| table.server.as_ref());
+        let answering = answering.into_iter().flat_map(|server| server.each());
         let answering = answering.map(|url| ("regenerate.server", url));
         let capturing = self.recipe.target.server.iter();
         let capturing = capturing.map(|url| ("target.server", url));
-        for (key, url) in answering.into_iter().chain(capturing) {
+        for (key, url) in answering.chain(capturing) {
             Client::new(key, url, None, Duration::ZERO)?;
         }
         Ok(())

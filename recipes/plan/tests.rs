@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use serde_json::json;
 use spectrain_checkpoints::HubOptions;
 
 use super::*;
@@ -113,6 +114,23 @@ fn a_plan_says_which_recipe_was_read_and_how_many_steps_it_trains() {
         (&steps["steps"], &steps["tokens_per_step"]),
         (&1000.into(), &4096.into())
     );
+}
+
+#[test]
+fn more_passes_over_the_data_than_help_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("train.jsonl");
+    let row = r#"{"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}"#;
+    let mut recipe = qwen3();
+    recipe.data.train = Some(serde_json::from_value(json!(file)).unwrap());
+    let warned = |rows: usize| {
+        std::fs::write(&file, format!("{row}\n").repeat(rows)).unwrap();
+        text(&recipe, root.path(), "cuda:0").contains("times over the data, and more than 20")
+    };
+    assert!(warned(100));
+    assert!(!warned(20_000));
+    recipe.train.steps = 1;
+    assert!(!text(&recipe, root.path(), "cuda:0").contains("times over the data"));
 }
 
 #[test]

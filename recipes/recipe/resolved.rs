@@ -8,12 +8,12 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::known::open_folder;
-use spectrain_models::{TargetSpec, bounds};
+use spectrain_models::TargetSpec;
 use spectrain_train::TrainConfig;
 
 use crate::families::footprint::Footprint;
 use crate::families::method::Method;
-use crate::recipe::problem::{self, Problem, setting};
+use crate::recipe::problem::{Problem, setting};
 use crate::recipe::shipped::Origin;
 use crate::recipe::tables::{
     DataTable, EvaluateTable, ExportTable, FeaturesTable, RegenerateTable, SyntheticTable,
@@ -215,7 +215,8 @@ impl ResolvedRecipe {
             synthetic.check().map_err(within("synthetic"))?;
         }
         if let Some(regenerate) = &self.regenerate {
-            regenerate.check().map_err(within("regenerate"))?;
+            let checked = regenerate.check(&self.data.template_variables);
+            checked.map_err(within("regenerate"))?;
         }
         self.data.check().map_err(within("data"))?;
         self.check_training()?;
@@ -226,11 +227,7 @@ impl ResolvedRecipe {
             let message = format!("expected targets other than `target.model`, found `{own}`");
             return Err(Problem::new("evaluate.targets", message));
         }
-        let samples = self.features.samples_per_shard;
-        let samples = bounds::up_to("samples_per_shard", samples, bounds::SAMPLES);
-        let under_way = bounds::up_to("under_way", self.features.under_way, 1 << 10);
-        let timeout = bounds::up_to("timeout", self.features.timeout as usize, 1 << 20);
-        problem::within([samples, under_way, timeout]).map_err(within("features"))?;
+        self.features.check().map_err(within("features"))?;
         if let Some(track) = &self.track {
             track.check().map_err(within("track"))?;
         }

@@ -55,6 +55,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "deer",
     "py-qwen3",
     "eagle3-qwen3-8b",
+    "eagle3-served-qwen3-8b",
     "dflash-qwen3-8b",
     "dflash-2-qwen3-8b",
     "dspark-qwen3-8b",

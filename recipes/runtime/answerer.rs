@@ -4,27 +4,29 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use spectrain_data::regenerate::{
     Answers, ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Work,
 };
 
 use crate::cli::progress::{Output, Progress};
 use crate::runtime::answerer::decoder::TargetAnswers;
-use crate::runtime::answerer::server::Server;
-use crate::runtime::interruption::interrupted;
+use crate::runtime::answerer::servers::Servers;
+use crate::runtime::interruption::{Interrupted, interrupted};
+use crate::runtime::server::pool::Pool;
 
 pub mod decoder;
 mod protocol;
 pub mod server;
+pub mod servers;
 
 /// The pause before the first further try, and the longest one.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// What answers.
 pub enum Answerer {
-    /// A server of the target.
-    Server(Box<Server>),
+    /// Servers of the target.
+    Servers(Box<Servers>),
     /// The target, decoded here.
     Target(Box<TargetAnswers>),
 }
@@ -33,37 +35,44 @@ impl Answerer {
     /// Everything that the answers depend on.
     pub fn settings(&self) -> Result<Map<String, Value>> {
         match self {
-            Self::Server(server) => {
-                let mut settings = Map::new();
-                settings.insert("model".into(), server.model().into());
-                settings.extend(server.body().clone());
-                settings.insert("seed".into(), json!(server.seed()));
-                Ok(settings)
-            }
+            Self::Servers(servers) => Ok(servers.settings()),
             Self::Target(target) => target.settings(),
         }
     }
 
-    /// Does `work` with what answers.
-    pub fn asked<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
+    /// Answers what is left, asked as `pace` says.
+    ///
+    /// # Errors
+    /// Those of [`Answered::run`].
+    pub fn run(&self, answered: Answered, pace: &Pace) -> Result<RegenerateReport> {
         match self {
-            Self::Server(server) => work(server.as_ref()),
-            Self::Target(target) => target.answering(work),
+            Self::Servers(servers) => {
+                let pool = servers.pool();
+                answered.run(servers.as_ref(), &pace.at(pool), Some(pool))
+            }
+            Self::Target(target) => target.answering(|answers| answered.run(answers, pace, None)),
         }
     }
 }
 
-/// How the answerer is asked.
-pub fn work(concurrency: u16, retries: u32, requests_per_second: Option<f64>) -> Work<'static> {
-    Work {
-        concurrency: concurrency.into(),
-        retry: Retry {
-            retries,
-            first: PAUSES[0],
-            longest: PAUSES[1],
-        },
-        requests_per_second,
-        interrupted: &interrupted,
+/// How what answers is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Conversations in progress at a time.
+    pub concurrency: usize,
+    /// How often a request is repeated that failed for a temporary reason.
+    pub retries: u32,
+    /// The most requests per second.
+    pub requests_per_second: Option<f64>,
+}
+
+impl Pace {
+    /// The same with as many conversations as servers take together.
+    pub fn at(&self, pool: &Pool) -> Self {
+        Self {
+            concurrency: pool.concurrency(),
+            ..*self
+        }
     }
 }
 
@@ -98,21 +107,39 @@ impl Answered {
         })
     }
 
-    /// Answers those that are left; none if it was interrupted.
+    /// Answers those that are left; of a pool of servers that answer.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, the user stops it, or no server of the pool is there any more.
     pub fn run(
         mut self,
         answers: &dyn Answers,
-        work: &Work,
-    ) -> spectrain_data::Result<Option<RegenerateReport>> {
+        pace: &Pace,
+        pool: Option<&Pool>,
+    ) -> Result<RegenerateReport> {
+        let ended = || pool.and_then(Pool::ended);
+        let work = Work {
+            concurrency: pace.concurrency,
+            retry: Retry {
+                retries: pace.retries,
+                first: PAUSES[0],
+                longest: PAUSES[1],
+            },
+            requests_per_second: pace.requests_per_second,
+            interrupted: &|| interrupted() || ended().is_some(),
+        };
         let mut shown = |done, failed| match failed {
             0 => self.progress.set(done, ""),
             _ => self.progress.set(done, format!("{failed} failed")),
         };
-        let report = self.job.run(answers, work, &mut shown)?;
-        if report.is_some() {
-            self.progress.finish(format!("`{}`", self.out.display()));
+        match (self.job.run(answers, &work, &mut shown)?, ended()) {
+            (Some(report), _) => {
+                self.progress.finish(format!("`{}`", self.out.display()));
+                Ok(report)
+            }
+            (None, Some(why)) => bail!("{why}; the same command goes on from here"),
+            (None, None) => Err(Interrupted::Run.into()),
         }
-        Ok(report)
     }
 }
 

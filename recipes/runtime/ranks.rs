@@ -138,6 +138,11 @@ impl Held<'_> {
 }
 
 impl Group {
+    /// How many ranks there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Rank 0 of processes that something else has started. All must have the same `identity`.
     ///
     /// # Errors

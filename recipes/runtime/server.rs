@@ -2,4 +2,6 @@
 
 pub mod client;
 pub mod key;
+pub mod pool;
 pub(crate) mod protocol;
+pub mod waiting;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
+use spectrain_checkpoints::folder::{CONFIG, GENERATION_CONFIG};
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
@@ -244,26 +245,41 @@ pub fn other_token(folder: &Path, like: &Path) -> Result<Option<OtherToken>> {
 
 /// The tokens at which the target stops, as its generation settings say, else its configuration, else its tokenizer.
 pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
-    let settings = [model.generation_config(), Some(model.config())];
-    for value in settings
-        .into_iter()
-        .flatten()
-        .map(|settings| &settings["eos_token_id"])
-    {
-        let ids: Vec<u32> = match value {
+    match stop_tokens_of([model.generation_config(), Some(model.config())]) {
+        Some(ids) => Ok(ids),
+        None => end_of_text(model.path()),
+    }
+}
+
+/// The same of a target in a folder that may hold no weights at all.
+pub fn stop_tokens_by_text(folder: &Path) -> Result<Vec<u32>> {
+    let generation = folder.join(GENERATION_CONFIG);
+    let generation = generation.exists().then(|| read_json(&generation));
+    let (generation, config) = (generation.transpose()?, read_json(&folder.join(CONFIG))?);
+    match stop_tokens_of([generation.as_ref(), Some(&config)]) {
+        Some(ids) => Ok(ids),
+        None => end_of_text(folder),
+    }
+}
+
+/// The first ids that settings name, the generation settings and the configuration.
+fn stop_tokens_of(settings: [Option<&Value>; 2]) -> Option<Vec<u32>> {
+    let named = |settings: &Value| -> Vec<u32> {
+        match &settings["eos_token_id"] {
             Value::Array(ids) => ids.iter().filter_map(token).collect(),
             id => token(id).into_iter().collect(),
-        };
-        if !ids.is_empty() {
-            return Ok(ids);
         }
-    }
-    let tokenizer = Tokenizer::from_folder(model.path())?;
-    Ok(tokenizer
-        .eos_token()
-        .and_then(|eos| tokenizer.token_id(eos))
-        .into_iter()
-        .collect())
+    };
+    let mut ids = settings.into_iter().flatten().map(named);
+    ids.find(|ids| !ids.is_empty())
+}
+
+/// The token that ends a text, as the tokenizer in a folder says.
+fn end_of_text(folder: &Path) -> Result<Vec<u32>> {
+    let tokenizer = Tokenizer::from_folder(folder)?;
+    let eos = tokenizer.eos_token();
+    let token = eos.and_then(|eos| tokenizer.token_id(eos));
+    Ok(token.into_iter().collect())
 }
 
 fn token(value: &Value) -> Option<u32> {

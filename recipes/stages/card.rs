@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use spectrain_checkpoints::dialect::Dialect;
 use spectrain_checkpoints::hub::{RepoType, Repository};
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{ModelFolder, printable, seal};
@@ -26,8 +27,6 @@ pub const DRAFTER: &str = "DRAFTER";
 const TARGET: &str = "TARGET";
 /// Where the program is.
 const HOME: &str = env!("CARGO_PKG_REPOSITORY");
-/// The kind of drafters that are models of their own.
-const LANGUAGE_MODEL: &str = "language_model";
 
 /// What a card says beside what its folder says of its origin.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,7 +37,7 @@ pub struct Facts {
     pub parameters: u64,
     /// The type of its weights.
     pub dtype: String,
-    /// The library that loads its layout, where that is one of others.
+    /// The library that loads its layout, where that is one made for that library.
     pub library: Option<String>,
     /// The commands that serve it, and remarks.
     pub launch: Vec<String>,
@@ -55,7 +54,6 @@ impl Facts {
         let library = match engines {
             [Engine::Speculators] => Some("speculators"),
             [Engine::Hf] => Some("transformers"),
-            _ if drafter.kind() == LANGUAGE_MODEL => Some("transformers"),
             _ => None,
         };
         Ok(Self {
@@ -79,7 +77,7 @@ pub fn write(folder: &Path, facts: &Facts, report: Option<&Report>) -> Result<()
     let model = ModelFolder::open_some(folder, &|_| false)?;
     let nothing = Value::Null;
     let card = Card {
-        family: dialect_of(&model)?.family,
+        dialect: dialect_of(&model)?,
         facts,
         provenance: seal::provenance(model.config()).unwrap_or(&nothing),
         report,
@@ -97,8 +95,7 @@ pub fn write(folder: &Path, facts: &Facts, report: Option<&Report>) -> Result<()
 
 /// What a card is made of.
 struct Card<'a> {
-    /// What people call its kind.
-    family: &'static str,
+    dialect: &'static Dialect,
     facts: &'a Facts,
     provenance: &'a Value,
     report: Option<&'a Report>,
@@ -107,7 +104,7 @@ struct Card<'a> {
 impl Card<'_> {
     fn text(&self) -> Result<String> {
         let mut text = self.front_matter()?;
-        let (family, target) = (self.family, self.target_words());
+        let (family, target) = (self.dialect.family, self.target_words());
         _ = writeln!(text, "\n# {family} drafter for {target}\n");
         _ = writeln!(
             text,
@@ -152,12 +149,16 @@ impl Card<'_> {
         if let Some(target) = self.target() {
             _ = writeln!(yaml, "base_model: {}", quoted(target)?);
         }
-        let library = self.facts.library.as_deref().unwrap_or("spectrain");
+        let library = match self.facts.library.as_deref() {
+            Some(library) => library,
+            None if self.dialect.is_language_model => "transformers",
+            None => "spectrain",
+        };
         _ = writeln!(yaml, "library_name: {}", quoted(library)?);
-        if self.facts.kind == LANGUAGE_MODEL {
+        if self.dialect.is_language_model {
             yaml.push_str("pipeline_tag: text-generation\n");
         }
-        let kind = self.family.to_lowercase().replace(' ', "-");
+        let kind = self.dialect.family.to_lowercase().replace(' ', "-");
         yaml.push_str("tags:\n- speculative-decoding\n- drafter\n- spectrain\n");
         _ = writeln!(yaml, "- {}", quoted(&kind)?);
         let datasets = self.datasets();
@@ -205,7 +206,7 @@ impl Card<'_> {
         let target = &self.provenance["target"];
         let mut text = String::from("| | |\n|---|---|\n");
         let mut row = |name: &str, value: String| _ = writeln!(text, "| {name} | {value} |");
-        row("kind", self.family.to_owned());
+        row("kind", self.dialect.family.to_owned());
         row("parameters", self.facts.parameters.to_string());
         row("weights", self.facts.dtype.clone());
         row("target", self.target_words());
@@ -374,7 +375,11 @@ impl Card<'_> {
     fn citation(&self) -> String {
         let version = self.provenance["spectrain"].as_str();
         let version = printable(version.unwrap_or(env!("CARGO_PKG_VERSION")));
-        let title = format!("{} drafter for {}", self.family, self.target_words());
+        let title = format!(
+            "{} drafter for {}",
+            self.dialect.family,
+            self.target_words()
+        );
         let title = title.replace('`', "");
         format!(
             "\n## Citation\n\n```bibtex\n@misc{{drafter,\n  title = {{{title}}},\n  note = {{trained with spectrain {version}}},\n  \

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use spectrain_data::Error;
 use spectrain_data::regenerate::{ExistingAnswers, RegenerateSettings};
 
-use crate::recipe::tables::{RETRIES, RegenerateTable};
+use crate::recipe::tables::RegenerateTable;
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
-use crate::runtime::answerer::server::{Server, ServerSettings, body};
-use crate::runtime::answerer::{Answered, Answerer, check_answered, work};
-use crate::runtime::interruption::Interrupted;
+use crate::runtime::answerer::server::{ServerSettings, body};
+use crate::runtime::answerer::servers::Servers;
+use crate::runtime::answerer::{Answered, Answerer, Pace, check_answered};
 use crate::runtime::server::key::ApiKey;
+use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
 
 /// Runs the stage.
@@ -21,7 +22,19 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let table = table.context("the recipe has no table `[regenerate]`")?;
     let (data, out) = (context.given_data()?, context.regenerated());
     let answerer = match &table.server {
-        Some(url) => Answerer::Server(Box::new(Server::connect(asked(table, url)?)?)),
+        Some(addresses) => {
+            let variables = &context.recipe.data.template_variables;
+            let each = addresses.each().iter();
+            let each = each.map(|url| asked(table, url, variables));
+            let waiting = Waiting {
+                longest: Duration::from_secs(table.wait),
+                key: "regenerate.wait",
+                output: context.output,
+            };
+            let servers =
+                Servers::connect(each.collect::<Result<_>>()?, table.concurrency, waiting)?;
+            Answerer::Servers(Box::new(servers))
+        }
         None => Answerer::Target(Box::new(decoded(context, table)?)),
     };
     let wanted = RegenerateSettings {
@@ -40,16 +53,23 @@ pub fn run(context: &StageContext) -> Result<Value> {
         }
         opened => opened?,
     };
-    let work = work(table.concurrency, RETRIES, None);
-    let report = answerer.asked(|answers| answered.run(answers, &work))?;
-    let report = report.ok_or(Interrupted::Run)?;
+    let pace = Pace {
+        concurrency: table.concurrency.into(),
+        retries: table.retries,
+        requests_per_second: table.requests_per_second,
+    };
+    let report = answerer.run(answered, &pace)?;
     context.output.say(format!("regenerate: {report}"));
     check_answered(&report, &out)?;
     Ok(json!(report))
 }
 
-/// What a server is asked with.
-fn asked(table: &RegenerateTable, url: &str) -> Result<ServerSettings> {
+/// What the server at `url` is asked with, where the template has these variables.
+fn asked(
+    table: &RegenerateTable,
+    url: &str,
+    template_variables: &Map<String, Value>,
+) -> Result<ServerSettings> {
     let key = table.api_key_env.as_deref();
     let key = key.map(|variable| ApiKey::read("regenerate.api_key_env", variable));
     Ok(ServerSettings {
@@ -61,6 +81,7 @@ fn asked(table: &RegenerateTable, url: &str) -> Result<ServerSettings> {
             [table.temperature, table.top_p],
             Some(table.max_tokens),
             table.extra.clone(),
+            template_variables,
         ),
         seed: Some(table.seed),
         timeout: Duration::from_secs_f64(table.timeout),

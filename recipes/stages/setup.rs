@@ -140,9 +140,10 @@ impl<'a> Setup<'a> {
         if context.recipe.features.mode == FeatureMode::Streamed {
             let (layers, target) = (self.capture.clone(), self.parts.clone());
             let sets = [self.tokens.as_ref(), &self.held_out];
+            let ranks = context.group.map_or(1, Group::count);
             return Ok(Box::new(StreamedFeatures {
                 samples: self.samples.clone(),
-                servers: servers::open(context, layers, target, sets)?,
+                servers: servers::open(context, ranks, layers, target, sets)?,
                 compute: compute_type(context.target_type.dtype),
                 device: context.device.clone(),
                 output: context.output,

@@ -18,4 +18,5 @@ mod translate;
 pub use known::TRAINERS;
 pub use rows::{Becomes, Row, Trainer};
 pub(crate) use settings::{TARGET, TRAIN};
+pub(crate) use shared::rounded_rate;
 pub use translate::{Translated, translate};

@@ -34,6 +34,11 @@ pub(super) fn divergence(value: &Value) -> Option<Value> {
     Some(found)
 }
 
+/// A learning rate in three digits, which are more than anybody sweeps.
+pub(crate) fn rounded_rate(rate: f64) -> f64 {
+    format!("{rate:.2e}").parse().unwrap_or(rate)
+}
+
 /// Muon's rate for matrices. With PyTorch's `match_rms_adamw` it depends on the width; `is_original` says that it does not.
 pub(super) fn matrix_rate(rate: f64, is_original: bool, target: Option<TargetSpec>) -> Made {
     const KEY: &str = "train.matrix_learning_rate";
@@ -43,9 +48,7 @@ pub(super) fn matrix_rate(rate: f64, is_original: bool, target: Option<TargetSpe
     match target {
         Some(spec) => {
             let rate = rate * MATCHED * (spec.d_model as f64).sqrt();
-            // Three digits are more than anybody sweeps.
-            let rounded = format!("{rate:.2e}").parse().unwrap_or(rate);
-            Made::key(KEY, rounded)
+            Made::key(KEY, rounded_rate(rate))
         }
         None => Made::key(KEY, rate).with_note(
             "the target's sizes are not known here: multiply `train.matrix_learning_rate` by 0.2 √width of the target",

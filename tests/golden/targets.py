@@ -204,6 +204,7 @@ def write_golden(folder, input_ids, hidden, last, logits):
 
 def main():
     torch.set_num_threads(1)
+    # A seed is a place in this table, so new targets go to its end.
     for seed, (name, (config_class, settings, dtype, shard)) in enumerate(TARGETS.items()):
         folder = HERE / "targets" / name
         shutil.rmtree(folder, ignore_errors=True)

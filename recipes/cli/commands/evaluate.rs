@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use spectrain_checkpoints::ModelFolder;
 use spectrain_eval::{
-    DraftChoice, DraftCost, DrafterReport, PromptSet, Recommendation, Report, TargetReport,
-    of_servers,
+    DraftChoice, DraftCost, DrafterReport, PromptSet, Recommendation, Report, of_servers,
 };
-use spectrain_models::{FrozenType, TrainingFree};
+use spectrain_models::TrainingFree;
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, draft, prompts, training_free};
 use crate::cli::progress::{Output, print};
@@ -31,12 +29,14 @@ mod ready;
 mod run;
 mod served_model;
 mod sweep;
+mod targets;
 mod texts;
 mod workers;
 
 use arguments::{ServedArguments, Servers};
 use prompts::ServedPrompts;
 use sweep::{Sweep, failure};
+use targets::{check_target, on_thinking, targets};
 
 /// Prompts of each set where nothing else is said.
 const COUNT: usize = 64;
@@ -143,7 +143,8 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let at = drafter.map(|name| DrafterAt::find(name, &arguments.runs));
     let at = at.transpose()?;
     let folder = at.as_ref().map(DrafterAt::folder).transpose()?;
-    let targets = arguments.targets(arguments.device.target_type()?)?;
+    let held = arguments.device.target_type()?;
+    let targets = targets(&arguments.targets, held, arguments.decodes())?;
     if let (Some(folder), false) = (&folder, arguments.other_target) {
         check_target(folder, &targets)?;
     }
@@ -152,13 +153,19 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let read = prompt_sets::read(&arguments.prompts, &text, arguments.count.unwrap_or(COUNT))?;
     let output = Output::detect();
     read.of_hub.iter().for_each(|data| output.say(data));
-    for warning in read.warnings(data.max_length) {
+    let warnings = read.warnings(data.max_length).into_iter();
+    // A drafter's folder says how it was trained.
+    let on_thinking = match &drafter {
+        None if servers.is_some() => on_thinking(&arguments.targets[0], &text),
+        _ => None,
+    };
+    for warning in warnings.chain(on_thinking) {
         output.warn(warning);
     }
     let (sets, others) = (read.sets, read.others);
     let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
     let sweep = sweep.transpose()?;
-    let mut report = if folder.is_some() || !table.training_free.is_empty() {
+    let mut report = if arguments.decodes() {
         arguments.decode(folder.as_deref(), &targets, (&sets, others), &table)?
     } else {
         Report::new(
@@ -194,6 +201,11 @@ fn recommended_by_servers(report: &Report) -> Vec<Recommendation> {
 }
 
 impl EvaluateArguments {
+    /// Whether anything is decoded here; else only servers are asked.
+    fn decodes(&self) -> bool {
+        self.drafter.is_some() || !self.training_free.is_empty()
+    }
+
     /// Shows a report, and writes it where that is asked for.
     fn hand_out(&self, report: &Report) -> Result<()> {
         print(shown(report))?;
@@ -252,8 +264,10 @@ impl EvaluateArguments {
         target: &Path,
         sets: &[PromptSet],
     ) -> Result<Sweep<'a>> {
-        let stop = target::stop_tokens(&ModelFolder::open(target)?)?;
-        let stop = Some(stop).filter(|stop| !self.ignore_stop && !stop.is_empty());
+        let stop = match self.ignore_stop {
+            true => Vec::new(),
+            false => target::stop_tokens_by_text(target)?,
+        };
         let prompts = ServedPrompts::new(sets, self.longest(), stop);
         Sweep::ready(servers, prompts, &self.served.concurrency)
     }
@@ -311,35 +325,4 @@ impl EvaluateArguments {
         table.check().map_err(Misuse::from)?;
         Ok(table)
     }
-
-    /// The targets, downloaded where they are not here.
-    fn targets(&self, held: FrozenType) -> Result<Vec<TrialTarget>> {
-        let resolved = |model: &String| {
-            let folder = target::resolve(model, None)?;
-            let report = TargetReport {
-                model: model.clone(),
-                revision: None,
-                sha256: target::sha256(&folder)?,
-                dtype: held.name().to_lowercase(),
-            };
-            Ok(TrialTarget { folder, report })
-        };
-        self.targets.iter().map(resolved).collect()
-    }
-}
-
-/// Fails where a drafter that reads a target's hidden states says that it was trained for none of these.
-fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()> {
-    let model = ModelFolder::open(drafter)?;
-    let Some(named) = target::trained_for(&model) else {
-        return Ok(());
-    };
-    let is_it = |target: &TrialTarget| target.report.sha256 == named.sha256;
-    if target::drafts_by_text(&model) || targets.iter().any(is_it) {
-        return Ok(());
-    }
-    bail!(
-        "{}; judge it all the same with `--other-target`",
-        named.is_not(drafter, &targets[0].report.model)
-    )
 }

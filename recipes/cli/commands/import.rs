@@ -116,8 +116,12 @@ impl Wanted {
         let opened = ModelFolder::open(folder)?;
         seal::check(&opened)?;
         let dialect = dialect_of(&opened)?;
-        if arguments.layers.is_some() && dialect.family != "EAGLE-3" {
-            return Err(Misuse("`--layers` is for EAGLE-3 drafters".into()).into());
+        if arguments.layers.is_some() && !dialect.takes_layers() {
+            let message = format!(
+                "`--layers` is for drafters whose folders leave open which layers they read, and a {} drafter's do not",
+                dialect.family
+            );
+            return Err(Misuse(message).into());
         }
         let target = target::resolve(&arguments.target, None)?;
         if let Some(named) = target::other_target(&opened, &target)? {
@@ -179,10 +183,7 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     for other in others {
         text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.may_be_chance(other) {
-            tracing::warn!(
-                "the difference may be chance: measure with `--prompts` of the kind that the drafter is for, or give the \
-                 layers with `--layers`"
-            );
+            tracing::warn!("the difference may be chance: {}", taken.to_decide(other));
         }
     }
     if taken.decoded.tau() < USELESS {
@@ -200,6 +201,16 @@ impl Measured {
     fn may_be_chance(&self, other: &Self) -> bool {
         let (a, b) = (self.decoded.total() as f64, other.decoded.total() as f64);
         (a - b).abs() < 2.0 * (a + b).sqrt()
+    }
+
+    /// What decides between the two.
+    fn to_decide(&self, other: &Self) -> String {
+        let layers = |way: &Self| way.meaning.reading.captured_layers.clone();
+        let given = match layers(self) == layers(other) {
+            true => "",
+            false => ", or give the layers with `--layers`",
+        };
+        format!("measure with `--prompts` of the kind that the drafter is for{given}")
     }
 
     fn summary(&self) -> String {
@@ -333,10 +344,10 @@ fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
         .collect();
     if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
         bail!(
-            "the folder can be read in two ways that do equally well: {}; {}; measure with `--prompts` of the kind that the \
-             drafter is for, or give the layers with `--layers`",
+            "the folder can be read in two ways that do equally well: {}; {}; {}",
             best.summary(),
-            other.summary()
+            other.summary(),
+            best.to_decide(other)
         );
     }
     Ok((best, others))

@@ -109,7 +109,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     }
     let recipe = arguments.read(&arguments.overrides)?;
     order::selected(&recipe, &arguments.stages)?;
-    let place = Place::of_environment()?.filter(|_| !arguments.plan && arguments.part.is_none());
+    let place = Place::of_environment()?.filter(|_| arguments.part.is_none());
     if !arguments.sweep.is_empty() {
         return match place {
             None => arguments.run_sweep(&recipe.name),
@@ -128,10 +128,14 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         Share::of(0, ranks, recipe.training(stage).gradient_accumulation)
             .map_err(|error| Misuse(error.to_string()))?;
     }
+    let device = arguments.device(place.as_ref())?;
+    if arguments.plan {
+        let plan = plan::plan(&arguments.asked(&recipe, &device, ranks))?;
+        return show(plan, arguments.json);
+    }
     // What all ranks must have in common.
     let identity = [env!("CARGO_PKG_VERSION"), &recipe.toml].join("\n");
     let identity = sha256_bytes(identity.as_bytes());
-    let device = arguments.device(place.as_ref())?;
     let group = match &place {
         Some(place) if place.rank > 0 => {
             device::check_built(&device)?;
@@ -139,13 +143,9 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
             return arguments.follow(&recipe, &device, &group);
         }
         Some(place) => Some(Group::invite(place, &identity)?),
-        None if ranks > 1 && !arguments.plan => Some(Group::start(ranks, &identity)?),
+        None if ranks > 1 => Some(Group::start(ranks, &identity)?),
         None => None,
     };
-    if arguments.plan {
-        let plan = plan::plan(&arguments.asked(&recipe, &device))?;
-        return show(plan, arguments.json);
-    }
     let run = arguments.lead(&recipe, &device, group.as_ref(), &[])?;
     group.iter().for_each(Group::end);
     if arguments.evaluates() {
@@ -193,11 +193,11 @@ impl RecipeArguments {
         if self.plan {
             let asked = recipes
                 .iter()
-                .map(|recipe| self.asked(recipe, &self.device.device));
+                .map(|recipe| self.asked(recipe, &self.device.device, 1));
             return show(plan::plan_all(&asked.collect::<Vec<_>>()), self.json);
         }
         for (combination, recipe) in combinations.iter().zip(&recipes) {
-            let asked = self.asked(recipe, &self.device.device);
+            let asked = self.asked(recipe, &self.device.device, 1);
             asked.check().with_context(|| combination.to_string())?;
         }
         let (mut done, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
@@ -235,13 +235,13 @@ impl RecipeArguments {
         }
     }
 
-    fn asked<'a>(&'a self, recipe: &'a ResolvedRecipe, device: &'a str) -> Asked<'a> {
+    fn asked<'a>(&'a self, recipe: &'a ResolvedRecipe, device: &'a str, ranks: usize) -> Asked<'a> {
         Asked {
             recipe,
             runs: &self.runs,
             existing: self.existing(),
             device,
-            ranks: self.devices.len().max(1),
+            ranks,
         }
     }
 
@@ -262,7 +262,7 @@ impl RecipeArguments {
         if self.part.is_some() {
             check_stages(&self.stages)?;
         }
-        let asked = self.asked(recipe, name);
+        let asked = self.asked(recipe, name, group.map_or(1, Group::count));
         asked.check()?;
         let output = if self.quiet {
             Output::Quiet

@@ -4,15 +4,15 @@ use anyhow::Result;
 use serde_json::{Map, Value};
 use spectrain_data::Error;
 use spectrain_data::dataset::Dataset;
-use spectrain_data::regenerate::{Answers, ExistingAnswers, RegenerateSettings};
+use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings};
 
 use crate::cli::arguments::dataset;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
+use crate::recipe::tables::WAIT;
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
-use crate::runtime::answerer::server::Server;
-use crate::runtime::answerer::{Answered, Answerer, check_answered, work};
-use crate::runtime::interruption::Interrupted;
+use crate::runtime::answerer::servers::Servers;
+use crate::runtime::answerer::{Answered, Answerer, Pace, check_answered};
 use crate::runtime::target;
 
 pub mod arguments;
@@ -44,18 +44,16 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         ExistingAnswers::Continue
     };
     let answered = Answered::open(&wanted, existing, output).map_err(advised)?;
-    let work = work(
-        arguments.concurrency,
-        arguments.retries,
-        arguments.requests_per_second,
-    );
-    let report = answers.asked(|answers| answered.run(answers, &work));
-    if let Asked::Capturing(answers) = &answers {
-        answers.close(matches!(report, Ok(Some(_))))?;
-    }
-    let Some(report) = report? else {
-        return Err(Interrupted::Run.into());
+    let pace = Pace {
+        concurrency: arguments.concurrency.into(),
+        retries: arguments.retries,
+        requests_per_second: arguments.requests_per_second,
     };
+    let report = answers.run(answered, &pace);
+    if let Asked::Capturing(answers) = &answers {
+        answers.close(report.is_ok())?;
+    }
+    let report = report?;
     print(format!("{report}\n"))?;
     check_answered(&report, &arguments.out)
 }
@@ -88,12 +86,16 @@ impl Asked {
             let settings = answers.settings();
             return Ok((Self::Capturing(Box::new(answers)), settings));
         }
-        let answerer = match (&arguments.server, &arguments.target) {
-            (Some(url), _) => {
-                let server = Server::connect(arguments.server_settings(url)?)?;
-                Answerer::Server(Box::new(server))
+        let answerer = match (&arguments.server[..], &arguments.target) {
+            ([_, ..], _) => {
+                let each = arguments.server.iter();
+                let each = each.map(|url| arguments.server_settings(url));
+                let each = each.collect::<Result<_>>()?;
+                let waiting = arguments.waiting(WAIT, output);
+                let servers = Servers::connect(each, arguments.concurrency, waiting)?;
+                Answerer::Servers(Box::new(servers))
             }
-            (None, Some(name)) => {
+            ([], Some(name)) => {
                 let (device, held) = arguments.device.open()?;
                 Answerer::Target(Box::new(TargetAnswers::open(Decoding {
                     folder: &target::resolve(name, None)?,
@@ -108,7 +110,7 @@ impl Asked {
                     together: arguments.concurrency.into(),
                 })?))
             }
-            (None, None) => {
+            ([], None) => {
                 let message = "expected `--server`, `--target` or `--capture`";
                 return Err(Misuse(message.into()).into());
             }
@@ -117,11 +119,14 @@ impl Asked {
         Ok((Self::Plain(answerer), settings))
     }
 
-    /// Does `work` with what answers.
-    fn asked<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
+    /// Answers what is left, asked as `pace` says.
+    fn run(&self, answered: Answered, pace: &Pace) -> Result<RegenerateReport> {
         match self {
-            Self::Plain(answerer) => answerer.asked(work),
-            Self::Capturing(answers) => work(answers.as_ref()),
+            Self::Plain(answerer) => answerer.run(answered, pace),
+            Self::Capturing(answers) => {
+                let pool = answers.pool();
+                answered.run(answers.as_ref(), &pace.at(pool), Some(pool))
+            }
         }
     }
 }

@@ -11,7 +11,8 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 use spectrain_eval::{
-    Curves, Error as EvalError, Report, compare, csv, page_with_curves, paired, picture, summary,
+    Curves, Error as EvalError, Report, compare, csv, page_with_curves, paired_parts, picture,
+    summary,
 };
 
 use crate::cli::progress::{print, tell};
@@ -48,8 +49,8 @@ pub struct ReportArguments {
     /// Print everything as JSON: the reports under their names, and what was noticed
     #[arg(long)]
     json: bool,
-    /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, with
-    /// its interval and a sign test
+    /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, and in
+    /// every run on a server, with its interval and a sign test
     #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "html", "csv", "json"])]
     baseline: Option<PathBuf>,
     /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`: if the 95 % interval of the
@@ -170,19 +171,22 @@ fn paired_with(
 ) -> Result<()> {
     let (mut text, mut fallen) = (String::new(), Vec::new());
     for (name, report) in reports {
-        let found = paired(baseline, report, 1).map_err(|error| match error {
+        let pairs = paired_parts(baseline, report, 1).map_err(|error| match error {
             EvalError::OtherPrompts { .. } => {
                 anyhow!("{error}; {}", same_prompts::commands(baseline, report))
             }
             error => error.into(),
         });
-        let found = found.with_context(|| format!("the report `{name}`"))?;
+        let pairs = pairs.with_context(|| format!("the report `{name}`"))?;
         text.push_str(&format!("{name}:\n"));
-        for setting in &found {
+        for setting in &pairs.found {
             text.push_str(&format!("- {setting}\n"));
             if fail_below.is_some_and(|least| setting.falls_below(least)) {
                 fallen.push(format!("{name}, {}", setting.setting));
             }
+        }
+        for remark in &pairs.remarks {
+            text.push_str(&format!("- note: {}\n", printable(remark)));
         }
     }
     print(text + remarks)?;

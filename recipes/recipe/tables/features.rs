@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_models::bounds;
+
+use super::regenerate::{LONGEST_WAIT, WAIT};
+use crate::recipe::problem::{Problem, within};
 
 /// When the target's hidden states are computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,10 +23,14 @@ pub struct FeaturesTable {
     /// Folders of existing features, as `data regenerate --capture` and `features import` write them: samples with the same
     /// tokens are taken from them, and only the others are computed.
     pub from: Vec<PathBuf>,
-    /// Concurrent requests to each server.
+    /// Concurrent requests to each server, of all processes that train together, but at least one of each process. The tasks of an
+    /// array job do not know of each other: each has as many.
     pub under_way: usize,
     /// Seconds that a request to a server may take.
     pub timeout: u64,
+    /// Seconds for which servers that refuse connections are waited for: at the start for each of them, and later while none is
+    /// there. A server that loads a large target takes minutes. With 0 nobody is waited for.
+    pub wait: u64,
 }
 
 impl Default for FeaturesTable {
@@ -34,7 +42,20 @@ impl Default for FeaturesTable {
             from: Vec::new(),
             under_way: 8,
             timeout: 600,
+            wait: WAIT,
         }
+    }
+}
+
+impl FeaturesTable {
+    /// Checks what the types cannot say.
+    pub fn check(&self) -> Result<(), Problem> {
+        within([
+            bounds::up_to("samples_per_shard", self.samples_per_shard, bounds::SAMPLES),
+            bounds::up_to("under_way", self.under_way, 1 << 10),
+            bounds::up_to("timeout", self.timeout as usize, 1 << 20),
+            bounds::or_none("wait", self.wait as usize, LONGEST_WAIT),
+        ])
     }
 }
 

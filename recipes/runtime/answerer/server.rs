@@ -8,6 +8,7 @@ use spectrain_data::Message;
 use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
 
 use super::protocol::Completion;
+use crate::recipe::tables::TEMPLATE_KEY;
 use crate::runtime::server::client::{Client, passing, said, shortened, unless_silent};
 use crate::runtime::server::key::ApiKey;
 
@@ -30,11 +31,13 @@ pub struct ServerSettings {
     pub timeout: Duration,
 }
 
-/// The body's keys that say how an answer is written, as far as they are given, and further ones.
+/// The body's keys that say how an answer is written, as far as they are given, and further ones, with these variables of the chat
+/// template.
 pub fn body(
     [temperature, top_p]: [Option<f64>; 2],
     max_tokens: Option<u32>,
     extra: impl IntoIterator<Item = (String, Value)>,
+    template_variables: &Map<String, Value>,
 ) -> Map<String, Value> {
     let given = [
         ("temperature", temperature.map(Value::from)),
@@ -43,7 +46,14 @@ pub fn body(
     ];
     let given = given.into_iter();
     let given = given.filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    given.chain(extra).collect()
+    let mut body: Map<String, Value> = given.chain(extra).collect();
+    if !template_variables.is_empty() {
+        let all = body.entry(TEMPLATE_KEY).or_insert_with(|| json!({}));
+        for (name, value) in template_variables {
+            all[name] = value.clone();
+        }
+    }
+    body
 }
 
 /// A server with its model.
@@ -53,30 +63,50 @@ pub struct Server {
     model: String,
 }
 
+impl ServerSettings {
+    /// The connection to the server.
+    pub(super) fn client(&self) -> Result<Client> {
+        let key = self.key.clone();
+        Client::new(self.named_by[0], &self.url, key, self.timeout)
+    }
+
+    /// The name of the model: the one that is given, or the only one that the server has.
+    pub(super) fn model(&self, client: &Client) -> Result<String> {
+        if let Some(model) = &self.model {
+            return Ok(model.clone());
+        }
+        let [_, by_model] = self.named_by;
+        let advice = || {
+            let root = client.root();
+            format!(
+                "cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`"
+            )
+        };
+        let found = client.model(None);
+        Ok(found.map_err(|cause| unless_silent(cause, advice))?.id)
+    }
+}
+
 impl Server {
     /// Checks the address and, if no model is named, asks the server which one it has.
     pub fn connect(settings: ServerSettings) -> Result<Self> {
-        let (url, key) = (&settings.url, settings.key.clone());
-        let [by_server, by_model] = settings.named_by;
-        let client = Client::new(by_server, url, key, settings.timeout)?;
-        let model = match &settings.model {
-            Some(model) => model.clone(),
-            None => {
-                let advice = || {
-                    let root = client.root();
-                    format!(
-                        "cannot learn the name of the model from `{root}/v1/models`; give it with `{by_model}`"
-                    )
-                };
-                let found = client.model(None);
-                found.map_err(|cause| unless_silent(cause, advice))?.id
-            }
-        };
-        Ok(Self {
+        let client = settings.client()?;
+        let model = settings.model(&client)?;
+        Ok(Self::of(client, settings, model))
+    }
+
+    /// One with this model.
+    pub(super) fn of(client: Client, settings: ServerSettings, model: String) -> Self {
+        Self {
             client,
             settings,
             model,
-        })
+        }
+    }
+
+    /// The connection to it.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// The model's name.
@@ -93,6 +123,22 @@ impl Server {
     pub fn body(&self) -> &Map<String, Value> {
         &self.settings.body
     }
+
+    /// A failure, with what to do where the server does not know the key of the template's variables.
+    fn advised(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Lasting { reason }
+                if self.body().contains_key(TEMPLATE_KEY) && reason.contains(TEMPLATE_KEY) =>
+            {
+                let hint = "the server does not take the variables of the chat template, with which the target answers as it is \
+                            trained on; vLLM, SGLang and llama.cpp take them";
+                Failure::Lasting {
+                    reason: format!("{reason}: {hint}"),
+                }
+            }
+            other => other,
+        }
+    }
 }
 
 impl Answers for Server {
@@ -105,8 +151,10 @@ impl Answers for Server {
             // Engines read it as a signed number of 64 bits, or of 32.
             body.insert("seed".into(), (request.seed(seed) >> 33).into());
         }
-        let path = "/v1/chat/completions";
-        read_answer(&self.client.post(path, &Value::Object(body))?)
+        let answer = self
+            .client
+            .post("/v1/chat/completions", &Value::Object(body));
+        read_answer(&answer.map_err(|failure| self.advised(failure))?)
     }
 }
 
@@ -228,6 +276,45 @@ mod tests {
         assert!(reason(format!("{calls}{beside}]}}}}]}}")).contains("tools"));
         assert!(reason(format!(r#"{{"detail":[{beside}]}}"#)).len() < 1000);
         assert!(reason(r#"{"error":{"type":"x","message":"no"}}"#.to_owned()).ends_with(": no"));
+    }
+
+    #[test]
+    fn variables_of_the_template_are_sent_beside_those_given_by_hand() {
+        let variables = json!({"enable_thinking": false});
+        let variables = variables.as_object().unwrap();
+        let extra = |given: Value| [(TEMPLATE_KEY.to_owned(), given)];
+        let sent = body([None; 2], None, extra(json!({"effort": "low"})), variables);
+        let expected = json!({"chat_template_kwargs": {"effort": "low", "enable_thinking": false}});
+        assert_eq!(Value::Object(sent), expected);
+        let sent = body([None, Some(0.5)], Some(3), Map::new(), &Map::new());
+        assert_eq!(Value::Object(sent), json!({"top_p": 0.5, "max_tokens": 3}));
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_the_key_of_variables_is_told_with_a_hint() {
+        let variables = json!({"enable_thinking": false});
+        let settings = ServerSettings {
+            url: "http://a:1".into(),
+            named_by: ["--server", "--model"],
+            model: Some("m".into()),
+            key: None,
+            body: body([None; 2], None, Map::new(), variables.as_object().unwrap()),
+            seed: None,
+            timeout: Duration::from_secs(20),
+        };
+        let server = Server::connect(settings).unwrap();
+        let told = |said: &str| match server.advised(Failure::Lasting {
+            reason: said.to_owned(),
+        }) {
+            Failure::Lasting { reason } => reason,
+            other @ Failure::Passing { .. } => panic!("{other:?}"),
+        };
+        let unknown = told("status 400: Unknown parameter: 'chat_template_kwargs'");
+        assert!(
+            unknown.contains("'chat_template_kwargs': the server does not take"),
+            "{unknown}"
+        );
+        assert_eq!(told("status 400: too long"), "status 400: too long");
     }
 
     /// What is said of a server without a model that is named.

@@ -14,9 +14,12 @@ use spectrain_data::regenerate::{Failure, Retry};
 
 use super::server::{Asked, CaptureServer, Captured};
 use crate::runtime::interruption::check_interrupted;
+use crate::runtime::server::waiting::{self, Waiting};
 
 /// How often it is looked whether the user wants to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Tries of a request after the first.
+const RETRIES: u32 = 8;
 
 /// How servers are asked.
 #[derive(Debug, Clone)]
@@ -27,6 +30,35 @@ pub struct Pace {
     pub ahead: usize,
     /// How failures that may pass are met.
     pub retry: Retry,
+    /// How long servers that refuse connections are waited for.
+    pub waiting: Waiting,
+}
+
+/// Who asks servers.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking {
+    /// Processes that ask the same servers at the same time, this one included: they share what may be under way.
+    pub ranks: usize,
+    /// How long servers that refuse connections are waited for.
+    pub waiting: Waiting,
+}
+
+impl Pace {
+    /// That of one of several processes which together have `under_way` requests at each of these servers, and four times as many
+    /// files there; each has at least one request.
+    pub(super) fn of(under_way: usize, servers: usize, asking: Asking) -> Self {
+        let under_way = (under_way / asking.ranks.max(1)).max(1);
+        Self {
+            under_way,
+            ahead: 4 * under_way * servers,
+            retry: Retry {
+                retries: RETRIES,
+                first: Duration::from_millis(250),
+                longest: Duration::from_secs(30),
+            },
+            waiting: asking.waiting,
+        }
+    }
 }
 
 /// What a server did.
@@ -73,7 +105,8 @@ type Outcome = (usize, usize, f64, std::result::Result<Captured, Failure>);
 /// Captures the samples in `samples`, which `ask` puts into words, and gives them to `take` in their order.
 ///
 /// # Errors
-/// A server refuses a sample, all servers fail longer than the retries last, `take` fails, or the user stops it.
+/// A server refuses a sample, all servers fail longer than the retries last or are away longer than one waits, `take` fails, or the
+/// user stops it.
 pub fn capture(
     servers: &[Arc<CaptureServer>],
     samples: Range<usize>,
@@ -108,6 +141,8 @@ pub fn capture(
             shares: vec![Share::default(); servers.len()],
             early: BTreeMap::new(),
             next: samples.start,
+            failing: BTreeSet::new(),
+            away: BTreeSet::new(),
         };
         let found = collector.collect(&receiver, samples.end, take);
         queue.lock().is_over = true;
@@ -192,7 +227,12 @@ fn work(
         let wait = match &found {
             Err(Failure::Passing { wait, .. }) => {
                 failed += 1;
-                Some(pace.retry.pause(failed, *wait, &mut rng))
+                let pause = pace.retry.pause(failed, *wait, &mut rng);
+                // A server that is not there costs nothing, and is asked soon after it is.
+                Some(match server.client().refuses_for() {
+                    Some(_) => pause.min(waiting::LOOK_EVERY),
+                    None => pause,
+                })
             }
             _ => {
                 failed = 0;
@@ -220,6 +260,10 @@ struct Collector<'a> {
     /// Samples that came before their turn.
     early: BTreeMap<usize, Captured>,
     next: usize,
+    /// Servers whose last request failed.
+    failing: BTreeSet<usize>,
+    /// Those of them where nobody was.
+    away: BTreeSet<usize>,
 }
 
 impl Collector<'_> {
@@ -230,7 +274,6 @@ impl Collector<'_> {
         take: &mut dyn FnMut(usize, Captured) -> Result<()>,
     ) -> Result<()> {
         let mut tries: BTreeMap<usize, u32> = BTreeMap::new();
-        let mut failing = BTreeSet::new();
         while self.next < end {
             check_interrupted()?;
             let (sample, server, seconds, found) = match results.recv_timeout(LOOK_EVERY) {
@@ -243,7 +286,10 @@ impl Collector<'_> {
             let url = self.servers[server].url();
             match found {
                 Ok(captured) => {
-                    failing.remove(&server);
+                    self.failing.remove(&server);
+                    if self.away.remove(&server) {
+                        self.pace.waiting.tell_back(url);
+                    }
                     let share = &mut self.shares[server];
                     share.samples += 1;
                     share.tokens += captured.states.tokens.len() as u64;
@@ -255,13 +301,16 @@ impl Collector<'_> {
                     bail!("the server `{url}`, sample {sample}: {reason}")
                 }
                 Err(Failure::Passing { reason, .. }) => {
-                    self.shares[server].failed += 1;
-                    failing.insert(server);
                     let tried = tries.entry(sample).or_default();
-                    *tried += 1;
-                    // Another server may have what one has not: only where all fail is it the end.
-                    if *tried > self.pace.retry.retries && failing.len() == self.servers.len() {
-                        bail!("the server `{url}`, sample {sample}, tried {tried} times: {reason}");
+                    self.failed(server, tried);
+                    if self.is_over(*tried) {
+                        let waited = match self.away.contains(&server) {
+                            true => self.pace.waiting.in_vain(),
+                            false => String::new(),
+                        };
+                        bail!(
+                            "the server `{url}`, sample {sample}, tried {tried} times: {reason}{waited}"
+                        );
                     }
                     self.queue.lock().again.insert(sample);
                     self.queue.changed.notify_all();
@@ -269,6 +318,28 @@ impl Collector<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes that a server failed; that nobody is there is no try, and is said once.
+    fn failed(&mut self, server: usize, tried: &mut u32) {
+        self.failing.insert(server);
+        let asked = &self.servers[server];
+        if asked.client().refuses_for().is_none() {
+            self.shares[server].failed += 1;
+            *tried += 1;
+        } else if self.away.insert(server) {
+            self.pace.waiting.tell(asked.url());
+        }
+    }
+
+    /// Whether there is nobody to wait for, where a sample was tried so often. Another server may have what one has not: only where
+    /// all fail, or are away for too long, is it the end.
+    fn is_over(&self, tried: u32) -> bool {
+        let is_over = |server: &Arc<CaptureServer>| match server.client().refuses_for() {
+            Some(away) => away >= self.pace.waiting.longest,
+            None => tried > self.pace.retry.retries,
+        };
+        self.failing.len() == self.servers.len() && self.servers.iter().all(is_over)
     }
 
     fn pass_on(&mut self, take: &mut dyn FnMut(usize, Captured) -> Result<()>) -> Result<()> {
@@ -279,5 +350,28 @@ impl Collector<'_> {
         self.queue.lock().window = self.next + self.pace.ahead.max(1);
         self.queue.changed.notify_all();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::progress::Output;
+
+    #[test]
+    fn processes_share_what_may_be_under_way_and_each_has_something() {
+        let pace = |under_way, servers, ranks| {
+            let waiting = Waiting {
+                longest: Duration::ZERO,
+                key: "features.wait",
+                output: Output::Quiet,
+            };
+            let pace = Pace::of(under_way, servers, Asking { ranks, waiting });
+            [pace.under_way, pace.ahead]
+        };
+        assert_eq!(pace(8, 3, 1), [8, 96]);
+        assert_eq!(pace(8, 3, 4), [2, 24]);
+        assert_eq!(pace(8, 1, 3), [2, 8]);
+        assert_eq!(pace(1, 2, 4), [1, 8]);
     }
 }

@@ -37,7 +37,8 @@ pub struct FirstLayers {
 }
 
 impl FirstLayers {
-    /// As many as it takes to compare the captured `layers`; none where they are not here, not of a known architecture, or too large.
+    /// As many as it takes to compare the captured `layers`; none where they are not here, not of a known architecture, or too large;
+    /// the log says why they cannot be loaded.
     pub fn load(layers: &Capture, target: &TargetParts) -> Option<Self> {
         let spec = &target.spec;
         let weight = target.lm_head.weight.val();
@@ -52,7 +53,11 @@ impl FirstLayers {
         let compared: Vec<usize> = layers.layers.iter().take_while(fits).copied().collect();
         let count = (compared.last()? + 2).min(spec.layers);
         let folder = target.folder.as_ref()?;
-        let model = load_first_layers(folder, count, &weight.device(), dtype).ok()?;
+        let model = load_first_layers(folder, count, &weight.device(), dtype);
+        let model = model.inspect_err(|why| {
+            tracing::info!("captured layers are not compared with layers computed here: {why}");
+        });
+        let model = model.ok()?;
         Some(Self {
             model,
             count,

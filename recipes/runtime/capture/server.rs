@@ -46,6 +46,11 @@ pub struct CaptureSettings {
 }
 
 impl CaptureSettings {
+    /// The connection to the server at `url`.
+    pub(super) fn client(&self, url: &str) -> Result<Client> {
+        Client::new("target.server", url, self.key.clone(), self.timeout)
+    }
+
     /// The layers as the server counts them.
     fn ids(&self) -> Vec<usize> {
         let ids = self.layers.iter().map(|layer| layer + 1);
@@ -142,7 +147,7 @@ impl CaptureServer {
     /// # Errors
     /// The address is none, nobody is there, or not this model.
     pub fn connect(url: &str, settings: CaptureSettings) -> Result<Self> {
-        let client = Client::new("target.server", url, settings.key.clone(), settings.timeout)?;
+        let client = settings.client(url)?;
         let model = client.model(settings.model.as_deref()).map_err(|cause| {
             let root = client.root();
             let unknown = || format!("cannot learn the name of the target from `{root}/v1/models`");
@@ -157,6 +162,11 @@ impl CaptureServer {
             longest: model.max_model_len,
             settings,
         })
+    }
+
+    /// The connection to it.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Its address.

@@ -5,26 +5,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_data::regenerate::{Failure, Retry};
+use spectrain_data::regenerate::Failure;
 use spectrain_models::{Capture, TargetParts, TargetSpec};
 
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{FeaturesTable, TargetTable};
 use crate::runtime::capture::file::{Abandoned, SharedFolder};
-use crate::runtime::capture::in_order::Pace;
+use crate::runtime::capture::in_order::{Asking, Pace};
 use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{
     Asked, CaptureServer, CaptureSettings, Captured, ServedTarget,
 };
 use crate::runtime::interruption::interrupted;
+use crate::runtime::server::client::Client;
 use crate::runtime::server::key::ApiKey;
 
 /// Samples by which a server is proven.
 pub const PROVEN: usize = 4;
-/// Tries of a request after the first.
-const RETRIES: u32 = 8;
 /// Tries of a request by which a server is proven.
 const TRIES_OF_PROOF: u32 = 4;
 
@@ -44,23 +43,33 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Finds the servers that a recipe names.
+    /// Finds the servers that a recipe names, once they are there. One of several that is not is left out, which the user is told.
     ///
     /// # Errors
-    /// One is not there or has another model.
+    /// None is there, or one has another model.
     pub fn connect(
         table: &TargetTable,
         features: &FeaturesTable,
         layers: Capture,
         target: TargetParts,
+        asking: Asking,
     ) -> Result<Self> {
         let settings = settings(table, features, &layers, &target.spec)?;
-        let connect = |url: &String| CaptureServer::connect(url, settings.clone()).map(Arc::new);
-        let servers = table
-            .server
-            .iter()
-            .map(connect)
-            .collect::<Result<Vec<_>>>()?;
+        let clients = table.server.iter().map(|url| settings.client(url));
+        let clients = clients.collect::<Result<Vec<_>>>()?;
+        let all: Vec<&Client> = clients.iter().collect();
+        let found = asking.waiting.until_there(&all, all.len())?;
+        let is_there = found.iter().any(|found| found.is_ok());
+        let mut servers = Vec::new();
+        for (url, found) in table.server.iter().zip(found) {
+            match (found, CaptureServer::connect(url, settings.clone())) {
+                (Err(silent), Err(_)) if is_there => asking
+                    .waiting
+                    .output
+                    .warn(format!("{silent}; this server is not used")),
+                (_, server) => servers.push(Arc::new(server?)),
+            }
+        }
         if servers.is_empty() {
             return Err(Misuse(
                 "`target.server` is missing: the servers that hand out the target's hidden states"
@@ -70,15 +79,7 @@ impl Servers {
         }
         Ok(Self {
             proofs: Vec::new(),
-            pace: Pace {
-                under_way: features.under_way,
-                ahead: 4 * features.under_way * servers.len(),
-                retry: Retry {
-                    retries: RETRIES,
-                    first: Duration::from_millis(250),
-                    longest: Duration::from_secs(30),
-                },
-            },
+            pace: Pace::of(features.under_way, servers.len(), asking),
             servers,
             layers,
             target,

@@ -1,14 +1,15 @@
 //! The connection to a server that speaks the OpenAI protocol.
 
 use std::io;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow, bail};
 use serde_json::Value;
 use spectrain_data::regenerate::Failure;
 use ureq::http::{StatusCode, Uri};
 use ureq::typestate::WithBody;
-use ureq::{Agent, Body, BodyReader, RequestBuilder, http::Response};
+use ureq::{Agent, Body, BodyReader, RequestBuilder, Timeout, http::Response};
 
 use super::protocol::{Complaint, Model, Models};
 use crate::errors::Misuse;
@@ -22,6 +23,10 @@ const MOST_NAMES: usize = 20;
 const LONGEST_REASON: usize = 300;
 /// The longest pause that a server may ask for.
 const LONGEST_WAIT: f64 = 3600.0;
+/// How long a machine may take to accept a connection; one that is gone does not even refuse it.
+const CONNECT: Duration = Duration::from_secs(30);
+/// How the system's words for a name that is not found begin; the error has no kind of its own.
+const NO_SUCH_NAME: &str = "failed to lookup address information";
 
 /// A server's address and how it is asked.
 pub struct Client {
@@ -29,6 +34,8 @@ pub struct Client {
     /// Without `/v1` and without a slash at its end.
     root: String,
     key: Option<ApiKey>,
+    /// Since when connections are refused, where the last one was.
+    refused: Mutex<Option<Instant>>,
 }
 
 impl Client {
@@ -54,6 +61,7 @@ impl Client {
             .max_redirects_will_error(false)
             .max_idle_connections_per_host(1024)
             .max_idle_connections(1024)
+            .timeout_connect(Some(CONNECT))
             .timeout_global(Some(timeout));
         // A proxy has another idea of what is local.
         if matches!(host.as_str(), "localhost" | "127.0.0.1" | "[::1]") {
@@ -63,6 +71,7 @@ impl Client {
             agent: config.build().into(),
             root: root.to_owned(),
             key,
+            refused: Mutex::default(),
         })
     }
 
@@ -84,7 +93,49 @@ impl Client {
         if let Some(key) = &self.key {
             request = request.header("Authorization", key.bearer());
         }
-        request.call()
+        self.noted(request.call())
+    }
+
+    /// Whether somebody is at the address, whatever is said there.
+    ///
+    /// # Errors
+    /// Connections are refused, or there is no such machine.
+    pub(crate) fn is_there(&self) -> Result<(), Silent> {
+        match self.asked("/v1/models") {
+            Err(error) if is_refused(&error) => Err(self.silent(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// For how long connections have been refused; nothing where the last one was not.
+    pub(crate) fn refuses_for(&self) -> Option<Duration> {
+        self.refused().map(|since| since.elapsed())
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same response, once it is noted whether somebody was there.
+    fn noted(
+        &self,
+        response: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let mut refused = self.refused();
+        if response.as_ref().is_err_and(is_refused) {
+            refused.get_or_insert_with(Instant::now);
+        } else {
+            *refused = None;
+        }
+        drop(refused);
+        response
+    }
+
+    fn silent(&self, error: &ureq::Error) -> Silent {
+        Silent {
+            root: self.root.clone(),
+            what: words(error),
+        }
     }
 
     /// The body of the response to `POST PATH`.
@@ -92,7 +143,7 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn post(&self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
-        read(self.posted(path).send(body.to_string()))
+        read(self.noted(self.posted(path).send(body.to_string())))
     }
 
     /// The body of the response to `POST PATH`, to be read as it comes.
@@ -100,7 +151,8 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn stream(&self, path: &str, body: &Value) -> Result<BodyReader<'static>, Failure> {
-        let response = self.posted(path).send(body.to_string()).map_err(lost)?;
+        let response = self.noted(self.posted(path).send(body.to_string()));
+        let response = response.map_err(lost)?;
         if !response.status().is_success() {
             return Err(refused(response));
         }
@@ -121,10 +173,8 @@ impl Client {
     /// # Errors
     /// No server answers ([`Silent`]), or it does not say what it has, does not have this one, or has several.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
-        let response = self.asked("/v1/models").map_err(|error| Silent {
-            root: self.root.clone(),
-            what: words(&error),
-        })?;
+        let response = self.asked("/v1/models");
+        let response = response.map_err(|error| self.silent(&error))?;
         let body = read(Ok(response)).map_err(|failure| anyhow!(reason(failure)))?;
         let models: Models = serde_json::from_slice(&body)?;
         let count = models.data.len();
@@ -182,6 +232,25 @@ fn lost(error: ureq::Error) -> Failure {
     passing(words(&error))
 }
 
+/// Whether nobody is there, or not yet, so that no request has reached anybody.
+fn is_refused(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
+    match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Timeout(timeout) => matches!(timeout, Timeout::Connect | Timeout::Resolve),
+        ureq::Error::Io(error) => {
+            let kinds = [
+                ConnectionRefused,
+                HostUnreachable,
+                NetworkDown,
+                NetworkUnreachable,
+            ];
+            kinds.contains(&error.kind()) || error.to_string().starts_with(NO_SUCH_NAME)
+        }
+        _ => false,
+    }
+}
+
 /// Why the rest of a body does not come.
 pub(crate) fn broken_off(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
@@ -190,6 +259,9 @@ pub(crate) fn broken_off(error: &io::Error) -> String {
 
 fn words(error: &ureq::Error) -> String {
     match error {
+        ureq::Error::Timeout(Timeout::Connect) => {
+            format!("no connection within {} s", CONNECT.as_secs())
+        }
         ureq::Error::Timeout(_) => "not complete within the time of `--timeout`".to_owned(),
         other => other.to_string(),
     }

@@ -82,7 +82,8 @@ impl<'a> Capturing<'a> {
         let folder = context.target_folder()?;
         let layers = context.recipe.method.capture(&target::spec(&folder)?)?;
         let target = load_parts(&folder, &context.device, context.target_type.dtype)?;
-        let servers = servers::open(context, layers, target, sets)?;
+        // Features are captured by one process alone, or by tasks of an array job that do not know of each other.
+        let servers = servers::open(context, 1, layers, target, sets)?;
         Ok(Self {
             context,
             shares: vec![Share::default(); servers.servers.len()],

@@ -1,11 +1,15 @@
 //! The servers of a run, before anything is taken from them.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, TargetParts};
 
+use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::servers::{PROVEN, Servers};
 use crate::runtime::prompts::spread;
+use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
 
@@ -17,18 +21,27 @@ pub fn held_out_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
 }
 
 /// Finds the servers of the recipe, and proves each by samples of the first of `sets`, once it is known that they take the samples
-/// of all and the answers to held-out prompts.
+/// of all and the answers to held-out prompts. So many `ranks` ask them at the same time.
 ///
 /// # Errors
 /// Those of [`Servers`].
 pub fn open(
     context: &StageContext,
+    ranks: usize,
     layers: Capture,
     target: TargetParts,
     sets: [&TokenShards; 2],
 ) -> Result<Servers> {
     let recipe = context.recipe;
-    let mut servers = Servers::connect(&recipe.target, &recipe.features, layers, target)?;
+    let asking = Asking {
+        ranks,
+        waiting: Waiting {
+            longest: Duration::from_secs(recipe.features.wait),
+            key: "features.wait",
+            output: context.output,
+        },
+    };
+    let mut servers = Servers::connect(&recipe.target, &recipe.features, layers, target, asking)?;
     // The server generates one token more.
     let samples = sets.iter().flat_map(|set| set.lengths());
     let samples: Vec<_> = samples.map(|length| length + 1).collect();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spectrain_eval::served::asked::AskedReport;
 use spectrain_eval::{Prompt, PromptSet};
 use spectrain_models::Sampling;
 
@@ -13,15 +14,14 @@ pub(super) struct ServedPrompts {
     pub(super) places: Vec<(String, usize)>,
     /// The conversations, most of which have one turn.
     pub(super) talks: Arc<[Prompt]>,
-    /// Tokens of an answer, at most.
-    pub(super) max_new_tokens: usize,
-    /// Tokens at which an answer ends; without them it ends at its length alone.
-    pub(super) stop: Option<Vec<u32>>,
+    /// What a report says of them, and where answers end.
+    pub(super) asked: AskedReport,
 }
 
 impl ServedPrompts {
-    /// Those of all datasets.
-    pub(super) fn new(sets: &[PromptSet], max_new_tokens: usize, stop: Option<Vec<u32>>) -> Self {
+    /// Those of all datasets. Answers have at most so many tokens and end at one of `stop`, without which they end at their
+    /// length alone.
+    pub(super) fn new(sets: &[PromptSet], max_new_tokens: usize, stop: Vec<u32>) -> Self {
         let places = |set: &PromptSet| {
             let name = set.name.clone();
             (0..set.prompts.len()).map(move |number| (name.clone(), number))
@@ -29,8 +29,7 @@ impl ServedPrompts {
         Self {
             places: sets.iter().flat_map(places).collect(),
             talks: sets.iter().flat_map(|set| &set.prompts).cloned().collect(),
-            max_new_tokens,
-            stop,
+            asked: AskedReport::new(sets, max_new_tokens, stop),
         }
     }
 
@@ -42,10 +41,11 @@ impl ServedPrompts {
     /// How each is continued, with nothing in the server's cache of prompts.
     pub(super) fn asking(&self, sampling: Sampling) -> Asking {
         let unique: u128 = rand::random();
+        let stop = self.asked.stop.clone();
         Asking {
             sampling,
-            max_new_tokens: self.max_new_tokens,
-            stop: self.stop.clone(),
+            max_new_tokens: self.asked.max_new_tokens,
+            stop: Some(stop).filter(|stop| !stop.is_empty()),
             cache: format!("spectrain-{unique:032x}"),
         }
     }

@@ -46,21 +46,21 @@ pub(super) fn ready(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Resul
 }
 
 fn check(server: &Arc<ServedModel>, prompts: &ServedPrompts) -> Result<Tells> {
+    let longest = prompts.asked.max_new_tokens;
     if let Some(most) = server.model.max_model_len {
         for (place, prompt) in prompts.places.iter().zip(prompts.talks.iter()) {
-            let needed = prompt.tokens.len() + prompts.max_new_tokens;
+            let needed = prompt.tokens.len() + longest;
             if needed > most {
                 let (dataset, number) = place;
                 bail!(
-                    "expected room for {needed} tokens (prompt {number} of `{dataset}` and `--max-new-tokens {}`), found a \
-                     `max_model_len` of {most}",
-                    prompts.max_new_tokens
+                    "expected room for {needed} tokens (prompt {number} of `{dataset}` and `--max-new-tokens {longest}`), found a \
+                     `max_model_len` of {most}"
                 );
             }
         }
     }
     let mut asking = prompts.asking(Sampling::GREEDY);
-    asking.max_new_tokens = TRIAL_TOKENS.min(prompts.max_new_tokens);
+    asking.max_new_tokens = TRIAL_TOKENS.min(longest);
     // At a stop token it might end before anything is drafted.
     asking.stop = None;
     let round = Round {

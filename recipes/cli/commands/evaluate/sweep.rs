@@ -111,7 +111,7 @@ impl<'a> Sweep<'a> {
         let most = servers.into_iter().flatten();
         let most = most.filter_map(|server| server.model.max_model_len).min();
         let longest = most.map_or(usize::MAX, |most| {
-            most.saturating_sub(self.prompts.max_new_tokens)
+            most.saturating_sub(self.prompts.asked.max_new_tokens)
         });
         Turns::Own { longest }
     }
@@ -173,6 +173,7 @@ impl<'a> Sweep<'a> {
             top_p: Some(at.sampling.top_p).filter(|&top_p| restricted && top_p < 1.0),
             concurrency: at.concurrency,
             prompts: found.map_or(self.prompts.turns(), |found| found.run.answers().count()) as u64,
+            asked: Some(self.prompts.asked.clone()),
             figures: found.map(|found| found.run.figures(baseline, at.seed)),
             failed: outcome.as_ref().err().cloned(),
             outputs: None,

@@ -2,11 +2,10 @@
 //! tokens of a step, a warm-up with the number of steps.
 
 use crate::families::registry::Recipe;
+use crate::plan::data::MOST_PASSES;
 use crate::plan::words::grouped;
 use crate::recipe::tables::DataTable;
 
-/// Most passes over the data that are recommended; libraries that train such drafters make as many unless told otherwise.
-const MOST_PASSES: u64 = 20;
 /// A warm-up is at most this part of the steps.
 const WARMUP_PART: u64 = 10;
 

@@ -1,8 +1,11 @@
 //! What the closest shipped recipe sets beside the defaults of the keys, which are the papers'.
 
+use spectrain_models::TargetSpec;
+
 use super::amount::{Amount, Own, Recommended};
 use crate::recipe::shipped::{ShippedRecipe, of_kind};
 use crate::runtime::sizes::sizes_of;
+use crate::trainers::rounded_rate;
 
 /// Keys that are taken from it, by their tables: what is right for one target is a good start for another.
 const TAKEN: [(&str, &[&str]); 3] = [
@@ -16,7 +19,7 @@ const TAKEN: [(&str, &[&str]); 3] = [
         &[
             "optimizer",
             "learning_rate",
-            "matrix_learning_rate",
+            MATRIX_RATE,
             "schedule",
             "min_lr_ratio",
         ],
@@ -24,6 +27,8 @@ const TAKEN: [(&str, &[&str]); 3] = [
 ];
 /// The key that takes a number of the target's tokens.
 const DRAFT_VOCAB: &str = "draft_vocab";
+/// The key of a rate that goes with the root of the target's width.
+const MATRIX_RATE: &str = "matrix_learning_rate";
 /// The table whose rates are those of targets of its recipe's size.
 const TRAIN: &str = "train";
 /// The size of a target from which on recipes of large ones are the closest, by its width.
@@ -67,6 +72,10 @@ pub(super) fn of(own: &Own) -> Recommendation {
                 DRAFT_VOCAB => has_more_tokens(value),
                 _ => table != TRAIN || is_of_size,
             });
+            let value = value.map(|value| match *key {
+                MATRIX_RATE => for_width(value, &document, sizes.as_ref()),
+                _ => value.clone(),
+            });
             keys.extend(value.map(|value| Recommended {
                 table,
                 line: format!("{key} = {value}"),
@@ -91,6 +100,24 @@ pub(super) fn of(own: &Own) -> Recommendation {
         amount.add(&mut keys, &mut told);
     }
     Recommendation { keys, told }
+}
+
+/// A recipe's rate of matrices for a target of these sizes, where both widths are known.
+fn for_width(
+    rate: &toml::Value,
+    document: &toml::Table,
+    sizes: Option<&TargetSpec>,
+) -> toml::Value {
+    let model = document.get("target").and_then(|table| table.get("model"));
+    let there = model.and_then(|model| sizes_of(model.as_str()?, None));
+    match (rate.as_float(), there, sizes) {
+        (Some(value), Some(there), Some(here)) if there.spec.d_model != here.d_model => {
+            toml::Value::Float(rounded_rate(
+                value * (here.d_model as f64 / there.spec.d_model as f64).sqrt(),
+            ))
+        }
+        _ => rate.clone(),
+    }
 }
 
 /// The shipped recipe of a kind for this target, else for one of its size, else the first of the kind.
@@ -134,6 +161,24 @@ mod tests {
         assert_eq!(named("eagle3", false, "small"), "quickstart");
         assert_eq!(named("eagle3", true, "nobody/nothing"), "eagle3-qwen3-8b");
         assert_eq!(named("peagle", true, "nobody/nothing"), "peagle");
+    }
+
+    #[test]
+    fn the_rate_of_matrices_is_that_of_the_targets_width() {
+        let rate = |target: &str| {
+            let own = Own {
+                kind: registry::find("eagle3").unwrap(),
+                target,
+                tokens: None,
+                set: &|_| None,
+            };
+            let keys = of(&own).keys.into_iter().map(|found| found.line);
+            keys.filter(|line| line.starts_with(MATRIX_RATE))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rate("Qwen/Qwen3-8B"), ["matrix_learning_rate = 0.0128"]);
+        assert_eq!(rate("Qwen/Qwen3-14B"), ["matrix_learning_rate = 0.0143"]);
+        assert_eq!(rate("nobody/nothing"), ["matrix_learning_rate = 0.0128"]);
     }
 
     #[test]

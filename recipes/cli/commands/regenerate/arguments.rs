@@ -10,10 +10,15 @@ use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
 
 use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, UnusableArgument, word};
+use crate::cli::progress::Output;
 use crate::errors::Misuse;
-use crate::recipe::tables::{CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TIMEOUT, check_asked};
+use crate::recipe::tables::{
+    Asked, CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TEMPLATE_KEY, TIMEOUT, check_asked,
+    check_template,
+};
 use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::server::key::ApiKey;
+use crate::runtime::server::waiting::Waiting;
 
 /// Arguments of `spectrain data regenerate`.
 #[derive(Debug, clap::Args)]
@@ -26,9 +31,10 @@ pub struct RegenerateArguments {
     /// The `.jsonl` file to write; its journal and its report are written beside it
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
-    /// A server that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `http://localhost:8000`
+    /// A server that speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as `http://localhost:8000`; may be repeated for
+    /// several servers of one model
     #[arg(long, value_name = "URL")]
-    pub(super) server: Option<String>,
+    pub(super) server: Vec<String>,
     /// The target, a hub id or a folder, with which spectrain decodes itself in place of a server
     #[arg(long)]
     pub(super) target: Option<String>,
@@ -63,10 +69,10 @@ pub struct RegenerateArguments {
     /// What happens to a conversation with an answer that is cut off at the length limit: `keep`, `drop` or `fail`
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
-    /// Conversations in progress at a time; with `--target`, how many it decodes side by side
+    /// Conversations in progress at a time, at each server; with `--target`, how many it decodes side by side
     #[arg(long, default_value_t = CONCURRENCY, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
-    /// How often to repeat a request that failed for a temporary reason
+    /// How often to repeat a request that failed for a temporary reason, at another server where there is one
     #[arg(long, default_value_t = RETRIES, conflicts_with = "target")]
     pub(super) retries: u32,
     /// Seconds after which an incomplete answer counts as failed
@@ -77,9 +83,13 @@ pub struct RegenerateArguments {
         conflicts_with = "target"
     )]
     pub(super) timeout: f64,
-    /// The most requests per second
+    /// The most requests per second, to all servers together
     #[arg(long, value_name = "N", conflicts_with = "target")]
     pub(super) requests_per_second: Option<f64>,
+    /// Seconds for which servers that refuse connections are waited for, at the start and later, while none is there; without it,
+    /// 900, or with `--capture` the recipe's `features.wait`
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=1 << 20), conflicts_with = "target")]
+    pub(super) wait: Option<u64>,
     #[command(flatten)]
     pub(super) template: TemplateArgument,
     #[command(flatten)]
@@ -113,22 +123,11 @@ impl RegenerateArguments {
                 self.out.display()
             ));
         }
-        if let Err(problem) = check_asked([self.temperature, self.top_p], self.timeout) {
-            let option = problem.key.replace('_', "-");
-            return misuse(format!("`--{option}`: {}", problem.message));
-        }
-        let rate = self.requests_per_second;
-        if rate.is_some_and(|rate| !(1e-6..=1e6).contains(&rate)) {
-            return misuse("`--requests-per-second`: expected 0.000001 to 1000000".into());
-        }
-        if self.server.is_some() && self.device.is_given() {
+        self.check_asked()?;
+        if !self.server.is_empty() && self.device.is_given() {
             let message = "`--device` and `--target-dtype`: expected `--target` in place of `--server`: a server has a \
                            device and a number type of its own";
             return misuse(message.into());
-        }
-        if self.server.is_some() && !self.template.template_variables.is_empty() {
-            let hint = "expected `--extra chat_template_kwargs=JSON` in its place, because the server renders the template";
-            return misuse(format!("`--template-variable`: {hint}"));
         }
         if self.capture.is_some() && self.device.is_given() {
             let message = "`--device` and `--target-dtype`: expected `--target` in place of `--capture`: servers have \
@@ -144,6 +143,35 @@ impl RegenerateArguments {
             ));
         }
         Ok(())
+    }
+
+    /// Fails on what a request cannot have.
+    fn check_asked(&self) -> Result<()> {
+        let checked = check_asked(&Asked {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            timeout: self.timeout,
+            requests_per_second: self.requests_per_second,
+        });
+        checked.map_err(|problem| {
+            let option = problem.key.replace('_', "-");
+            Misuse(format!("`--{option}`: {}", problem.message))
+        })?;
+        let variables = self.template.given();
+        for (_, given) in self.extra.iter().filter(|(key, _)| key == TEMPLATE_KEY) {
+            let checked = check_template(given, &variables, "`--template-variable`");
+            checked.map_err(|message| Misuse(format!("`--extra {TEMPLATE_KEY}`: {message}")))?;
+        }
+        Ok(())
+    }
+
+    /// How long servers are waited for; `wait` seconds where nothing is said.
+    pub(super) fn waiting(&self, wait: u64, output: Output) -> Waiting {
+        Waiting {
+            longest: Duration::from_secs(self.wait.unwrap_or(wait)),
+            key: "--wait",
+            output,
+        }
     }
 
     /// Tokens of an answer, at most, where no server has a limit of its own.
@@ -165,6 +193,7 @@ impl RegenerateArguments {
                 [self.temperature, self.top_p],
                 self.max_tokens,
                 self.extra.iter().cloned(),
+                &self.template.given(),
             ),
             seed: self.seed,
             timeout: Duration::from_secs_f64(self.timeout),

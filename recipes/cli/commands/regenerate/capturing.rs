@@ -1,7 +1,6 @@
 //! Answers of servers that hand out the hidden states of what they write, so that a text is gone through once.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
@@ -26,17 +25,21 @@ use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::hashes::HashMemory;
 use crate::runtime::answerer::decoder::sampling;
-use crate::runtime::capture::server::{Answering, Asked, Captured};
+use crate::runtime::capture::in_order::Asking;
+use crate::runtime::capture::server::{Answering, Asked, CaptureServer, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
 use crate::runtime::capture::stored::bits;
 use crate::runtime::model_files::part_files;
+use crate::runtime::server::client::Client;
+use crate::runtime::server::pool::Pool;
+use crate::runtime::server::waiting::Waiting;
 use crate::runtime::{device, target};
 
 /// Servers of a target, and where the features of what they write are kept.
 pub struct CapturedAnswers {
     servers: Servers,
-    /// Requests so far: servers take turns.
-    asked: AtomicUsize,
+    /// Who of them is asked.
+    pool: Pool,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     sampling: Sampling,
@@ -58,18 +61,18 @@ impl CapturedAnswers {
     ) -> Result<Self> {
         let recipe = read_file(recipe, &[])?;
         let target = target_of(&recipe)?;
-        let (tokenizer, template) = target::text(
-            &target,
-            recipe.data.template.as_deref(),
-            &arguments.template.given(),
-        )?;
+        let mut variables = recipe.data.template_variables.clone();
+        variables.extend(arguments.template.given());
+        let given = recipe.data.template.as_deref();
+        let (tokenizer, template) = target::text(&target, given, &variables)?;
         let Some(template) = template else {
             bail!(
                 "the target `{}` has no chat template, which conversations need",
                 target.display()
             );
         };
-        let mut servers = servers(&recipe, &target)?;
+        let waiting = arguments.waiting(recipe.features.wait, output);
+        let mut servers = servers(&recipe, &target, waiting)?;
         let model = ModelFolder::open_some(&target, &|_| false)?;
         let own = model.generation_config();
         let sampling = sampling(own, [arguments.temperature, arguments.top_p]);
@@ -82,7 +85,7 @@ impl CapturedAnswers {
             "sampling": sampling,
             "max_tokens": longest_answer,
             "seed": seed,
-            "template_variables": arguments.template.given(),
+            "template_variables": variables,
         });
         let header = FeatureHeader {
             target_sha256,
@@ -97,9 +100,10 @@ impl CapturedAnswers {
         servers.prove(&texts, output)?;
         let features =
             FeatureWriter::open(folder, header, recipe.features.samples_per_shard as u64)?;
+        let per_server = arguments.concurrency.into();
         Ok(Self {
+            pool: Pool::new(servers.servers.len(), per_server, waiting),
             servers,
-            asked: AtomicUsize::new(0),
             tokenizer,
             template,
             sampling,
@@ -109,6 +113,11 @@ impl CapturedAnswers {
             settings: settings.as_object().cloned().unwrap_or_default(),
             features: Mutex::new(Some(features)),
         })
+    }
+
+    /// Who of the servers is asked.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Everything that the answers depend on.
@@ -161,8 +170,21 @@ impl CapturedAnswers {
 impl Answers for CapturedAnswers {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         let prompt = self.prompt(request).map_err(|error| lasting(&error))?;
-        let number = self.asked.fetch_add(1, Ordering::Relaxed) % self.servers.servers.len();
-        let server = &self.servers.servers[number];
+        let servers = &self.servers.servers;
+        let clients: Vec<&Client> = servers.iter().map(|server| server.client()).collect();
+        let ask = |server: usize| self.answer_of(&servers[server], &prompt, request);
+        self.pool.ask(request, &clients, &ask)
+    }
+}
+
+impl CapturedAnswers {
+    /// The answer of one server to a prompt, whose features are kept.
+    fn answer_of(
+        &self,
+        server: &CaptureServer,
+        prompt: &[u32],
+        request: &Request,
+    ) -> Result<Answer, Failure> {
         let room = server
             .longest
             .map_or(usize::MAX, |longest| longest.saturating_sub(prompt.len()));
@@ -175,7 +197,7 @@ impl Answers for CapturedAnswers {
             });
         }
         let captured = server.capture(&Asked {
-            tokens: prompt.clone(),
+            tokens: prompt.to_vec(),
             answer: Some(Answering {
                 max_new_tokens: self.longest_answer.min(room),
                 sampling: self.sampling,
@@ -197,17 +219,21 @@ impl Answers for CapturedAnswers {
         Ok(Answer {
             message: self.message(&answer).map_err(|error| lasting(&error))?,
             truncated,
-            written: Some(Written { prompt, answer }),
+            written: Some(Written {
+                prompt: prompt.to_vec(),
+                answer,
+            }),
         })
     }
 }
 
 /// The servers that a recipe names, for the layers that its drafters read of the target in a folder.
-fn servers(recipe: &ResolvedRecipe, target: &Path) -> Result<Servers> {
+fn servers(recipe: &ResolvedRecipe, target: &Path, waiting: Waiting) -> Result<Servers> {
     let layers = recipe.method.capture(&target::spec(target)?)?;
     let device = device::device("cpu")?;
     let parts = load_parts(target, &device, DType::F32)?;
-    Servers::connect(&recipe.target, &recipe.features, layers, parts)
+    let asking = Asking { ranks: 1, waiting };
+    Servers::connect(&recipe.target, &recipe.features, layers, parts, asking)
 }
 
 /// The folder of a recipe's target; of its weights what a drafter shares.

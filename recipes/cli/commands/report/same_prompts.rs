@@ -4,6 +4,7 @@ use spectrain_checkpoints::launch::quote;
 use spectrain_eval::Report;
 
 use crate::recipe::tables::{PromptEntry, Prompts};
+use crate::runtime::target::TEMPLATE_VARIABLES;
 
 /// The commands that judge the drafters of both reports on the prompts of `baseline`, where its recipe tells them.
 pub(super) fn commands(baseline: &Report, report: &Report) -> String {
@@ -13,23 +14,50 @@ pub(super) fn commands(baseline: &Report, report: &Report) -> String {
     let targets = baseline.all_targets().iter();
     let mut words = vec!["spectrain evaluate".to_owned()];
     words.extend(targets.map(|target| format!("--target {}", quote(&target.model))));
-    words.push(format!("--drafter {}", drafter(baseline)));
+    words.push(drafter(baseline));
     words.extend(prompts.iter().map(|word| format!("--prompts {word}")));
     words.extend(count.map(|count| format!("--count {count}")));
     words.extend(number("max_new_tokens").map(|tokens| format!("--max-new-tokens {tokens}")));
+    if is_served(baseline) {
+        words.extend(asked(baseline));
+    }
     format!(
-        "judge both drafters on the same prompts: `{} --out OLD`, the same with `--drafter {} --out NEW`, and then \
+        "judge both drafters on the same prompts: `{} --out OLD`, the same with `{} --out NEW`, and then \
          `spectrain report NEW --baseline OLD`",
         words.join(" "),
         drafter(report)
     )
 }
 
+/// Whether all its figures are those of a server.
+fn is_served(report: &Report) -> bool {
+    report.settings.is_empty() && !report.served.is_empty()
+}
+
+/// The drafter of a report, or the server that has it, as words of a command line.
 fn drafter(report: &Report) -> String {
+    let (option, unknown) = match is_served(report) {
+        true => ("--server", "URL"),
+        false => ("--drafter", "DRAFTER"),
+    };
     match &*report.drafter.path {
-        "" => "DRAFTER".to_owned(),
-        path => quote(path),
+        "" => format!("{option} {unknown}"),
+        path => format!("{option} {}", quote(path)),
     }
+}
+
+/// What else a server's prompts and answers depend on, as words of a command line.
+fn asked(report: &Report) -> Vec<String> {
+    let variables = report.recipe["data"][TEMPLATE_VARIABLES].as_object();
+    let variables = variables.into_iter().flatten();
+    let mut words: Vec<String> = variables
+        .map(|(name, value)| format!("--template-variable {}", quote(&format!("{name}={value}"))))
+        .collect();
+    let mut asked = report.served.iter().filter_map(|run| run.asked.as_ref());
+    if asked.next().is_some_and(|asked| asked.stop.is_empty()) {
+        words.push("--ignore-stop".to_owned());
+    }
+    words
 }
 
 /// The prompts of a report as words of a command line, and how many of each set; a word to fill in where that is not known.
@@ -101,6 +129,26 @@ mod tests {
             let found = told(recipe);
             assert!(found.contains("--prompts PROMPTS --out OLD"), "{found}");
         }
+        let run = json!({
+            "role": "drafter", "url": "http://a:1", "model": "m", "temperature": 0.0, "concurrency": 1, "prompts": 2,
+            "asked": {"prompts_sha256": "a", "max_new_tokens": 8},
+        });
+        let served = |url: &str, recipe: Value| {
+            let mut served = report(url, recipe);
+            served.served = vec![serde_json::from_value(run.clone()).unwrap()];
+            served
+        };
+        let recipe = json!({
+            "evaluate": {"prompts": ["mt-bench"], "count": 80, "max_new_tokens": 8},
+            "data": {"template_variables": {"enable_thinking": false}},
+        });
+        let found = commands(
+            &served("http://a:1", recipe),
+            &served("http://b:1", Value::Null),
+        );
+        let words = "--target Qwen/Qwen3-8B --server http://a:1 --prompts mt-bench --count 80 --max-new-tokens 8 \
+                     --template-variable enable_thinking=false --ignore-stop --out OLD`, the same with `--server http://b:1 --out NEW`";
+        assert!(found.contains(words), "{found}");
         let words = "spectrain evaluate --target T --drafter D --prompts P --count 2 --max-new-tokens 8 --out OLD";
         Arguments::try_parse_from(words.split(' ')).unwrap();
         Arguments::try_parse_from("spectrain report NEW --baseline OLD".split(' ')).unwrap();

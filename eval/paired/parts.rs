@@ -1,0 +1,123 @@
+//! Everything that two reports have in common, by pairs: what was decoded here, and what servers did.
+use super::{PairedReport, PairedReports, paired};
+use crate::error::{Error, Result};
+use crate::report::Report;
+use crate::served::paired::{has_runs, paired_runs};
+
+/// Every way of decoding and every run on a server that `report` shares with `baseline`, on the same prompts; `among` so many
+/// reports that are compared with it. Where both were decoded here and served, it is enough if one of these can be compared.
+///
+/// # Errors
+/// They share none, were judged by different targets, or on other prompts; or one was decoded here and the other served.
+pub fn paired_parts(baseline: &Report, report: &Report, among: usize) -> Result<PairedReports> {
+    let both = |has: fn(&Report) -> bool| has(baseline) && has(report);
+    match (both(is_decoded), both(has_runs)) {
+        (true, false) => paired(baseline, report, among).map(PairedReports::from),
+        (false, true) => paired_runs(baseline, report, among),
+        (true, true) => either(
+            paired(baseline, report, among),
+            paired_runs(baseline, report, among),
+        ),
+        (false, false) => Err(other_kind(baseline, report)),
+    }
+}
+
+/// Whether it has figures of what was decoded here.
+fn is_decoded(report: &Report) -> bool {
+    !report.settings.is_empty()
+}
+
+/// Both parts, or one with the reason why the other is missing.
+fn either(
+    decoded: Result<Vec<PairedReport>>,
+    served: Result<PairedReports>,
+) -> Result<PairedReports> {
+    match (decoded, served) {
+        (Ok(decoded), Ok(served)) => Ok(PairedReports {
+            found: [decoded, served.found].concat(),
+            remarks: served.remarks,
+        }),
+        (Ok(found), Err(why)) => Ok(PairedReports {
+            found,
+            remarks: vec![format!("what servers did is not compared: {why}")],
+        }),
+        (Err(why), Ok(mut served)) => {
+            let remark = format!("what was decoded here is not compared: {why}");
+            served.remarks.insert(0, remark);
+            Ok(served)
+        }
+        (Err(why), Err(_)) => Err(why),
+    }
+}
+
+/// That one was decoded here and the other served, or that one has neither.
+fn other_kind(baseline: &Report, report: &Report) -> Error {
+    let expected = if has_runs(baseline) {
+        "figures of a server, as the baseline has (`spectrain evaluate --server URL` for both drafters)"
+    } else if is_decoded(baseline) {
+        "outputs that spectrain decoded itself, as the baseline has (`spectrain evaluate --drafter DRAFTER` for both drafters)"
+    } else {
+        return Error::unpaired("a report with figures", "one without any");
+    };
+    let counted = "engines do not count drafts as spectrain does, so the two are not compared";
+    let found = if has_runs(report) {
+        format!("only figures of a server: {counted}")
+    } else if is_decoded(report) {
+        format!("only outputs that spectrain decoded itself: {counted}")
+    } else {
+        "no figures".to_owned()
+    };
+    Error::unpaired(expected, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paired::tests::{of, report};
+    use crate::served::paired::tests::served;
+
+    #[test]
+    fn what_was_decoded_and_what_was_served_are_not_compared_and_it_is_said_what_to_do() {
+        let decoded = report(vec![of(40); 4], "p", "t");
+        let in_server = served(4, &[40; 4]);
+        let refused = |baseline: &Report, report: &Report| {
+            paired_parts(baseline, report, 1).unwrap_err().to_string()
+        };
+        let told = refused(&decoded, &in_server);
+        assert!(
+            told.contains("`spectrain evaluate --drafter DRAFTER`"),
+            "{told}"
+        );
+        assert!(told.contains("found only figures of a server"), "{told}");
+        let told = refused(&in_server, &decoded);
+        assert!(told.contains("`spectrain evaluate --server URL`"), "{told}");
+        assert!(
+            told.contains("found only outputs that spectrain decoded itself"),
+            "{told}"
+        );
+        let empty = Report::new(Default::default(), Default::default(), Vec::new());
+        assert!(refused(&empty, &decoded).contains("a report with figures"));
+        assert!(refused(&decoded, &empty).ends_with("found no figures"));
+    }
+
+    #[test]
+    fn of_reports_with_both_parts_one_that_can_be_compared_is_enough() {
+        let with_both = |prompts: &str, tokens: usize| {
+            let mut both = report(vec![of(40); 4], prompts, "t");
+            both.served = served(tokens, &[40; 4]).served;
+            both
+        };
+        let one = with_both("p", 4);
+        let all = paired_parts(&one, &with_both("p", 4), 1).unwrap();
+        let settings: Vec<&str> = all.found.iter().map(|pair| &*pair.setting).collect();
+        assert_eq!(settings, ["T=0, greedy, chain 5", "served, T=0, 1 at once"]);
+        assert!(all.remarks.is_empty(), "{:?}", all.remarks);
+        let decoded = paired_parts(&one, &with_both("p", 8), 1).unwrap();
+        assert_eq!(decoded.found.len(), 1);
+        assert!(decoded.remarks[0].starts_with("what servers did is not compared"));
+        let in_server = paired_parts(&one, &with_both("q", 4), 1).unwrap();
+        assert_eq!(in_server.found[0].setting, "served, T=0, 1 at once");
+        assert!(in_server.remarks[0].starts_with("what was decoded here is not compared"));
+        assert!(paired_parts(&one, &with_both("q", 8), 1).is_err());
+    }
+}
