@@ -33,13 +33,15 @@ CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve Qwen/Qwen3-8B --data-parallel-size 4 --p
 server=$!
 stop_server() {
   kill "$server" 2>/dev/null || true
+  # Slurm ends the job soon.
+  (sleep 60; kill -9 "$server" 2>/dev/null) &
   wait "$server" || true
   rm -rf "$states"
 }
 trap stop_server EXIT
 
 # vLLM answers once the target is loaded.
-until curl --silent --fail --output /dev/null "http://localhost:$port/v1/models"; do
+until curl --noproxy "*" --silent --fail --output /dev/null "http://localhost:$port/v1/models"; do
   if ! kill -0 "$server" 2>/dev/null; then
     echo "vLLM has ended; vllm-$SLURM_JOB_ID.log says why" >&2
     exit 1

@@ -130,6 +130,10 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     }
     let device = arguments.device(place.as_ref())?;
     if arguments.plan {
+        // All ranks would plan the same, and ask the servers at once.
+        if place.as_ref().is_some_and(|place| place.rank > 0) {
+            return Ok(());
+        }
         let plan = plan::plan(&arguments.asked(&recipe, &device, ranks))?;
         return show(plan, arguments.json);
     }

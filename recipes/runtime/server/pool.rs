@@ -121,11 +121,14 @@ impl Pool {
                 std::thread::sleep(NAP);
                 continue;
             };
+            if !self.is_there(server, clients) {
+                continue;
+            }
             match ask(server) {
                 Ok(answer) => {
-                    self.back(server, clients);
                     let mut state = self.lock();
-                    state.seats[server].works();
+                    state.seats[server].under_way -= 1;
+                    state.seats[server].failed = 0;
                     state.failed.remove(&turn);
                     return Ok(answer);
                 }
@@ -133,24 +136,35 @@ impl Pool {
                     self.nobody_at(server, clients, failure);
                 }
                 Err(failure) => {
-                    self.back(server, clients);
-                    let url = clients[server].root();
-                    return Err(self.lock().failed(turn, (server, url), failure));
+                    let (url, was_lasting) = (clients[server].root(), is_lasting(&failure));
+                    let mut state = self.lock();
+                    state.seats[server].under_way -= 1;
+                    let failure = state.failed(turn, (server, url), failure);
+                    // What one server refuses is asked of the others at once.
+                    if was_lasting == is_lasting(&failure) {
+                        return Err(failure);
+                    }
                 }
             }
         }
     }
 
-    /// Notes that somebody is at a server, and says so where nobody was.
-    fn back(&self, server: usize, clients: &[&Client]) {
+    /// Whether a server that was taken may be asked: where nobody was, one request looks first, so that the others can follow at once.
+    fn is_there(&self, server: usize, clients: &[&Client]) -> bool {
+        if !self.lock().seats[server].is_looked_at {
+            return true;
+        }
+        if let Err(silent) = clients[server].is_there() {
+            self.nobody_at(server, clients, passing(silent.to_string()));
+            return false;
+        }
         let mut state = self.lock();
         let seat = &mut state.seats[server];
-        seat.under_way -= 1;
         seat.is_looked_at = false;
-        if std::mem::take(&mut seat.refuses) {
-            drop(state);
-            self.waiting.tell_back(clients[server].root());
-        }
+        seat.refuses = false;
+        drop(state);
+        self.waiting.tell_back(clients[server].root());
+        true
     }
 
     /// Notes that nobody is at a server, and says so where somebody was; it is over where nobody has been anywhere for too long.
@@ -190,11 +204,14 @@ impl State {
             let seats = &self.seats;
             let mut open: Vec<usize> = (0..seats.len()).collect();
             open.retain(|&server| !seats[server].refuses);
+            let failed = self.failed.get(&turn);
+            narrow(&mut open, |server| {
+                failed.is_none_or(|failed| !failed.lasting.contains(&server))
+            });
             narrow(&mut open, |server| seats[server].rests_until <= now);
-            if let Some(failed) = self.failed.get(&turn) {
-                narrow(&mut open, |server| !failed.lasting.contains(&server));
-                narrow(&mut open, |server| !failed.all.contains(&server));
-            }
+            narrow(&mut open, |server| {
+                failed.is_none_or(|failed| !failed.all.contains(&server))
+            });
             let open = open.into_iter();
             let open = open.filter(|&server| seats[server].under_way < per_server);
             open.min_by_key(|&server| seats[server].under_way)
@@ -219,7 +236,7 @@ impl State {
         match &failure {
             Failure::Lasting { .. } => {
                 failed.lasting.insert(server);
-                seat.works();
+                seat.fails(None);
             }
             Failure::Passing { wait, .. } => seat.fails(*wait),
         }
@@ -246,11 +263,12 @@ impl State {
     }
 }
 
-impl Seat {
-    fn works(&mut self) {
-        self.failed = 0;
-    }
+/// Whether the same request would fail again.
+fn is_lasting(failure: &Failure) -> bool {
+    matches!(failure, Failure::Lasting { .. })
+}
 
+impl Seat {
     fn fails(&mut self, asked: Option<Duration>) {
         self.failed += 1;
         let rest = match self.failed.checked_sub(MOST_FAILED) {
@@ -366,6 +384,22 @@ mod tests {
             assert_eq!(asked(&pool, row, &clients), Ok(1));
         }
         assert_eq!(pool.ended(), None, "one is there");
+    }
+
+    #[test]
+    fn what_one_server_refuses_is_asked_of_the_other_at_once_and_it_is_then_left_alone() {
+        let [bad, good] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let clients = [client(&bad), client(&good)];
+        let clients = [&clients[0], &clients[1]];
+        answer(bad, "400 x");
+        answer(good, "200 OK");
+        let pool = pool(2, 1);
+        for row in 0..5 {
+            assert_eq!(asked(&pool, row, &clients), Ok(1));
+        }
+        let mut state = pool.lock();
+        assert_eq!(state.seats[0].failed, MOST_FAILED);
+        assert_eq!(state.take((9, 1), 1), Some(1));
     }
 
     #[test]
