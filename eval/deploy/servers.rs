@@ -114,7 +114,7 @@ fn chain(length: usize) -> DraftReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::served::counters::Engine;
+    use crate::served::report::tests::run as served;
 
     fn figures(under_way: f64, tokens_per_second: f64, survival: &[f64]) -> ServedFigures {
         let tau = (!survival.is_empty()).then(|| 1.0 + survival.iter().sum::<f64>());
@@ -137,26 +137,6 @@ mod tests {
             between_chunks: None,
             speedup: None,
             speedup_ci95: Some([1.1, 1.2]),
-        }
-    }
-
-    fn served(role: Role, concurrency: usize, figures: ServedFigures) -> ServedReport {
-        ServedReport {
-            role,
-            url: "http://a:8000".into(),
-            model: "m".into(),
-            engine: Some(Engine::Vllm),
-            temperature: 0.0,
-            top_k: None,
-            top_p: None,
-            concurrency,
-            prompts: 2,
-            asked: None,
-            figures: Some(figures),
-            failed: None,
-            outputs: None,
-            in_tree: None,
-            notes: Vec::new(),
         }
     }
 

@@ -189,6 +189,7 @@ pub(crate) mod tests {
     use crate::served::acceptance::DraftCounts;
     use crate::served::asked::AskedReport;
     use crate::served::counters::Engine;
+    use crate::served::report::tests::run;
 
     /// A report of one run on a server: answers of at most so many tokens, and conversations of 120 tokens in so many passes.
     pub(crate) fn served(max_new_tokens: usize, passes: &[u64]) -> Report {
@@ -212,24 +213,12 @@ pub(crate) mod tests {
             ..ServedFigures::default()
         };
         let run = ServedReport {
-            role: Role::Drafter,
-            url: "http://a:8000".into(),
-            model: "m".into(),
-            engine: Some(Engine::Vllm),
-            temperature: 0.0,
-            top_k: None,
-            top_p: None,
-            concurrency: 1,
             prompts: passes.len() as u64,
             asked: Some(AskedReport {
                 max_new_tokens,
                 ..AskedReport::default()
             }),
-            figures: Some(figures),
-            failed: None,
-            outputs: None,
-            in_tree: None,
-            notes: Vec::new(),
+            ..run(Role::Drafter, 1, figures)
         };
         let target = TargetReport {
             model: "target".into(),

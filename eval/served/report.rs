@@ -213,7 +213,7 @@ fn times(latency: Option<&Latency>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::served::acceptance::DraftCounts;
     use crate::served::outputs::ComparedWith;
@@ -249,24 +249,34 @@ mod tests {
         }
     }
 
-    fn reports() -> Vec<ServedReport> {
-        let drafter = ServedReport {
-            role: Role::Drafter,
+    /// A run that is as plain as one can be, with these figures.
+    pub(crate) fn run(role: Role, concurrency: usize, figures: ServedFigures) -> ServedReport {
+        ServedReport {
+            role,
             url: "http://a:8000".into(),
             model: "m".into(),
             engine: Some(Engine::Vllm),
             temperature: 0.0,
             top_k: None,
             top_p: None,
-            concurrency: 4,
+            concurrency,
             prompts: 2,
+            asked: None,
+            figures: Some(figures),
+            failed: None,
+            outputs: None,
+            in_tree: None,
+            notes: Vec::new(),
+        }
+    }
+
+    fn reports() -> Vec<ServedReport> {
+        let drafter = ServedReport {
             asked: Some(AskedReport {
                 prompts_sha256: "ab".into(),
                 max_new_tokens: 8,
                 stop: Vec::new(),
             }),
-            figures: Some(figures()),
-            failed: None,
             outputs: Some(ServedOutputs {
                 with: ComparedWith::Baseline,
                 outputs: 2,
@@ -281,6 +291,7 @@ mod tests {
                 survival: vec![0.5, 0.25],
             }),
             notes: vec!["others had it generate 7 tokens meanwhile".into()],
+            ..run(Role::Drafter, 4, figures())
         };
         let baseline = ServedReport {
             role: Role::Baseline,
