@@ -46,6 +46,8 @@ struct Memory {
     asked: HashMap<String, Vec<Instant>>,
     bodies: Vec<Value>,
     keys: Vec<String>,
+    /// The name of its model, where it is not `served`.
+    model: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -82,6 +84,11 @@ impl FaultServer {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.shared.memory.lock().unwrap()
+    }
+
+    /// Has a model of this name.
+    pub fn rename(&self, model: &'static str) {
+        self.memory().model = Some(model);
     }
 
     /// Gives so many answers and then, until [`release`](Self::release), none.
@@ -143,7 +150,9 @@ fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
     loop {
         let request = Request::read(&mut reader)?;
         if request.target == "/v1/models" {
-            respond(&mut out, "200 OK", "", r#"{"data": [{"id": "served"}]}"#)?;
+            let model = shared.memory.lock().unwrap().model.unwrap_or("served");
+            let models = json!({"data": [{"id": model}]});
+            respond(&mut out, "200 OK", "", &models.to_string())?;
             continue;
         }
         let key = request

@@ -72,6 +72,7 @@ fn run(
         out: &workspace.path("out.jsonl"),
         settings: Map::new(),
         truncated: Truncated::Keep,
+        tools: ToolRows::Copy,
         unusable: Unusable::Refuse,
     };
     let job = Job::open(&wanted, ExistingAnswers::Continue).unwrap();
@@ -306,6 +307,30 @@ fn a_server_that_is_not_there_yet_is_waited_for_but_not_for_ever() {
     workspace
         .run(&words)
         .failed(&[&named, "; waited for 1 s (`--wait`)"]);
+}
+
+#[test]
+fn a_server_that_comes_later_with_another_model_is_not_used() {
+    let server = FaultServer::start(&[]);
+    let other = FaultServer::start_after(Duration::from_millis(500), &[]);
+    other.rename("another");
+    server.hold_after(3);
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=20).map(|number| row(number, 1))));
+    let (url, late) = (server.url(), other.url());
+    let words = regenerate(&url, &["--server", &late, "--concurrency", "2"]);
+    let said = format!(
+        "`{late}`: expected the model `served`, found 1 (`another`); this server is not used"
+    );
+    let outcome = std::thread::scope(|scope| {
+        let run = scope.spawn(|| workspace.run(&words));
+        std::thread::sleep(Duration::from_secs(3));
+        server.release();
+        run.join().unwrap()
+    });
+    let stderr = outcome.succeeded().stderr;
+    assert_eq!(stderr.matches(&said).count(), 1, "{stderr}");
+    assert_eq!((server.answers(), other.answers()), (20, 0));
 }
 
 #[test]

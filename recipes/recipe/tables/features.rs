@@ -28,8 +28,9 @@ pub struct FeaturesTable {
     pub under_way: usize,
     /// Seconds that a request to a server may take.
     pub timeout: u64,
-    /// Seconds for which servers that refuse connections are waited for: at the start for each of them, and later while none is
-    /// there. A server that loads a large target takes minutes. With 0 nobody is waited for.
+    /// Seconds for which servers that are not there yet (that refuse connections, or answer with status 502, 503 or 504) are
+    /// waited for: at the start for each of them, and later while none is there. A server that loads a large
+    /// target takes minutes. With 0 nobody is waited for.
     pub wait: u64,
 }
 

@@ -5,11 +5,13 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
-use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request};
+use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request, TOOL_CALLS};
 
-use super::protocol::Completion;
+use super::protocol::{Calls, Completion};
 use crate::recipe::tables::TEMPLATE_KEY;
-use crate::runtime::server::client::{Client, passing, said, shortened, unless_silent};
+use crate::runtime::server::client::{
+    Client, OtherModels, passing, said, shortened, unless_silent,
+};
 use crate::runtime::server::key::ApiKey;
 
 /// Where the server is and what it is asked.
@@ -109,6 +111,21 @@ impl Server {
         &self.client
     }
 
+    /// Asks the server whether it has the model, unless the user named it; why it has not.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(super) fn check_model(&self) -> Result<Result<(), String>, Failure> {
+        if self.settings.model.is_some() {
+            return Ok(Ok(()));
+        }
+        match self.client.model(Some(&self.model)) {
+            Ok(_) => Ok(Ok(())),
+            Err(error) if error.is::<OtherModels>() => Ok(Err(error.to_string())),
+            Err(error) => Err(passing(format!("{error:#}"))),
+        }
+    }
+
     /// The model's name.
     pub fn model(&self) -> &str {
         &self.model
@@ -124,9 +141,17 @@ impl Server {
         &self.settings.body
     }
 
-    /// A failure, with what to do where the server does not know the key of the template's variables.
-    fn advised(&self, failure: Failure) -> Failure {
+    /// A failure, with what to do where the server does not know the key of the template's variables, or takes no tools.
+    fn advised(&self, failure: Failure, has_tools: bool) -> Failure {
         match failure {
+            Failure::Lasting { reason } if has_tools && reason.contains("tool") => {
+                let hint = "vLLM takes tools with `--enable-auto-tool-choice --tool-call-parser …`, SGLang with `--tool-call-parser …`, \
+                            llama.cpp with `--jinja`; `--tools copy`, in a recipe `regenerate.tools = \"copy\"`, leaves rows with \
+                            tools as they are";
+                Failure::Lasting {
+                    reason: format!("{reason}: {hint}"),
+                }
+            }
             Failure::Lasting { reason }
                 if self.body().contains_key(TEMPLATE_KEY) && reason.contains(TEMPLATE_KEY) =>
             {
@@ -145,7 +170,13 @@ impl Answers for Server {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         let mut body = self.settings.body.clone();
         body.insert("model".into(), self.model.as_str().into());
-        body.insert("messages".into(), json!(request.messages));
+        let has_tools = !request.tools.is_empty();
+        let mut messages = json!(request.messages);
+        if has_tools {
+            body.insert("tools".into(), request.tools.into());
+            with_arguments_as_texts(&mut messages);
+        }
+        body.insert("messages".into(), messages);
         body.insert("stream".into(), false.into());
         if let Some(seed) = self.settings.seed {
             // Engines read it as a signed number of 64 bits, or of 32.
@@ -154,12 +185,50 @@ impl Answers for Server {
         let answer = self
             .client
             .post("/v1/chat/completions", &Value::Object(body));
-        read_answer(&answer.map_err(|failure| self.advised(failure))?)
+        let answer = answer.map_err(|failure| self.advised(failure, has_tools))?;
+        read_answer(&answer, has_tools)
     }
 }
 
-/// The answer in the body of a response. What is not one may be so at another try.
-fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
+/// Gives the arguments of calls the form of the protocol, texts; chat templates and the output have them as objects.
+fn with_arguments_as_texts(messages: &mut Value) {
+    let messages = messages.as_array_mut().into_iter().flatten();
+    let calls = messages.filter_map(|message| message.get_mut(TOOL_CALLS)?.as_array_mut());
+    let arguments = calls
+        .flatten()
+        .filter_map(|call| call.get_mut("function")?.get_mut("arguments"));
+    for arguments in arguments.filter(|arguments| !arguments.is_string()) {
+        *arguments = arguments.to_string().into();
+    }
+}
+
+/// Calls of tools, as messages have them: their arguments are an object, unless they cannot be read as one.
+fn read_calls(calls: Vec<Value>) -> Vec<Value> {
+    let read = |call: Value| {
+        let function = &call["function"];
+        let arguments = match &function["arguments"] {
+            Value::String(text) if text.trim().is_empty() => json!({}),
+            Value::String(text) => match serde_json::from_str(text) {
+                Ok(Value::Object(arguments)) => arguments.into(),
+                _ => text.as_str().into(),
+            },
+            Value::Null => json!({}),
+            given => given.clone(),
+        };
+        let mut read = Map::new();
+        if let Some(id) = call["id"].as_str() {
+            read.insert("id".into(), id.into());
+        }
+        read.insert("type".into(), "function".into());
+        let function = json!({"name": function["name"], "arguments": arguments});
+        read.insert("function".into(), function);
+        read.into()
+    };
+    calls.into_iter().map(read).collect()
+}
+
+/// The answer in the body of a response, which may call tools where it was given some. What is not one may be so at another try.
+fn read_answer(body: &[u8], has_tools: bool) -> Result<Answer, Failure> {
     let read: Completion = serde_json::from_slice(body)
         .map_err(|error| passing(format!("cannot read an answer from the response: {error}")))?;
     let choice = read.choices.0;
@@ -173,6 +242,7 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
     };
     let truncated = match finish.as_deref() {
         None | Some("stop") => false,
+        Some("tool_calls") if has_tools => false,
         Some("length") => true,
         Some(other) => {
             let found = shortened(other);
@@ -181,11 +251,21 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
             )));
         }
     };
-    if reply.tool_calls.is_some_and(|calls| !calls.is_empty()) {
-        return Err(passing(
-            "expected an answer in words, found one that calls tools",
-        ));
-    }
+    let calls = match reply.tool_calls {
+        Some(Calls::Few(calls)) if has_tools => calls,
+        None => Vec::new(),
+        Some(Calls::Few(calls)) if calls.is_empty() => calls,
+        Some(_) => {
+            let expected = if has_tools {
+                "few calls of tools"
+            } else {
+                "an answer in words"
+            };
+            return Err(passing(format!(
+                "expected {expected}, found an answer that calls tools"
+            )));
+        }
+    };
     let reasoning = [reply.reasoning_content, reply.reasoning];
     let reasoning = reasoning
         .into_iter()
@@ -193,13 +273,19 @@ fn read_answer(body: &[u8]) -> Result<Answer, Failure> {
         .find(|text| !text.is_empty());
     let content = match (reply.content, &reasoning) {
         (Some(content), _) => content,
-        // All of it was reasoning.
+        // All of it was reasoning, or calls.
         (None, Some(_)) => String::new(),
+        (None, None) if !calls.is_empty() => String::new(),
         (None, None) => return Err(passing("`content`: expected a text, found none")),
     };
     let mut message = Message::new("assistant", content);
     if let Some(reasoning) = reasoning {
         message.extra.insert(REASONING.into(), reasoning.into());
+    }
+    if !calls.is_empty() {
+        message
+            .extra
+            .insert(TOOL_CALLS.into(), read_calls(calls).into());
     }
     Ok(Answer {
         message,
@@ -217,7 +303,37 @@ mod tests {
 
     fn of(message: Value, finish: Value) -> Result<Answer, Failure> {
         let choice = json!({"index": 0, "message": message, "finish_reason": finish});
-        read_answer(json!({ "choices": [choice] }).to_string().as_bytes())
+        read_answer(json!({ "choices": [choice] }).to_string().as_bytes(), false)
+    }
+
+    fn calling(message: Value, finish: &str) -> Result<Answer, Failure> {
+        let choice = json!({"message": message, "finish_reason": finish});
+        read_answer(json!({ "choices": [choice] }).to_string().as_bytes(), true)
+    }
+
+    #[test]
+    fn calls_have_arguments_as_objects_here_and_as_texts_in_requests() {
+        let call = |arguments: Value| json!([{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+        let of = |arguments: Value| {
+            let message = json!({"content": null, "tool_calls": call(arguments)});
+            calling(message, "tool_calls").unwrap().message
+        };
+        let read = of(json!("{\"b\": 1, \"a\": [2.50]}"));
+        assert_eq!(read.content, "");
+        let arguments = json!({"b": 1, "a": [2.5]});
+        assert_eq!(read.extra[TOOL_CALLS], call(arguments.clone()));
+        assert_eq!(of(json!("")).extra[TOOL_CALLS], call(json!({})));
+        for unreadable in ["{\"b\": ", "[1]"] {
+            let read = of(json!(unreadable));
+            assert_eq!(read.extra[TOOL_CALLS], call(json!(unreadable)));
+        }
+        let mut sent = json!([read]);
+        with_arguments_as_texts(&mut sent);
+        let text = json!(arguments.to_string());
+        assert_eq!(sent[0][TOOL_CALLS], call(text));
+        assert_eq!(calling(json!({"content": "a"}), "stop").unwrap().message, Message::new("assistant", "a"));
+        let many = json!({"content": "", "tool_calls": vec![json!({}); 129]});
+        assert!(calling(many, "tool_calls").is_err());
     }
 
     #[test]
@@ -251,9 +367,9 @@ mod tests {
             of(json!({"content": "a", "tool_calls": [{}]}), json!("stop")),
             of(json!({"content": "a"}), json!("abort")),
             of(json!("a"), json!("stop")),
-            read_answer(b"{\"choices\": []}"),
-            read_answer(b"[1]"),
-            read_answer(b"{\"choices\": ["),
+            read_answer(b"{\"choices\": []}", false),
+            read_answer(b"[1]", false),
+            read_answer(b"{\"choices\": [", false),
         ];
         for case in cases {
             assert!(matches!(case, Err(Failure::Passing { .. })), "{case:?}");
@@ -266,9 +382,9 @@ mod tests {
         let body = format!(
             r#"{{"usage":{{"a":[{beside}]}},"choices":[{{"logprobs":{{"content":[{beside}]}},"message":{{"content":"a","more":[{beside}]}},"finish_reason":"stop"}},{{"message":[{beside}]}}]}}"#
         );
-        let answer = read_answer(body.as_bytes()).unwrap();
+        let answer = read_answer(body.as_bytes(), false).unwrap();
         assert_eq!(answer.message, Message::new("assistant", "a"));
-        let reason = |body: String| match read_answer(body.as_bytes()) {
+        let reason = |body: String| match read_answer(body.as_bytes(), false) {
             Err(Failure::Passing { reason, .. }) => reason,
             other => panic!("{other:?}"),
         };
@@ -303,12 +419,18 @@ mod tests {
             timeout: Duration::from_secs(20),
         };
         let server = Server::connect(settings).unwrap();
-        let told = |said: &str| match server.advised(Failure::Lasting {
-            reason: said.to_owned(),
-        }) {
-            Failure::Lasting { reason } => reason,
-            other @ Failure::Passing { .. } => panic!("{other:?}"),
+        let advised = |said: &str, has_tools| {
+            let reason = said.to_owned();
+            match server.advised(Failure::Lasting { reason }, has_tools) {
+                Failure::Lasting { reason } => reason,
+                other @ Failure::Passing { .. } => panic!("{other:?}"),
+            }
         };
+        let told = |said: &str| advised(said, false);
+        let no_parser = "status 400: \"auto\" tool choice requires --tool-call-parser to be set";
+        assert_eq!(told(no_parser), no_parser);
+        let with_tools = advised(no_parser, true);
+        assert!(with_tools.contains("`--tools copy`"), "{with_tools}");
         let unknown = told("status 400: Unknown parameter: 'chat_template_kwargs'");
         assert!(
             unknown.contains("'chat_template_kwargs': the server does not take"),

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow};
 use serde_json::Value;
 use spectrain_data::regenerate::Failure;
 use ureq::http::{StatusCode, Uri};
@@ -25,6 +25,8 @@ const LONGEST_REASON: usize = 300;
 const LONGEST_WAIT: f64 = 3600.0;
 /// How long a machine may take to accept a connection; one that is gone does not even refuse it.
 const CONNECT: Duration = Duration::from_secs(30);
+/// Where a server says which models it has.
+const MODELS: &str = "/v1/models";
 /// How the system's words for a name that is not found begin; the error has no kind of its own.
 const NO_SUCH_NAME: &str = "failed to lookup address information";
 
@@ -34,7 +36,7 @@ pub struct Client {
     /// Without `/v1` and without a slash at its end.
     root: String,
     key: Option<ApiKey>,
-    /// Since when connections are refused, where the last one was.
+    /// Since when nobody is there, where nobody was the last time.
     refused: Mutex<Option<Instant>>,
 }
 
@@ -85,7 +87,7 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
-        read(self.asked(path))
+        read(self.noted(self.asked(path)))
     }
 
     fn asked(&self, path: &str) -> Result<Response<Body>, ureq::Error> {
@@ -93,21 +95,25 @@ impl Client {
         if let Some(key) = &self.key {
             request = request.header("Authorization", key.bearer());
         }
-        self.noted(request.call())
+        request.call()
     }
 
-    /// Whether somebody is at the address, whatever is said there.
+    /// Whether a server is at the address, whatever it says.
     ///
     /// # Errors
-    /// Connections are refused, or there is no such machine.
+    /// Connections are refused, or there is no such machine; or who accepts them (a container's port, a tunnel, a gateway, a
+    /// server that still loads) has no server to pass a request to.
     pub(crate) fn is_there(&self) -> Result<(), Silent> {
-        match self.asked("/v1/models") {
-            Err(error) if is_refused(&error) => Err(self.silent(&error)),
-            _ => Ok(()),
-        }
+        let what = match self.asked(MODELS) {
+            Err(error) if is_refused(&error) || is_cut_off(&error) => Some(words(&error)),
+            Ok(response) if has_no_server(response.status()) => Some(reason(refused(response))),
+            _ => None,
+        };
+        self.note(what.is_some());
+        what.map_or(Ok(()), |what| Err(self.silent(what)))
     }
 
-    /// For how long connections have been refused; nothing where the last one was not.
+    /// For how long nobody has been there; nothing where somebody was the last time.
     pub(crate) fn refuses_for(&self) -> Option<Duration> {
         self.refused().map(|since| since.elapsed())
     }
@@ -116,25 +122,38 @@ impl Client {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same response, once it is noted whether somebody was there.
-    fn noted(
-        &self,
-        response: Result<Response<Body>, ureq::Error>,
-    ) -> Result<Response<Body>, ureq::Error> {
+    fn note(&self, is_away: bool) {
         let mut refused = self.refused();
-        if response.as_ref().is_err_and(is_refused) {
+        if is_away {
             refused.get_or_insert_with(Instant::now);
         } else {
             *refused = None;
         }
-        drop(refused);
+    }
+
+    /// The same response, once it is noted whether somebody was there. What may come of a server that is gone or of one that is
+    /// busy is told apart by a second request.
+    fn noted(
+        &self,
+        response: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let is_unclear = match &response {
+            Ok(response) => has_no_server(response.status()),
+            Err(error) => is_cut_off(error),
+        };
+        if is_unclear {
+            // It notes what it finds.
+            let _ = self.is_there();
+        } else {
+            self.note(response.as_ref().is_err_and(is_refused));
+        }
         response
     }
 
-    fn silent(&self, error: &ureq::Error) -> Silent {
+    fn silent(&self, what: String) -> Silent {
         Silent {
             root: self.root.clone(),
-            what: words(error),
+            what,
         }
     }
 
@@ -173,8 +192,9 @@ impl Client {
     /// # Errors
     /// No server answers ([`Silent`]), or it does not say what it has, does not have this one, or has several.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
-        let response = self.asked("/v1/models");
-        let response = response.map_err(|error| self.silent(&error))?;
+        let response = self.asked(MODELS);
+        self.note(response.as_ref().is_err_and(is_refused));
+        let response = response.map_err(|error| self.silent(words(&error)))?;
         let body = read(Ok(response)).map_err(|failure| anyhow!(reason(failure)))?;
         let models: Models = serde_json::from_slice(&body)?;
         let count = models.data.len();
@@ -185,12 +205,18 @@ impl Client {
             Some(name) => {
                 let found = models.data.into_iter().find(|model| model.id == name);
                 found.ok_or_else(|| {
-                    anyhow!("expected the model `{name}`, found {count} (`{names}`)")
+                    OtherModels(format!(
+                        "expected the model `{name}`, found {count} (`{names}`)"
+                    ))
+                    .into()
                 })
             }
             None => match <[Model; 1]>::try_from(models.data) {
                 Ok([model]) => Ok(model),
-                Err(_) => bail!("expected one model, found {count} (`{names}`)"),
+                Err(_) => Err(OtherModels(format!(
+                    "expected one model, found {count} (`{names}`)"
+                ))
+                .into()),
             },
         }
     }
@@ -203,6 +229,11 @@ pub struct Silent {
     root: String,
     what: String,
 }
+
+/// A server has other models than the one that is asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OtherModels(String);
 
 /// The error of [`Client::model`] with what a user is to do about it; nothing of that helps where no server answers.
 pub(crate) fn unless_silent(cause: Error, advice: impl FnOnce() -> String) -> Error {
@@ -249,6 +280,28 @@ fn is_refused(error: &ureq::Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the connection was accepted and then closed without a response, as by a port behind which nobody is yet.
+fn is_cut_off(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let kinds = [
+        ConnectionReset,
+        ConnectionAborted,
+        BrokenPipe,
+        UnexpectedEof,
+    ];
+    matches!(error, ureq::Error::Io(error) if kinds.contains(&error.kind()))
+}
+
+/// Whether the status is that of a gateway without a server behind it, or of a server that still loads its model.
+fn has_no_server(status: StatusCode) -> bool {
+    [
+        StatusCode::BAD_GATEWAY,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT,
+    ]
+    .contains(&status)
 }
 
 /// Why the rest of a body does not come.

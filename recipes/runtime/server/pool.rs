@@ -367,6 +367,7 @@ mod tests {
             row,
             turn: 1,
             messages: &[],
+            tools: &[],
         };
         let ask = |server: usize| clients[server].post("/", &json!({})).map(|_| server);
         pool.ask(&request, clients, &ask)

@@ -1,4 +1,4 @@
-//! How long servers that refuse connections are waited for: one that loads a large target takes minutes to be there.
+//! How long servers that are not there yet are waited for: one that loads a large target takes minutes to be there.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep before it is looked whether the user wants to stop.
 const NAP: Duration = Duration::from_millis(50);
 
-/// How long servers that refuse connections are waited for, and where that is said.
+/// How long servers that are not there yet are waited for, and where that is said.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiting {
     /// The longest, at the start and at every time when no server is there.
@@ -91,6 +91,8 @@ pub(super) mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
 
+    use serde_json::json;
+
     use super::*;
 
     pub(in super::super) fn waiting(seconds: u64) -> Waiting {
@@ -123,7 +125,7 @@ pub(super) mod tests {
         let [late, there] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let (address, clients) = (late.local_addr().unwrap(), [client(&late), client(&there)]);
         drop(late);
-        answer(there, "503 x");
+        answer(there, "500 x");
         let clients = [&clients[0], &clients[1]];
         // One is enough, or there is no time.
         for (seconds, enough) in [(60, 1), (0, 2)] {
@@ -142,6 +144,19 @@ pub(super) mod tests {
         let found = waiting(60).until_there(&clients, 2).unwrap();
         assert!(found.iter().all(Result::is_ok), "{found:?}");
         assert_eq!(clients[0].refuses_for(), None);
+    }
+
+    #[test]
+    fn who_accepts_connections_and_has_no_server_behind_it_is_not_there() {
+        let [port, gateway] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [closing, loading] = [client(&port), client(&gateway)];
+        std::thread::spawn(move || port.incoming().for_each(drop));
+        answer(gateway, "503 x");
+        for client in [&closing, &loading] {
+            client.is_there().unwrap_err();
+            assert!(client.post("/", &json!({})).is_err());
+            assert!(client.refuses_for().is_some(), "{}", client.root());
+        }
     }
 
     #[test]
