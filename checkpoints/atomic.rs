@@ -1,27 +1,38 @@
 //! Files and folders that appear under their name complete or not at all.
 //!
-//! Contents are written under `NAME.partial` beside their destination, synced to the disk, and renamed. A process that is
-//! killed leaves at most a `.partial`, which the next writer of the same name removes. One destination has one writer at a time.
+//! Contents are written under `NAME.spectrain-partial` beside their destination, synced to the disk, and renamed. A process that
+//! is killed leaves at most that, which the next writer of the same name removes: no other program gives such a name. One
+//! destination has one writer at a time; of a folder a second one is refused.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
+/// How the name of what is still being written ends.
+pub(crate) const PARTIAL: &str = "spectrain-partial";
+/// How the name of what is being replaced ends.
+pub(crate) const OLD: &str = "spectrain-old";
+
+/// How often a folder is claimed that others make and remove.
+const TRIES: usize = 5;
+
 /// What is still being written, beside its destination.
 pub fn partial_path(path: &Path) -> PathBuf {
-    beside(path, ".partial")
+    beside(path, PARTIAL)
 }
 
 /// What is being replaced, while the replacement takes its name.
 pub(crate) fn old_path(path: &Path) -> PathBuf {
-    beside(path, ".old")
+    beside(path, OLD)
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(".");
     name.push(suffix);
     path.with_file_name(name)
 }
@@ -59,8 +70,27 @@ fn write_synced(
     file.into_inner()?.sync_all()
 }
 
-/// Makes an empty `FOLDER.partial` to fill before [`replace_dir`]. Whatever an earlier writer left there is removed.
-pub fn start_dir(folder: &Path) -> Result<PathBuf> {
+/// An empty folder to fill, which no other process takes for one that was left behind, until the value is dropped.
+#[derive(Debug)]
+pub struct Partial {
+    path: PathBuf,
+    /// None where folders cannot be locked.
+    _held: Option<File>,
+}
+
+impl Deref for Partial {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Makes an empty folder beside `folder` to fill before [`replace_dir`]. Whatever an earlier writer left there is removed.
+///
+/// # Errors
+/// Another process is filling it, or it cannot be made.
+pub fn start_dir(folder: &Path) -> Result<Partial> {
     if folder.file_name().is_none() {
         let reason = "expected a path that ends in a folder name".to_string();
         return Err(Error::Folder {
@@ -69,10 +99,69 @@ pub fn start_dir(folder: &Path) -> Result<PathBuf> {
         });
     }
     recover_dir(folder)?;
-    let partial = partial_path(folder);
-    remove_dir(&partial)?;
-    fs::create_dir_all(&partial).map_err(Error::io("create", &partial))?;
-    Ok(partial)
+    let path = partial_path(folder);
+    let above = parent(&path);
+    fs::create_dir_all(above).map_err(Error::io("create", above))?;
+    for _ in 0..TRIES {
+        let is_made = match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("create", &path)(error));
+            }
+            made => made.is_ok(),
+        };
+        match (hold(&path).map_err(Error::io("open", &path))?, is_made) {
+            (Hold::Other, _) => break,
+            (Hold::Gone, _) => {}
+            // What is removed stays locked until it is gone.
+            (Hold::Own(_held), false) => remove_dir(&path)?,
+            (Hold::Own(_held), true) => return Ok(Partial { path, _held }),
+        }
+    }
+    Err(Error::Folder {
+        path: folder.to_path_buf(),
+        reason: "is being written by another process".to_string(),
+    })
+}
+
+/// Whose a folder is.
+enum Hold {
+    /// This process's, with the lock where there can be one.
+    Own(Option<File>),
+    /// Another's.
+    Other,
+    /// Nobody's: it is not there any more.
+    Gone,
+}
+
+/// Locks a folder, which nobody else can do until that file is closed, or the process ends.
+#[cfg(unix)]
+fn hold(path: &Path) -> io::Result<Hold> {
+    use std::os::unix::fs::MetadataExt as _;
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Hold::Gone),
+        file => file?,
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => return Ok(Hold::Other),
+        // Some file systems lock no folders.
+        Err(fs::TryLockError::Error(_)) => return Ok(Hold::Own(None)),
+    }
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => {
+            Ok(Hold::Own(Some(file)))
+        }
+        // Its holder has removed or renamed it meanwhile.
+        Ok(_) => Ok(Hold::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Hold::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(unix))]
+fn hold(_path: &Path) -> io::Result<Hold> {
+    Ok(Hold::Own(None))
 }
 
 /// Gives the finished folder `partial` the name `folder`. A folder that has this name is removed once the new one has
@@ -182,6 +271,34 @@ mod tests {
         replace_dir(&partial, &target).unwrap();
         assert!(target.join("fresh").exists() && !target.join("stale").exists());
         assert!(!partial.exists() && !old_path(&target).exists());
+    }
+
+    #[test]
+    fn a_folder_has_one_writer_and_what_others_have_beside_it_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("model");
+        for name in ["model.partial", "model.old"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let first = start_dir(&target).unwrap();
+        fs::write(first.join("fresh"), "").unwrap();
+        if cfg!(unix) {
+            let error = start_dir(&target).unwrap_err().to_string();
+            assert!(
+                error.contains("model`: is being written by another process"),
+                "{error}"
+            );
+        }
+        replace_dir(&first, &target).unwrap();
+        drop(first);
+        // What a killed process has left is held by nobody.
+        fs::create_dir(partial_path(&target)).unwrap();
+        fs::write(partial_path(&target).join("half"), "").unwrap();
+        let second = start_dir(&target).unwrap();
+        assert!(!second.join("half").exists() && target.join("fresh").exists());
+        for name in ["model.partial", "model.old"] {
+            assert!(folder.path().join(name).exists(), "{name}");
+        }
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The same with other contents, as they will be written.
+    pub(crate) fn with_root(self, root: &'a Value) -> Self {
+        Self { root, ..self }
+    }
+
     /// How the folder is to be understood.
     pub(crate) fn reading(&self) -> &Reading {
         self.drafter.map_or(&UNREAD, |(reading, _)| reading)

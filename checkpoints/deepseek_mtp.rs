@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, DEFAULT_THETA, Rope};
 use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
+use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
 use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, TIED, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
@@ -67,6 +68,17 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
     // What the layer holds again of the target.
     repeated: &["copied_embed_tokens.weight", "copied_head.weight"],
     of_target: &["embed_tokens.", "layers.", "norm.", "lm_head."],
+    in_target: Some(InTarget {
+        class: |settings, found| (found == class(settings)).then_some(found),
+        classes: |settings| match is_latent(settings) {
+            true => "`DeepseekV3ForCausalLM`",
+            false => "`Glm4MoeForCausalLM`",
+        },
+        count: |_| LAYERS,
+        switches: &[],
+        joined: |_, _| None,
+        launch: launch_lines_in_target,
+    }),
     launch: launch_lines,
     quirks: Quirks {
         canonical,
@@ -401,12 +413,35 @@ fn turned_rows(
     Ok(())
 }
 
+/// vLLM's and SGLang's. SGLang hands over the output behind the norm, whatever the layer is.
+fn launch_lines_in_target(
+    settings: &Settings,
+    _: &str,
+    target: &Path,
+    draft_tokens: usize,
+) -> Vec<Launch> {
+    if settings.get("experts").is_none() {
+        return vec![Launch::remark(WITHOUT_EXPERTS)];
+    }
+    let mut lines = vec![launch::vllm_by_own_layer(target, draft_tokens)];
+    if !is_latent(settings) && draft_tokens > 1 {
+        lines.push(Launch::remark(
+            "SGLang hands the second and later draft steps the layer's output behind its norm, where vLLM, and training here, hand \
+             over that before it: it accepts fewer of their tokens",
+        ));
+    }
+    lines.push(launch::sglang_by_own_layer(target, draft_tokens));
+    lines
+}
+
+const WITHOUT_EXPERTS: &str = "no engine loads this layer without experts";
+
 /// vLLM's, for a target of the class that has such a layer.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     let found = settings.get(TARGET_CLASS).and_then(Value::as_str);
     let own = class(settings);
     if settings.get("experts").is_none() {
-        return vec![Launch::remark("no engine loads this layer without experts")];
+        return vec![Launch::remark(WITHOUT_EXPERTS)];
     }
     if found.is_none_or(|found| found == own) {
         return vec![launch::vllm(dir, "mtp", target, draft_tokens)];

@@ -1,15 +1,15 @@
 //! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>), and
-//! those of DFlash 2 and DSpark, which have more parts.
+//! those of DFlash 2, DSpark and Domino, which have more parts.
 //!
 //! The target's embedding and head are not in the folder: engines use the target's own.
 
 use serde_json::json;
 
 use crate::dflash::family::{Family, is_of_authors};
-use crate::dflash::heads::{HEADS, has_heads};
+use crate::dflash::heads::{DOMINO, HEADS, has_heads};
 use crate::dflash::keys::{
-    BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SINKS, SIZES_OF_PARTS, SLIDING_KEYS,
-    TARGET_LAYERS, TARGET_WIDTH, of_all, rope,
+    BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SEES_BLOCK, SINKS, SIZES_OF_PARTS,
+    SLIDING_KEYS, TARGET_LAYERS, TARGET_WIDTH, is_alike, of_all, rope,
 };
 use crate::dialect::description::{Dialect, top, under};
 use crate::dialect::key::Key;
@@ -38,14 +38,16 @@ pub const DFLASH: Dialect = Dialect {
             "dflash_config",
             &[Key::told("causal", |settings, _| {
                 let told = settings.flag("causal") || settings.size("window") > 0;
-                told.then(|| json!(settings.flag("causal")))
+                (told && is_alike(settings)).then(|| json!(settings.flag("causal")))
             })],
         ),
         top(&[DTYPE]),
         top(SLIDING_KEYS),
+        top(&[SEES_BLOCK]),
         under("dflash_config", SIZES_OF_PARTS),
         under("dflash_config", &[CONTEXT]),
         top(&[SINKS]),
+        under("dflash_config", DOMINO),
         top(HEADS),
         top(&[
             Key::told("dspark_bonus_anchor", |settings, _| {

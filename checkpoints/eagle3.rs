@@ -41,13 +41,16 @@ pub const EAGLE3: Dialect = Dialect {
     architectures: &[
         ARCHITECTURE,
         "Eagle3LlamaForCausalLM",
+        NORMED.drafter,
         SPECULATOR,
         PUBLISHED.0,
     ],
     keys: &[
         top(&[
-            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
-            Key::told("model_type", |_, _| Some(json!("llama"))),
+            Key::told("architectures", |settings, _| {
+                Some(json!([layer(settings).drafter]))
+            }),
+            HEAD_NORM,
             LAYERS,
         ]),
         top(SIZES),
@@ -146,8 +149,10 @@ const SPECULATORS_KEYS: &[Key] = &[
 ];
 
 const SPECULATORS_LAYER: &[Key] = &[
-    Key::told("model_type", |_, _| Some(json!("llama"))),
-    Key::told("architectures", |_, _| Some(json!(["LlamaForCausalLM"]))),
+    HEAD_NORM,
+    Key::told("architectures", |settings, _| {
+        Some(json!([layer(settings).class]))
+    }),
     LAYERS,
 ];
 
@@ -175,6 +180,43 @@ pub(crate) const ARCHITECTURE: &str = "LlamaForCausalLMEagle3";
 const SPECULATOR: &str = "Eagle3Speculator";
 /// What the training code of the paper's authors says; only they have the key beside it.
 const PUBLISHED: (&str, &str) = ("LlamaForCausalLM", "draft_vocab_size");
+
+/// What a decoder layer is called.
+pub(crate) struct Layer {
+    /// The type of model that it is of, as `model_type` has it.
+    model_type: &'static str,
+    /// The class of that model.
+    class: &'static str,
+    /// vLLM's class of an EAGLE-3 drafter that is made of it.
+    pub(crate) drafter: &'static str,
+}
+
+const PLAIN: Layer = Layer {
+    model_type: "llama",
+    class: PUBLISHED.0,
+    drafter: ARCHITECTURE,
+};
+/// One that norms queries and keys.
+pub(crate) const NORMED: Layer = Layer {
+    model_type: "qwen3",
+    class: "Qwen3ForCausalLM",
+    drafter: "Eagle3Qwen3ForCausalLM",
+};
+
+fn layer(settings: &Settings) -> &'static Layer {
+    if settings.flag("head_norm") {
+        &NORMED
+    } else {
+        &PLAIN
+    }
+}
+
+const HEAD_NORM: Key = Key::code(
+    "model_type",
+    "head_norm",
+    |config, key, _| Ok(json!(head_norm(config, key)?)),
+    |settings, _| Some(json!(layer(settings).model_type)),
+);
 
 const LAYERS: Key = Key::count("num_hidden_layers", "layers")
     .or(Otherwise::Size(1))
@@ -218,6 +260,7 @@ const OWN_HEAD: Key = Key::code(
 /// The types of a layer that sees some positions back, and of one that sees all; vLLM reads the window under them.
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
+const USES_WINDOW: &str = "use_sliding_window";
 const WINDOW: &[Key] = &[
     Key::code(
         "layer_types",
@@ -234,11 +277,15 @@ const WINDOW: &[Key] = &[
             .filter(|window| **window != json!(0))
             .cloned()
     }),
+    // A configuration of Qwen3's drops the window without it.
+    Key::told(USES_WINDOW, |settings, _| {
+        let slides = settings.flag("head_norm") && settings.size("window") > 0;
+        slides.then_some(json!(true))
+    }),
 ];
 
 /// What a layer of EAGLE-3 does not do; ModelOpt spells that its layer is the usual one.
 pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
-    ("model_type", Neutral::Word("llama")),
     ("bias", Neutral::Flag(false)),
     ("tie_word_embeddings", Neutral::Flag(false)),
     ("eagle_config.use_aux_hidden_state", Neutral::Flag(true)),
@@ -325,10 +372,30 @@ fn embedding(settings: &Settings) -> Vec<TensorSpec> {
     vec![(EMBEDDING.to_string(), shape, DType::F32)]
 }
 
+/// Whether the layers norm queries and keys. In its own layout the library goes by the type of model, and so does vLLM; in the other
+/// one vLLM goes by the class.
+fn head_norm(config: &Config, key: &str) -> Result<bool> {
+    let kinds = [&PLAIN, &NORMED];
+    let found = config.one_of(key, &kinds.map(|kind| kind.model_type))?;
+    let names = config.get("architectures").and_then(Value::as_array);
+    let mut names = names.into_iter().flatten();
+    let of_class = kinds[usize::from(names.any(|name| name == NORMED.drafter))];
+    if config.get(MODEL_TYPE).is_none() && found != of_class.model_type {
+        let expected = format!("`\"{}\"`, as `architectures` has it", of_class.model_type);
+        return Err(config.wrong(key, expected));
+    }
+    Ok(found == NORMED.model_type)
+}
+
 /// How many positions back every layer sees, as their types say; 0 for all.
 fn window(config: &Config) -> Result<usize> {
     let key = "layer_types";
     let Some(value) = config.get(key) else {
+        // Which layers slide follows from a third key in Qwen3's configurations.
+        if HEAD_NORM.value(config)? == true && config.flag(USES_WINDOW, false)? {
+            let expected = format!("the layers' types, as `{USES_WINDOW}` is on");
+            return Err(config.wrong(key, expected));
+        }
         return Ok(0);
     };
     let layers = config.count("num_hidden_layers", Some(1))?;
@@ -337,6 +404,11 @@ fn window(config: &Config) -> Result<usize> {
     if all(FULL) {
         Ok(0)
     } else if all(SLIDING) {
+        let is_used = config.flag(USES_WINDOW, false)?;
+        if HEAD_NORM.value(config)? == true && !is_used {
+            let expected = format!("`true`, as `{key}` are `{SLIDING}`");
+            return Err(config.wrong(USES_WINDOW, expected));
+        }
         config.size("sliding_window", None)
     } else {
         Err(config.wrong(

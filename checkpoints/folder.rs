@@ -181,6 +181,21 @@ impl ModelFolder {
         !self.scales.is_empty()
     }
 
+    /// The contents of `config.json` as they stand there.
+    pub(crate) fn config_bytes(&self) -> &[u8] {
+        &self.config_bytes
+    }
+
+    /// The files of its weights that were opened.
+    pub(crate) fn weight_files(&self) -> impl Iterator<Item = &Path> {
+        self.files.keys().map(PathBuf::as_path)
+    }
+
+    /// Whether a tensor is a matrix in FP8.
+    pub fn is_in_fp8(&self, name: &str) -> bool {
+        self.scales.contains_key(name)
+    }
+
     /// Every tensor, by name in alphabetical order. Matrices in FP8 are BF16 here, and their scales are none.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
@@ -301,6 +316,9 @@ fn no_weights(dir: &Path) -> String {
         );
     }
     match names.iter().find(|name| name.ends_with(".safetensors")) {
+        Some(name) if name.contains("-of-") => format!(
+            "{reason}, but shards such as `{name}`: `{INDEX}`, which says what each of them holds, is missing; fetch it, too"
+        ),
         Some(name) => format!("{reason}, but `{name}`: rename it to `{WEIGHTS}`"),
         None => format!("{reason}; other formats of weights are not read"),
     }

@@ -46,10 +46,9 @@ const DIALECTS: &[&Dialect] = &[
 
 /// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
 /// have them, in lower case.
-const OTHERS: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 3] = [
     ("mtp", "MTP drafters of this layout"),
     ("xpress", "XPress drafters"),
-    ("domino", "Domino drafters"),
     ("mlpspeculator", "MLP speculator drafters"),
 ];
 
@@ -132,5 +131,23 @@ fn unknown(folder: &ModelFolder, key: &str, remark: &str) -> Error {
             format!("a drafter of {}", families.join(", ")),
             format!("`{got}`{remark}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_stand_in_its_targets_folder_can_be_put_there() {
+        let mut found = 0;
+        for dialect in DIALECTS
+            .iter()
+            .filter(|dialect| dialect.may_be_beside_target())
+        {
+            assert!(dialect.in_target.is_some(), "{}", dialect.name);
+            found += 1;
+        }
+        assert!(found >= 3, "{found}");
     }
 }

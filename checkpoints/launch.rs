@@ -163,6 +163,13 @@ pub(crate) fn vllm_parallel(
     vllm_command(method, target, &speculative)
 }
 
+/// The same for a target that drafts by its own layer of multi-token prediction.
+pub(crate) fn vllm_by_own_layer(target: &Path, draft_tokens: usize) -> Launch {
+    let method = "mtp";
+    let speculative = json!({"method": method, "num_speculative_tokens": draft_tokens});
+    vllm_command(method, &place(target), &speculative)
+}
+
 /// Those of llama.cpp, in the folder of its source: both models become GGUF files, a target of the hub behind its download, and
 /// are served. `with_target` where the drafter's conversion reads the target's folder too.
 pub(crate) fn llama_cpp(
@@ -262,6 +269,17 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
         _ => Choosing::Likeliest,
     };
     Launch::by(Server::Sglang, text).choosing(choosing)
+}
+
+/// SGLang's for a target that drafts by its own layer of multi-token prediction.
+pub(crate) fn sglang_by_own_layer(target: &Path, draft_tokens: usize) -> Launch {
+    let text = format!(
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm NEXTN --speculative-num-steps {draft_tokens} \
+         --speculative-eagle-topk 1 --speculative-num-draft-tokens {}",
+        quote(&place(target)),
+        draft_tokens + 1
+    );
+    Launch::by(Server::Sglang, text).choosing(SGLANG_DRAWS)
 }
 
 /// SGLang's for a drafter that fills a block, in which it counts the last committed token.
@@ -375,7 +393,9 @@ mod tests {
             vllm(dir, "eagle3", target, 3),
             vllm_parallel(dir, "draft_model", target, 3),
             vllm_of_speculators(dir),
+            vllm_by_own_layer(dir, 3),
             sglang(dir, "EAGLE3", target, 3),
+            sglang_by_own_layer(dir, 3),
             sglang_block(dir, "DFLASH", target, 3),
             sglang_dspark(dir, target, 3),
             llama_cpp(dir, "draft-simple", target, 3, true),

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::dialect::description::{Dialect, Neutral, top};
+use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
 use crate::dialect::llama::{DTYPE, MLP_BIAS, NORMS, ROPE, SIZES, TIED, VOCAB};
 use crate::dialect::settings::Settings;
@@ -57,12 +58,27 @@ pub const MTP: Dialect = Dialect {
         ["mtp_layers.0.", "layer."],
     ],
     of_target: &["embed_tokens.", "layers.", "norm.", "lm_head."],
+    in_target: Some(InTarget {
+        class: class_in_target,
+        classes: |_| "`MiMoForCausalLM` or `Qwen2ForCausalLM`",
+        count: |_| LAYERS,
+        switches: &[AFTER_FINAL_NORM],
+        joined: |_, _| None,
+        launch: |settings, _, target, draft_tokens| {
+            vec![match settings.flag(AFTER_FINAL_NORM) {
+                true => launch::sglang_by_own_layer(target, draft_tokens),
+                false => launch::vllm_by_own_layer(target, draft_tokens),
+            }]
+        },
+    }),
     launch: launch_lines,
     ..Dialect::named("MTP", recognises)
 };
 
 /// The class of the target, under which vLLM looks for the layer too.
 const ARCHITECTURE: &str = "MiMoForCausalLM";
+/// A class whose decoder is the same. Engines look for no layer in its checkpoints.
+const SAME_DECODER: &str = "Qwen2ForCausalLM";
 /// How many such layers there are.
 const LAYERS: &str = "num_nextn_predict_layers";
 /// Whether they read the target's last hidden state after its final norm. Engines know no such key.
@@ -77,6 +93,12 @@ fn recognises(folder: &ModelFolder) -> bool {
     let names = folder.config()["architectures"].as_array();
     names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
         && tensors(folder).next().is_some()
+}
+
+fn class_in_target<'a>(_: &Settings, class: &'a str) -> Option<&'a str> {
+    [ARCHITECTURE, SAME_DECODER]
+        .contains(&class)
+        .then_some(ARCHITECTURE)
 }
 
 fn tensors(folder: &ModelFolder) -> impl Iterator<Item = &str> {
@@ -99,7 +121,7 @@ fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usi
         return vec![launch::sglang(dir, "EAGLE", target, draft_tokens)];
     }
     match settings.get(TARGET_CLASS).and_then(Value::as_str) {
-        Some("Qwen2ForCausalLM") => {
+        Some(SAME_DECODER) => {
             // The same decoder, under the name that goes with the layer.
             let as_mimo = json!({"architectures": [ARCHITECTURE], (LAYERS): 1});
             vec![launch::vllm_overriding(

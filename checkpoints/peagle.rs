@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::dialect::description::{Dialect, Quirks, top};
+use crate::dialect::description::{Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama;
 use crate::dialect::settings::Settings;
 use crate::eagle3::{self, EAGLE3, EMBEDDING, NEUTRAL, QUIRKS};
 use crate::folder::ModelFolder;
 use crate::launch::{self, Launch};
-use crate::speculators::{MODEL_TYPE, speculators_config};
+use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, speculators_config};
 
 /// vLLM's layout: EAGLE-3's under the same architecture.
 pub const PEAGLE: Dialect = Dialect {
@@ -23,7 +23,7 @@ pub const PEAGLE: Dialect = Dialect {
         let named = eagle3::names_eagle3(config) && eagle3::has_mask(config);
         (named || is_peagle(config)) && config.get(MODEL_TYPE).is_none()
     },
-    architectures: &[eagle3::ARCHITECTURE, ARCHITECTURE],
+    architectures: &[eagle3::ARCHITECTURE, eagle3::NORMED.drafter, ARCHITECTURE],
     more: &[top(&[
         MASK,
         Key::told("pard_token", |settings, _| {
@@ -44,18 +44,25 @@ pub const SPECULATORS: Dialect = Dialect {
     name: "P-EAGLE for speculators",
     family: "P-EAGLE",
     recognises: |folder: &ModelFolder| folder.config()[MODEL_TYPE] == "peagle",
-    more: &[top(&[
-        Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
-        Key::told(MODEL_TYPE, |_, _| Some(json!("peagle"))),
-        Key::told("embed_requires_grad", |settings, _| {
-            Some(json!(!settings.flag("shared_embeddings")))
-        }),
-        Key::told("speculators_config", |settings, _| {
-            Some(speculators_config(settings, "peagle"))
-        }),
-        MASK,
-        EMBEDDINGS,
-    ])],
+    // From beside the layer vLLM takes this key over for EAGLE-3 alone.
+    more: &[
+        under(
+            LAYER_CONFIG,
+            &[Key::flag("fc_norm", "fc_norm", false).only_if_on()],
+        ),
+        top(&[
+            Key::told("architectures", |_, _| Some(json!([ARCHITECTURE]))),
+            Key::told(MODEL_TYPE, |_, _| Some(json!("peagle"))),
+            Key::told("embed_requires_grad", |settings, _| {
+                Some(json!(!settings.flag("shared_embeddings")))
+            }),
+            Key::told("speculators_config", |settings, _| {
+                Some(speculators_config(settings, "peagle"))
+            }),
+            MASK,
+            EMBEDDINGS,
+        ]),
+    ],
     neutral: &[llama::NEUTRAL, NEUTRAL],
     renamed: &[],
     aliases: &[["midlayer.", "layers.0."]],

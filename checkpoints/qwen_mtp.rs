@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, DEFAULT_THETA};
 use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
+use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
 use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
@@ -72,6 +73,22 @@ pub const QWEN_MTP: Dialect = Dialect {
         "language_model.",
         "visual.",
     ],
+    in_target: Some(InTarget {
+        class: |settings, class| fits(settings, class).then_some(class),
+        classes: |settings| match has_experts(settings) {
+            true => {
+                "one of Qwen3.5-MoE or Qwen3-Next, such as `Qwen3_5MoeForConditionalGeneration`"
+            }
+            false => "one of Qwen3.5 without experts, such as `Qwen3_5ForConditionalGeneration`",
+        },
+        count: |class| match class.starts_with(CLASSES[1]) {
+            true => LAYERS_OF_NEXT,
+            false => LAYERS,
+        },
+        switches: &[],
+        joined: joined_experts,
+        launch: launch_lines_in_target,
+    }),
     launch: launch_lines,
     quirks: Quirks {
         check_folder: check_first_layer_has_experts,
@@ -304,19 +321,49 @@ fn join_queries_and_gates(settings: &Settings, tensors: &mut Vec<NamedTensor>) {
     tensors.remove(of_gates);
 }
 
+/// Whether targets of a class have layers of these settings.
+fn fits(settings: &Settings, class: &str) -> bool {
+    match CLASSES.iter().position(|known| class.starts_with(known)) {
+        Some(0) => class.starts_with("Qwen3_5Moe") == has_experts(settings),
+        Some(_) => has_experts(settings),
+        None => false,
+    }
+}
+
+/// The matrices of all experts that one tensor of a file holds, in its order.
+fn joined_experts(settings: &Settings, name: &str) -> Option<Vec<String>> {
+    let (_, parts) = JOINT.iter().find(|(joint, _)| *joint == name)?;
+    let experts = 0..settings.size("experts.count");
+    let of_one = |expert: usize| {
+        let named = move |part| format!("layer.mlp.experts.{expert}.{part}.weight");
+        parts.iter().map(named)
+    };
+    let all: Vec<String> = experts.flat_map(of_one).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+/// vLLM's, and SGLang's for the classes that it has.
+fn launch_lines_in_target(
+    _: &Settings,
+    class: &str,
+    target: &Path,
+    draft_tokens: usize,
+) -> Vec<Launch> {
+    let mut lines = vec![launch::vllm_by_own_layer(target, draft_tokens)];
+    // It has Qwen3.5 with eyes alone.
+    if class.starts_with(CLASSES[1]) || class.ends_with("ForConditionalGeneration") {
+        lines.push(launch::sglang_by_own_layer(target, draft_tokens));
+    }
+    lines
+}
+
 /// vLLM's, for a target of a class that has such a layer.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
-    let with_experts = has_experts(settings);
-    let fits = |class: &str| match CLASSES.iter().position(|known| class.starts_with(known)) {
-        Some(0) => class.starts_with("Qwen3_5Moe") == with_experts,
-        Some(_) => with_experts,
-        None => false,
-    };
-    if class.is_none_or(fits) {
+    if class.is_none_or(|class| fits(settings, class)) {
         return vec![launch::vllm(dir, "mtp", target, draft_tokens)];
     }
-    vec![Launch::remark(if with_experts {
+    vec![Launch::remark(if has_experts(settings) {
         "vLLM loads this layer only with Qwen3.5-MoE and Qwen3-Next targets"
     } else {
         "vLLM loads this layer only with Qwen3.5 targets without experts"

@@ -215,8 +215,8 @@ fn clean(dir: &Path) -> Result<()> {
             continue;
         }
         match suffix {
-            "partial" => atomic::remove_dir(&path)?,
-            "old" => atomic::recover_dir(&dir.join(stem))?,
+            atomic::PARTIAL => atomic::remove_dir(&path)?,
+            atomic::OLD => atomic::recover_dir(&dir.join(stem))?,
             _ => {}
         }
     }
@@ -304,14 +304,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         save(dir, 100);
-        let partial = dir.join("step-00000200.partial");
+        let partial = dir.join("step-00000200.spectrain-partial");
         fs::create_dir(&partial).unwrap();
         fs::write(partial.join("weights.safetensors"), "half").unwrap();
-        fs::write(dir.join("notes.partial"), "not ours").unwrap();
+        fs::write(dir.join("notes.spectrain-partial"), "not ours").unwrap();
         assert_eq!(steps(dir), [100]);
         save(dir, 300);
         assert_eq!(steps(dir), [100, 300]);
-        assert!(!partial.exists() && dir.join("notes.partial").exists());
+        assert!(!partial.exists() && dir.join("notes.spectrain-partial").exists());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Tensors as names, shapes and little-endian bytes, and the safetensors files that hold them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -228,24 +229,67 @@ pub fn write_safetensors(
     tensors: &[NamedTensor],
     metadata: &BTreeMap<String, String>,
 ) -> Result<()> {
-    let mut ordered: Vec<&NamedTensor> = tensors.iter().collect();
-    ordered.sort_by(|a, b| {
-        b.dtype
-            .size()
-            .cmp(&a.dtype.size())
-            .then_with(|| a.name.cmp(&b.name))
+    tensors.iter().try_for_each(NamedTensor::check)?;
+    let listed = tensors.iter().map(|tensor| Listed {
+        name: &tensor.name,
+        shape: &tensor.shape,
+        dtype: tensor.dtype,
+        of: tensor,
     });
-    let header = header(&ordered, metadata)?;
-    atomic::write_with(path, |file| {
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        ordered
-            .iter()
-            .try_for_each(|tensor| file.write_all(&tensor.bytes))
+    write_each(path, listed.collect(), metadata, &mut |tensor| {
+        Ok(Cow::Borrowed(&tensor.bytes[..]))
     })
 }
 
-fn header(tensors: &[&NamedTensor], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+/// A tensor of a file that is being written, and what its elements come out of.
+pub(crate) struct Listed<'a, T> {
+    pub(crate) name: &'a str,
+    pub(crate) shape: &'a [usize],
+    pub(crate) dtype: DType,
+    pub(crate) of: T,
+}
+
+impl<T> Listed<'_, T> {
+    /// Bytes of its elements; nothing where that is no number.
+    fn size(&self) -> Option<usize> {
+        let mut axes = self.shape.iter();
+        axes.try_fold(self.dtype.size(), |size, &axis| size.checked_mul(axis))
+    }
+}
+
+/// The same, where the elements of each tensor are asked for when they are written.
+pub(crate) fn write_each<'a, T>(
+    path: &Path,
+    mut tensors: Vec<Listed<T>>,
+    metadata: &BTreeMap<String, String>,
+    elements: &mut dyn FnMut(&T) -> Result<Cow<'a, [u8]>>,
+) -> Result<()> {
+    tensors.sort_by(|a, b| {
+        let by_size = b.dtype.size().cmp(&a.dtype.size());
+        by_size.then_with(|| a.name.cmp(b.name))
+    });
+    let header = header(&tensors, metadata)?;
+    let mut failed = None;
+    let written = atomic::write_with(path, |file| {
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        tensors.iter().try_for_each(|tensor| {
+            let bytes = elements(&tensor.of).map_err(|error| {
+                failed = Some(error);
+                io::Error::other("no elements")
+            })?;
+            debug_assert_eq!(Some(bytes.len()), tensor.size(), "{}", tensor.name);
+            file.write_all(&bytes)
+        })
+    });
+    match failed {
+        // Why there are none says more than that they could not be written.
+        Some(error) => Err(error),
+        None => written,
+    }
+}
+
+fn header<T>(tensors: &[Listed<T>], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
     let mut texts = metadata.clone();
     texts
         .entry("format".to_string())
@@ -255,13 +299,17 @@ fn header(tensors: &[&NamedTensor], metadata: &BTreeMap<String, String>) -> Resu
     let mut names = BTreeSet::from(["__metadata__"]);
     let mut start = 0;
     for tensor in tensors {
-        tensor.check()?;
-        if !names.insert(&tensor.name) {
-            return Err(tensor.wrong("the name is used twice or reserved".to_string()));
+        let wrong = |reason: &str| Error::Tensor {
+            name: tensor.name.to_owned(),
+            reason: reason.to_owned(),
+        };
+        if !names.insert(tensor.name) {
+            return Err(wrong("the name is used twice or reserved"));
         }
-        let end = start + tensor.bytes.len();
+        let size = tensor.size().and_then(|size| size.checked_add(start));
+        let end = size.ok_or_else(|| wrong("its shape has no size"))?;
         let entry = json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [start, end]});
-        header.insert(tensor.name.clone(), entry);
+        header.insert(tensor.name.to_owned(), entry);
         start = end;
     }
     let mut bytes = Value::Object(header).to_string().into_bytes();

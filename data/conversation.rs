@@ -150,7 +150,29 @@ impl From<Sample> for Row {
     }
 }
 
+/// The keys of a conversation, which stay with a row that is read by its tokens.
+pub(crate) const BESIDE: [&str; 4] = ["messages", "conversations", "system", "tools"];
+
 impl Row {
+    /// Whether a conversation stands beside the tokens that the row was read by.
+    pub fn has_conversation_beside(&self) -> bool {
+        let is_one = |key: &str| BESIDE[..2].contains(&key);
+        let is_tokens = matches!(self.content, Content::Tokens(_));
+        is_tokens && self.extra.iter().any(|(key, _)| is_one(key))
+    }
+
+    /// The conversation that stands beside the tokens of a row, in their place; the same row where there is none that can be read.
+    #[must_use]
+    pub fn or_conversation(self) -> Self {
+        if !self.has_conversation_beside() {
+            return self;
+        }
+        let fields = self.extra.iter();
+        let fields = fields.map(|(key, value)| format!("{}:{value}", Value::from(key.as_str())));
+        let text = format!("{{{}}}", fields.collect::<Vec<_>>().join(","));
+        Self::from_json(&text).unwrap_or(self)
+    }
+
     /// The row as a JSON object on one line, with its other keys behind what it is for.
     pub fn to_json(&self) -> String {
         let mut text = match &self.content {

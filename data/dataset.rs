@@ -4,12 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::cap::{Cap, Wanted};
 use crate::error::{Error, Result};
 use crate::hub_data::FetchedData;
 use crate::prepare::Category;
 use crate::presets::Conversion;
-use crate::rows::{Columns, LocatedRow, Location, TextReader, files, read_columns, read_texts};
+use crate::rows::{
+    Columns, LocatedRow, Location, TextReader, files, found, is_same, read_columns, read_texts,
+    would_read,
+};
 use crate::seed::{mix, uniform};
+
+pub use crate::cap::{LeftOut, ReadPart};
 
 /// Seed of the choice of rows by weight: the same in every run, whatever its own seed.
 const WEIGHT_SEED: u64 = 0x77e1_6474;
@@ -22,6 +28,8 @@ type Rows = Box<dyn Iterator<Item = Result<LocatedRow>> + Send>;
 pub struct Dataset {
     sources: Vec<Located>,
     unusable: Arc<Mutex<Category>>,
+    /// How many rows are read, where not all are.
+    cap: Option<Arc<Cap>>,
 }
 
 /// A part of a dataset.
@@ -58,6 +66,23 @@ impl Located {
         }
     }
 
+    /// Whether a file, which need not be there yet, is one of them under this or another name.
+    fn reads(&self, file: &Path) -> bool {
+        match &self.place {
+            Place::Path(path) => would_read(path, file),
+            Place::Hub(data) => data.paths.iter().any(|path| is_same(path, file)),
+        }
+    }
+
+    /// What to say of files and folders beside its files that no rows are read from.
+    fn not_read(&self) -> Option<String> {
+        match &self.place {
+            // A path that leads nowhere is an error where it is read.
+            Place::Path(path) => found(path).ok()?.remark(path),
+            Place::Hub(_) => None,
+        }
+    }
+
     /// What its rows depend on beside its files; empty for most.
     pub fn reading(&self) -> String {
         match self.conversion {
@@ -78,9 +103,14 @@ impl Located {
         }
     }
 
-    fn rows(&self, columns: Columns, unusable: &Arc<Mutex<Category>>) -> Result<Rows> {
+    fn rows(
+        &self,
+        columns: Columns,
+        unusable: &Arc<Mutex<Category>>,
+        wanted: Wanted,
+    ) -> Result<Rows> {
         let data = match &self.place {
-            Place::Path(path) => return Ok(Box::new(read_columns(path, columns)?)),
+            Place::Path(path) => return Ok(Box::new(wanted.first(read_columns(path, columns)?))),
             Place::Hub(data) => data,
         };
         let (conversion, unusable) = (self.conversion, unusable.clone());
@@ -89,7 +119,7 @@ impl Located {
             converted => converted.columns(),
         };
         let name = Path::new(&data.address);
-        let texts = TextReader::of(name, data.paths.clone(), columns);
+        let texts = wanted.first(TextReader::of(name, data.paths.clone(), columns));
         Ok(Box::new(texts.filter_map(move |found| {
             let (location, text) = match found {
                 Ok(found) => found,
@@ -145,7 +175,28 @@ impl Dataset {
         Self {
             sources,
             unusable: Arc::default(),
+            cap: None,
         }
+    }
+
+    /// The same, of which at most so many rows are read: the first ones of its files in their order. Of several parts each gives
+    /// the share that it has of all rows; weights say how often these are taken. Rows that cannot be used count.
+    #[must_use]
+    pub fn at_most(self, rows: Option<usize>) -> Self {
+        Self {
+            cap: rows.map(|rows| Arc::new(Cap::new(rows))),
+            ..self
+        }
+    }
+
+    /// How many rows are read at most, where it is so.
+    pub fn most(&self) -> Option<usize> {
+        self.cap.as_ref().map(|cap| cap.most())
+    }
+
+    /// What was not read of it, where more is there than was asked for, as far as it was read.
+    pub fn left_out(&self) -> Option<LeftOut> {
+        self.cap.as_ref()?.left_out()
     }
 
     /// Each of its parts.
@@ -180,6 +231,16 @@ impl Dataset {
         Ok(each.collect::<Result<Vec<_>>>()?.concat())
     }
 
+    /// Whether a file, which need not be there yet, is one of its files under this or another name.
+    pub fn reads(&self, file: &Path) -> bool {
+        self.sources.iter().any(|source| source.reads(file))
+    }
+
+    /// What to say of files and folders that its paths lead to and that no rows are read from.
+    pub fn not_read(&self) -> Vec<String> {
+        self.sources.iter().filter_map(Located::not_read).collect()
+    }
+
     /// The rows of all parts one after the other, with how often their samples are taken; those that are not are there too.
     ///
     /// # Errors
@@ -201,9 +262,16 @@ impl Dataset {
         columns: &Columns,
     ) -> Result<impl Iterator<Item = Result<LocatedRow>> + Send + use<>> {
         *self.unusable.lock().unwrap_or_else(PoisonError::into_inner) = Category::default();
-        let each = (0..).zip(&self.sources).map(|(place, source)| {
-            let (seed, weight) = (mix(WEIGHT_SEED, place), source.weight);
-            let rows = (0..).zip(source.rows(columns.clone(), &self.unusable)?);
+        let files = || -> Result<Vec<(String, Vec<PathBuf>)>> {
+            let named = |source: &Located| Ok((source.to_string(), source.files()?));
+            self.sources.iter().map(named).collect()
+        };
+        let parts = self.cap.as_ref().map(|cap| cap.parts(files));
+        let parts = parts.transpose()?;
+        let each = self.sources.iter().enumerate().map(|(place, source)| {
+            let (seed, weight) = (mix(WEIGHT_SEED, place as u64), source.weight);
+            let first = Wanted::of(self.cap.as_ref(), parts.map(|parts| &parts[place]));
+            let rows = (0..).zip(source.rows(columns.clone(), &self.unusable, first)?);
             Ok(rows.map(move |(number, row)| {
                 row.map(|row| LocatedRow {
                     copies: copies(weight, mix(seed, number)),

@@ -287,6 +287,11 @@ impl Error {
         )
     }
 
+    /// Whether it is a file that cannot be read, or not to its end.
+    pub fn is_of_file(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::File { .. })
+    }
+
     /// A row that cannot be read, of which `mismatch` says why if its text is JSON.
     pub(crate) fn row(location: impl Display, text: &str, mismatch: Mismatch) -> Self {
         let location = location.to_string();

@@ -1,6 +1,7 @@
 //! Conversations, chat templates, tokens, loss masks, packing, shards and draft vocabularies.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod cap;
 mod contained;
 pub mod conversation;
 pub mod dataset;

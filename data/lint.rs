@@ -103,12 +103,17 @@ fn survey(
     for row in rows {
         let used = row.and_then(|LocatedRow { location, row, .. }| {
             report.roles.add(&row.content);
+            report.beside_tokens += u64::from(row.has_conversation_beside());
             let samples = preparation.samples(&location, &row)?;
             Ok((location, row, samples))
         });
         let (location, row, samples) = match used {
             Ok(used) => used,
             Err(error @ Error::EmptyDataset { .. }) => return Err(error),
+            Err(error) if error.is_of_file() => {
+                report.unreadable.add(error);
+                continue;
+            }
             Err(error) => {
                 report.refused.add(error);
                 continue;

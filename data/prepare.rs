@@ -32,6 +32,9 @@ pub struct PrepareReport {
     /// Of these, the ones left out because they cannot be read or rendered, with the reason.
     #[serde(default)]
     pub unusable: Category,
+    /// Rows read by their tokens, beside which a conversation stands that is not read.
+    #[serde(default)]
+    pub beside_tokens: u64,
     /// Conversations with a sample for each answer.
     pub expanded: u64,
     /// Samples that they are more than one each.
@@ -70,6 +73,9 @@ impl PrepareReport {
             self.tokens,
             self.trained_tokens
         );
+        if self.beside_tokens > 0 {
+            totals += &format!("\n{}", beside(self.beside_tokens));
+        }
         if self.expanded > 0 {
             let (expanded, added) = (self.expanded, self.added);
             totals += &format!(
@@ -99,6 +105,13 @@ impl PrepareReport {
             .map(|(what, category)| format!("{} {what}: {}", category.count, category.places()))
             .collect()
     }
+}
+
+/// What to say of so many rows of tokens beside which conversations stand.
+pub(crate) fn beside(rows: u64) -> String {
+    format!(
+        "{rows} rows read by their `input_ids` and mask; the conversations beside them are not read"
+    )
 }
 
 impl fmt::Display for PrepareReport {
@@ -227,6 +240,7 @@ pub fn prepare(
             sieve.report.passed_over += 1;
             continue;
         }
+        sieve.report.beside_tokens += u64::from(row.has_conversation_beside());
         sieve.roles.add(&row.content);
         let made = preparation.samples(&location, &row);
         let Some(Samples { made, beyond }) = sieve.or_drop(made)? else {
@@ -334,6 +348,12 @@ impl Sieve<'_> {
             "{} too long, {} with too few trained tokens",
             report.overlong.count, report.untrained.count
         );
+        if report.passed_over > 0 {
+            reasons += &format!(
+                ", {} in rows that the `weight` of their source passes over",
+                report.passed_over
+            );
+        }
         if !report.unusable.is_none() {
             let (count, places) = (report.unusable.count, report.unusable.places());
             reasons += &format!(", {count} in rows that cannot be used: {places}");
@@ -481,6 +501,16 @@ mod tests {
         assert_eq!(
             error,
             "no sample is left of the 1 rows read: 0 too long, 1 with too few trained tokens"
+        );
+        let passed_over = (1..=2).map(|at| {
+            let row = LocatedRow::new(Location::new("rows.jsonl", at), tokens(&[1], &[1]));
+            Ok(LocatedRow { copies: 0, ..row })
+        });
+        let found = prepare(passed_over, None, &small(), &settings(), &mut |_| Ok(()));
+        let error = found.unwrap_err().to_string();
+        assert!(
+            error.ends_with(", 2 in rows that the `weight` of their source passes over"),
+            "{error}"
         );
     }
 

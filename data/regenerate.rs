@@ -30,15 +30,17 @@ mod report;
 mod retry;
 #[cfg(test)]
 mod tests;
+mod tools;
 mod turns;
 mod workers;
 
-pub use answers::{Answer, Answers, Failure, Request, Truncated, Written};
+pub use answers::{Answer, Answers, Failure, Request, ToolRows, Truncated, Written};
 use journal::{Entry, Journal};
 pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
+pub use tools::TOOL_CALLS;
 pub use turns::Unchanged;
-use turns::{answered, answers, planned, steps};
+use turns::{Cut, Talk, planned};
 pub use workers::Work;
 use workers::{Ended, Pending, Shared};
 
@@ -65,6 +67,8 @@ pub struct RegenerateSettings<'a> {
     pub settings: Map<String, Value>,
     /// What happens when an answer is cut off.
     pub truncated: Truncated,
+    /// What happens to rows with tools. Who answers has to take tools where these are answered.
+    pub tools: ToolRows,
     /// What happens to rows that cannot be read.
     pub unusable: Unusable,
 }
@@ -74,6 +78,7 @@ pub struct Job {
     data: Dataset,
     out: PathBuf,
     truncated: Truncated,
+    tools: ToolRows,
     unusable: Unusable,
     sha256: String,
     report: RegenerateReport,
@@ -86,7 +91,7 @@ impl Job {
     /// # Errors
     /// A row cannot be understood, the journal is of something else, or the output is there without a journal.
     pub fn open(wanted: &RegenerateSettings, existing: ExistingAnswers) -> Result<Self> {
-        let scan = scan(wanted.data, wanted.unusable)?;
+        let scan = scan(wanted)?;
         let journal_path = beside(wanted.out, ".journal");
         if existing == ExistingAnswers::SetAside {
             Journal::check_free(&journal_path)?;
@@ -99,19 +104,21 @@ impl Job {
         }
         let mut settings = wanted.settings.clone();
         settings.insert("truncated".into(), json!(wanted.truncated));
-        let header = journal::header(&scan.sha256, scan.rows, &settings);
+        let header = journal::header((&scan.sha256, wanted.data.most()), scan.rows, &settings);
         let rows = usize::try_from(scan.rows).unwrap_or(usize::MAX);
         let journal = Journal::open(&journal_path, &header, rows)?;
         Ok(Self {
             data: wanted.data.clone(),
             out: wanted.out.to_owned(),
             truncated: wanted.truncated,
+            tools: wanted.tools,
             unusable: wanted.unusable,
             sha256: scan.sha256,
             report: RegenerateReport {
                 rows: scan.rows,
                 unchanged: scan.unchanged,
                 unusable: scan.unusable,
+                left_out: wanted.data.left_out(),
                 datasets: wanted.data.of_hub().cloned().collect(),
                 from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
                 damaged_lines: journal.unreadable,
@@ -165,7 +172,7 @@ impl Job {
         let rows = 1..=self.report.rows;
         let done = rows.map(|row| self.journal.holds(row)).collect();
         let rows = self.unusable.without(self.data.rows()?);
-        let pending = Pending::new(Box::new(rows), done);
+        let pending = Pending::new(Box::new(rows), done, self.tools);
         let shared = Shared::new(answers, work, self.truncated, pending);
         let taken = std::thread::scope(|scope| {
             let workers = work.concurrency.max(1);
@@ -234,14 +241,14 @@ impl Job {
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
         let rows = self.unusable.without(self.data.whole_rows()?);
         for (number, row) in (1..).zip(rows) {
-            let row = row?.row;
+            let row = row?.row.or_conversation();
             digest.update(line(&row));
-            let rows = match plan(&row) {
+            let rows = match plan(&row, self.tools) {
                 Err(_) => vec![row],
                 Ok(_) => match self.journal.entry(number)? {
                     None if self.report.failed_at(number) => continue,
                     None => return Err(changed("another row")),
-                    Some(entry) => self.report.take(entry, row),
+                    Some(entry) => self.report.take(entry, row, self.tools),
                 },
             };
             for row in rows {
@@ -269,46 +276,66 @@ impl RegenerateReport {
 
     /// Counts the answers of a conversation, and returns it with them unless it is left out. Where the tokens of all answers are
     /// known, each answer becomes a row of tokens with what it answers.
-    fn take(&mut self, entry: Entry, row: Row) -> Vec<Row> {
-        let count = |picked: fn(&Answer) -> bool| {
-            entry.answers.iter().filter(|answer| picked(answer)).count() as u64
-        };
+    fn take(&mut self, entry: Entry, mut row: Row, tools: ToolRows) -> Vec<Row> {
         if entry.dropped {
             self.dropped.push(entry.row);
             return Vec::new();
         }
-        self.regenerated += 1;
-        self.answers += entry.answers.len() as u64;
-        self.truncated += count(|answer| answer.truncated);
-        self.empty += count(|answer| answer.message.content.is_empty());
-        self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
-        if entry.answers.iter().all(|answer| answer.written.is_some()) {
-            let written = entry
-                .answers
-                .into_iter()
-                .filter_map(|answer| answer.written);
+        let mut kept = entry.answers.len();
+        if let Content::Conversation(conversation) = &mut row.content
+            && let Ok(mut talk) = Talk::of(conversation, tools)
+        {
+            for answer in &entry.answers {
+                if talk.asks() {
+                    talk.take(answer.message.clone());
+                }
+            }
+            let (messages, answers, cut) = talk.end();
+            (conversation.messages, kept) = (messages, answers);
+            match cut {
+                Some(Cut::Unpaired) => self.ended_at_call.push(entry.row),
+                Some(Cut::Unreadable) => self.unreadable_calls.push(entry.row),
+                None => {}
+            }
+        }
+        let mut answers = entry.answers;
+        answers.truncate(kept);
+        if answers.is_empty() {
+            self.without_answer.push(entry.row);
+            return Vec::new();
+        }
+        self.count(&answers);
+        if answers.iter().all(|answer| answer.written.is_some()) {
+            let written = answers.into_iter().filter_map(|answer| answer.written);
             let of_tokens = |written: Written| Row {
                 content: Content::Tokens(written.sample()),
                 extra: row.extra.clone(),
             };
             return written.map(of_tokens).collect();
         }
-        let mut row = row;
-        if let Content::Conversation(conversation) = &mut row.content {
-            let messages = std::mem::take(&mut conversation.messages);
-            conversation.messages = match steps(&messages) {
-                Ok(steps) => answered(messages, &steps, entry.answers),
-                Err(_) => messages,
-            };
-        }
         vec![row]
+    }
+
+    /// Counts the answers of a conversation.
+    fn count(&mut self, answers: &[Answer]) {
+        let count = |picked: fn(&Answer) -> bool| {
+            answers.iter().filter(|answer| picked(answer)).count() as u64
+        };
+        self.regenerated += 1;
+        self.answers += answers.len() as u64;
+        self.truncated += count(|answer| answer.truncated);
+        self.calls += count(|answer| answer.message.extra.contains_key(TOOL_CALLS));
+        self.empty += count(|answer| {
+            answer.message.content.is_empty() && !answer.message.extra.contains_key(TOOL_CALLS)
+        });
+        self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
     }
 }
 
-/// How many answers a row takes.
-fn plan(row: &Row) -> Result<usize, Unchanged> {
+/// Why a row is copied as it is, where it is.
+fn plan(row: &Row, tools: ToolRows) -> Result<(), Unchanged> {
     match &row.content {
-        Content::Conversation(conversation) => planned(conversation).map(|steps| answers(&steps)),
+        Content::Conversation(conversation) => planned(conversation, tools).map(drop),
         Content::Tokens(_) => Err(Unchanged::Tokens),
     }
 }
@@ -326,14 +353,20 @@ struct Scan {
     unusable: Category,
 }
 
-fn scan(data: &Dataset, unusable: Unusable) -> Result<Scan> {
+fn scan(wanted: &RegenerateSettings) -> Result<Scan> {
+    let RegenerateSettings {
+        data,
+        unusable,
+        tools,
+        ..
+    } = wanted;
     let mut digest = Sha256::new();
     let mut unchanged = UnchangedRows::default();
     let mut left_out = Category::default();
     let mut rows = 0;
     for row in data.whole_rows()? {
         let row = match row {
-            Ok(LocatedRow { row, .. }) => row,
+            Ok(LocatedRow { row, .. }) => row.or_conversation(),
             Err(error) if unusable.drops(&error) => {
                 left_out.add(error);
                 continue;
@@ -342,7 +375,7 @@ fn scan(data: &Dataset, unusable: Unusable) -> Result<Scan> {
         };
         rows += 1;
         digest.update(line(&row));
-        if let Err(why) = plan(&row) {
+        if let Err(why) = plan(&row, *tools) {
             unchanged.add(rows, why);
         }
     }

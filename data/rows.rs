@@ -5,22 +5,21 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use spectrain_checkpoints::Mismatch;
-
 use crate::conversation::Row;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
+mod format;
+mod found;
 pub(crate) mod location;
 mod texts;
 
+use format::{Compression, FILES, Format};
 use texts::Texts;
 
+pub use self::found::{Found, files, found, is_same, would_read};
 pub use self::location::{LONGEST_ROW, LocatedRow, Location};
 pub use crate::table::Columns;
-
-const FILES: &str =
-    "rows in `.jsonl` or `.json` files, also compressed as `.gz` or `.zst`, or in `.parquet` files";
 
 /// The rows of a file, folder or pattern in order; see [`read_rows`].
 pub struct RowReader(TextReader);
@@ -32,95 +31,6 @@ pub(crate) struct TextReader {
     waiting: VecDeque<PathBuf>,
     open: Option<OpenFile>,
     any: bool,
-}
-
-/// The files that [`read_rows`] reads: the file itself, those of a folder or those that match a pattern such as
-/// `data/*.jsonl`, in the order of their names.
-pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    if path.is_dir() {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(Error::io(path))? {
-            let file = entry.map_err(Error::io(path))?.path();
-            if file.is_file() && Format::of(&file).is_some() {
-                files.push(file);
-            }
-        }
-        return sorted(path, files);
-    }
-    match std::fs::metadata(path) {
-        Err(error) => match matching(path)? {
-            Some(files) => sorted(path, files),
-            None => Err(Error::io(path)(error)),
-        },
-        Ok(_) if Format::of(path).is_none() => Err(Error::File {
-            path: path.to_path_buf(),
-            mismatch: Mismatch::new(FILES, "a file of another kind"),
-        }),
-        Ok(_) => Ok(vec![path.to_path_buf()]),
-    }
-}
-
-/// The readable files that match a path with `*`, `?` or `[…]`; none where it has none of these.
-fn matching(path: &Path) -> Result<Option<Vec<PathBuf>>> {
-    let Some(pattern) = path.to_str().filter(|text| text.contains(['*', '?', '['])) else {
-        return Ok(None);
-    };
-    let paths = glob::glob(pattern).map_err(|error| Error::File {
-        path: path.to_path_buf(),
-        mismatch: Mismatch::new("a pattern such as `data/*.jsonl`", error),
-    })?;
-    let mut files = Vec::new();
-    for found in paths {
-        let found = found.map_err(|error| Error::io(path)(error.into()))?;
-        if found.is_file() && Format::of(&found).is_some() {
-            files.push(found);
-        }
-    }
-    Ok(Some(files))
-}
-
-fn sorted(path: &Path, mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
-    files.sort();
-    if files.is_empty() {
-        Err(Error::EmptyDataset {
-            path: path.to_path_buf(),
-            expected: FILES,
-        })
-    } else {
-        Ok(files)
-    }
-}
-
-/// Whether a file, which need not be there yet, is one of [`files`].
-pub fn would_read(path: &Path, file: &Path) -> bool {
-    let whole = |path: &Path| match path.canonicalize() {
-        Ok(path) => Some(path),
-        // What is not there stands in a folder that is.
-        Err(_) => {
-            let folder = path
-                .parent()
-                .filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
-            Some(folder.join(path.file_name()?))
-        }
-    };
-    let (Some(file), true) = (whole(file), Format::of(file).is_some()) else {
-        return false;
-    };
-    if path.is_dir() {
-        return path
-            .canonicalize()
-            .is_ok_and(|folder| file.parent() == Some(&folder));
-    }
-    if path.exists() {
-        return whole(path).is_some_and(|path| path == file);
-    }
-    let pattern = std::path::absolute(path).ok();
-    let pattern = pattern
-        .as_deref()
-        .and_then(Path::to_str)
-        .and_then(|text| glob::Pattern::new(text).ok());
-    pattern.is_some_and(|pattern| pattern.matches_path(&file))
 }
 
 /// Reads the rows of [`files`], of Parquet files the columns that a row is read from.
@@ -201,40 +111,6 @@ impl Iterator for TextReader {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    /// An object on each line.
-    Lines,
-    /// The same, or a list of objects.
-    Json,
-    Parquet,
-}
-
-/// How a file is compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compression {
-    None,
-    Gzip,
-    Zstd,
-}
-
-impl Format {
-    fn of(path: &Path) -> Option<(Self, Compression)> {
-        let name = path.file_name()?.to_str()?;
-        let (name, compression) = match name.rsplit_once('.')? {
-            (name, "gz") => (name, Compression::Gzip),
-            (name, "zst") => (name, Compression::Zstd),
-            _ => (name, Compression::None),
-        };
-        match (name.rsplit_once('.')?.1, compression) {
-            ("jsonl", _) => Some((Self::Lines, compression)),
-            ("json", _) => Some((Self::Json, compression)),
-            ("parquet", Compression::None) => Some((Self::Parquet, compression)),
-            _ => None,
-        }
-    }
-}
-
 /// Bytes of the text in files of rows; none where one of them does not say how many it has, since it is compressed as a whole.
 pub fn text_bytes(files: &[PathBuf]) -> Option<u64> {
     let of = |path: &PathBuf| match Format::of(path)? {
@@ -243,6 +119,31 @@ pub fn text_bytes(files: &[PathBuf]) -> Option<u64> {
             Some(std::fs::metadata(path).ok()?.len())
         }
         (Format::Lines | Format::Json, _) => None,
+    };
+    files.iter().map(of).sum()
+}
+
+/// Rows of files, those included that cannot be understood. Tables say how many they have, other files are read through.
+pub(crate) fn count_rows(files: &[PathBuf]) -> Result<u64> {
+    let mut rows = 0;
+    for file in files {
+        if let Some(known) = known_rows(std::slice::from_ref(file)) {
+            rows += known;
+            continue;
+        }
+        let mut open = OpenFile::open(file, &Columns::All)?;
+        while open.next().is_some() {
+            rows += 1;
+        }
+    }
+    Ok(rows)
+}
+
+/// The same where all files are tables that can be read.
+pub(crate) fn known_rows(files: &[PathBuf]) -> Option<u64> {
+    let of = |path: &PathBuf| match Format::of(path)? {
+        (Format::Parquet, _) => Table::rows(File::open(path).ok()?),
+        _ => None,
     };
     files.iter().map(of).sum()
 }

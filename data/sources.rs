@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::HubOptions;
+use spectrain_checkpoints::near::did_you_mean;
 
 use crate::dataset::{Dataset, Located, Place};
 use crate::error::Result;
@@ -17,7 +18,7 @@ use crate::rows::files;
 /// Where a dataset is. In a recipe a path or the address of a dataset on the hub (`hf://org/name`), `{ path = …, weight = … }`,
 /// `{ preset = …, weight = … }`, or a list of these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "Given", into = "Given")]
+#[serde(try_from = "Read", into = "Given")]
 #[schemars(!try_from, !into, with = "Given")]
 pub struct Sources(Vec<Source>);
 
@@ -73,31 +74,27 @@ impl fmt::Display for Origin {
     }
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a path, `hf://org/name`, `{ path = \"…\", weight = 1.0 }`, `{ preset = \"…\" }`, or a list of these"
-)]
+/// What sources are, for messages.
+const SOURCES: &str = "a path, `hf://org/name`, `{ path = \"…\", weight = 1.0 }`, `{ preset = \"…\" }`, or a list of these";
+
+// As sources are written. They are read from `Read`, which is there to say what is wrong with them.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
 enum Given {
     One(Entry),
     Several(Vec<Entry>),
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(
-    untagged,
-    expecting = "expected a path, `hf://org/name`, `{ path = \"…\", weight = 1.0 }` or `{ preset = \"…\" }`"
-)]
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
 enum Entry {
     Path(PathBuf),
     Weighted(Weighted),
 }
 
 /// A path or a preset, with a weight.
-// Read from a table alone: as a struct it could be a list as well, in which a path and a weight have no names.
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "BTreeMap<String, Part>")]
-#[schemars(!try_from, deny_unknown_fields)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 struct Weighted {
     /// A file, a folder, a pattern, or a dataset on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,31 +107,31 @@ struct Weighted {
     weight: f64,
 }
 
+/// Anything that may stand where sources should.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Part {
-    Text(PathBuf),
-    Weight(f64),
+enum Read {
+    Text(String),
+    Number(f64),
+    List(Vec<Read>),
+    Table(BTreeMap<String, Read>),
+    Flag(bool),
+    Nothing(()),
 }
 
-impl TryFrom<BTreeMap<String, Part>> for Weighted {
-    type Error = &'static str;
-
-    fn try_from(mut parts: BTreeMap<String, Part>) -> Result<Self, Self::Error> {
-        let weight = parts.remove("weight").unwrap_or(Part::Weight(once()));
-        let (path, preset) = (parts.remove("path"), parts.remove("preset"));
-        match (path, preset, weight, parts.len()) {
-            (Some(Part::Text(path)), None, Part::Weight(weight), 0) => Ok(Self {
-                path: Some(path),
-                preset: None,
-                weight,
-            }),
-            (None, Some(Part::Text(preset)), Part::Weight(weight), 0) => Ok(Self {
-                path: None,
-                preset: preset.to_str().map(str::to_owned),
-                weight,
-            }),
-            _ => Err("expected `path` or `preset`, and `weight`"),
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "`{text}`"),
+            Self::Number(number) => write!(f, "`{number}`"),
+            Self::List(items) => write!(f, "a list of {}", items.len()),
+            Self::Table(fields) if fields.is_empty() => f.write_str("a table without keys"),
+            Self::Table(fields) => {
+                let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+                write!(f, "a table with the keys `{}`", keys.join("`, `"))
+            }
+            Self::Flag(flag) => write!(f, "`{flag}`"),
+            Self::Nothing(()) => f.write_str("`null`"),
         }
     }
 }
@@ -143,23 +140,53 @@ fn once() -> f64 {
     1.0
 }
 
-impl TryFrom<Entry> for Source {
+impl TryFrom<Read> for Source {
     type Error = String;
 
-    fn try_from(entry: Entry) -> Result<Self, String> {
-        let (origin, weight) = match entry {
-            Entry::Path(path) => (Origin::read(path)?, once()),
-            Entry::Weighted(Weighted {
-                path,
-                preset,
-                weight,
-            }) => match (path, preset) {
-                (Some(path), _) => (Origin::read(path)?, weight),
-                (None, name) => {
-                    let preset = Preset::find(&name.unwrap_or_default())?;
-                    (Origin::Preset(preset), weight)
-                }
-            },
+    fn try_from(given: Read) -> Result<Self, String> {
+        match given {
+            Read::Text(path) => Ok(Self {
+                origin: Origin::read(path.into())?,
+                weight: once(),
+            }),
+            Read::Table(fields) => Self::of_table(fields),
+            other => Err(format!("expected {SOURCES}; found {other}")),
+        }
+    }
+}
+
+impl Source {
+    /// A path or the name of a preset, with its weight where it has one.
+    fn of_table(mut fields: BTreeMap<String, Read>) -> Result<Self, String> {
+        const KEYS: [&str; 3] = ["path", "preset", "weight"];
+        if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!(
+                "expected {SOURCES}; found the key `{unknown}`{}",
+                did_you_mean(unknown, KEYS)
+            ));
+        }
+        let weight = match fields.remove("weight") {
+            None => once(),
+            Some(Read::Number(weight)) => weight,
+            Some(other) => return Err(format!("expected a number as `weight`, found {other}")),
+        };
+        let origin = match (fields.remove("path"), fields.remove("preset")) {
+            (Some(Read::Text(path)), None) => Origin::read(path.into())?,
+            (None, Some(Read::Text(name))) => Origin::Preset(Preset::find(&name)?),
+            (None, None) => {
+                return Err(format!(
+                    "expected {SOURCES}; found neither `path` nor `preset`"
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "expected {SOURCES}; found both `path` and `preset`"
+                ));
+            }
+            (Some(other), None) => return Err(format!("expected a text as `path`, found {other}")),
+            (None, Some(other)) => {
+                return Err(format!("expected a text as `preset`, found {other}"));
+            }
         };
         Ok(Self { origin, weight })
     }
@@ -183,13 +210,13 @@ impl From<Source> for Entry {
     }
 }
 
-impl TryFrom<Given> for Sources {
+impl TryFrom<Read> for Sources {
     type Error = String;
 
-    fn try_from(given: Given) -> Result<Self, String> {
+    fn try_from(given: Read) -> Result<Self, String> {
         let entries = match given {
-            Given::One(entry) => vec![entry],
-            Given::Several(entries) => entries,
+            Read::List(entries) => entries,
+            one => vec![one],
         };
         let sources = entries.into_iter().map(Source::try_from);
         Ok(Self(sources.collect::<Result<_, String>>()?))
@@ -321,11 +348,25 @@ mod tests {
         }
         assert_eq!(json!(of(json!([{"path": "a"}]))), json!("a"));
         for (given, expected) in [
-            (json!(3), "a list of these"),
-            (json!([["a"]]), "a list of these"),
-            (json!(["a", 0.5]), "a list of these"),
-            (json!({"path": "a", "wieght": 2}), "a list of these"),
-            (json!({"path": "a", "preset": "gsm8k"}), "a list of these"),
+            (json!(3), "or a list of these; found `3`"),
+            (json!(true), "found `true`"),
+            (json!([null]), "found `null`"),
+            (json!([["a"]]), "found a list of 1"),
+            (json!(["a", 0.5]), "found `0.5`"),
+            (
+                json!({"path": "a", "wieght": 2}),
+                "found the key `wieght`; did you mean `weight`?",
+            ),
+            (
+                json!({"path": "a", "weight": "2"}),
+                "expected a number as `weight`, found `2`",
+            ),
+            (json!({"path": 2}), "expected a text as `path`, found `2`"),
+            (json!({"weight": 2}), "found neither `path` nor `preset`"),
+            (
+                json!({"path": "a", "preset": "gsm8k"}),
+                "found both `path` and `preset`",
+            ),
             (
                 json!({"preset": "gsm9k"}),
                 "expected one of the presets `ultrachat`",

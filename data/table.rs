@@ -11,6 +11,8 @@ use arrow::datatypes::{
 };
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::basic::Compression;
+use parquet::file::metadata::ParquetMetaData;
 use serde_json::Value;
 
 use spectrain_checkpoints::Mismatch;
@@ -22,6 +24,9 @@ use crate::rows::location::{LONGEST_ROW, Location};
 
 /// Rows decoded at a time: bounds the memory of reading.
 const BATCH_ROWS: usize = 256;
+
+/// How the columns of Parquet files may be compressed.
+const CODECS: &str = "columns compressed with Snappy, Zstandard, Gzip or LZ4, or not at all";
 
 /// Which columns of a Parquet file are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +117,15 @@ impl Table {
         contained(read).ok().flatten()
     }
 
+    /// Rows that a file says it has; none where it cannot be read.
+    pub(crate) fn rows(file: File) -> Option<u64> {
+        let read = || {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).ok()?;
+            u64::try_from(builder.metadata().file_metadata().num_rows()).ok()
+        };
+        contained(read).ok().flatten()
+    }
+
     fn open_file(path: &Path, file: File, columns: &Columns) -> Result<Self> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)
             .map_err(|error| unreadable_table(path, &error))?;
@@ -124,6 +138,12 @@ impl Table {
                 mismatch: Mismatch::new(expected, format!("the columns `{}`", names.join("`, `"))),
             }
         })?;
+        if let Some(found) = other_codec(builder.metadata(), wanted.as_deref()) {
+            return Err(Error::File {
+                path: path.to_path_buf(),
+                mismatch: Mismatch::new(CODECS, found),
+            });
+        }
         let projection = match wanted {
             Some(wanted) => ProjectionMask::roots(builder.parquet_schema(), wanted),
             None => ProjectionMask::all(),
@@ -169,6 +189,24 @@ impl Table {
             }
         }
     }
+}
+
+/// A column among those at these places, or among all, whose compression is not read, and that compression.
+fn other_codec(metadata: &ParquetMetaData, wanted: Option<&[usize]>) -> Option<String> {
+    let schema = metadata.file_metadata().schema_descr();
+    let groups = metadata.row_groups().iter();
+    let mut columns = groups.flat_map(|group| group.columns().iter().enumerate());
+    columns.find_map(|(place, column)| {
+        let root = schema.get_column_root_idx(place);
+        let is_wanted = wanted.is_none_or(|wanted| wanted.contains(&root));
+        let codec = match column.compression() {
+            Compression::BROTLI(_) => "Brotli",
+            Compression::LZO => "LZO",
+            _ => return None,
+        };
+        let name = schema.get_column_root(place).name();
+        is_wanted.then(|| format!("the column `{name}` compressed with {codec}"))
+    })
 }
 
 /// Why a cell has no JSON.
@@ -283,6 +321,7 @@ mod tests {
     use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
     use arrow::datatypes::{Field, Schema};
     use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
 
     fn list(items: ArrayRef, lengths: &[usize]) -> ArrayRef {
         let field = Arc::new(Field::new("item", items.data_type().clone(), true));
@@ -295,6 +334,10 @@ mod tests {
     }
 
     fn write_table(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+        write_compressed(path, columns, Compression::UNCOMPRESSED);
+    }
+
+    fn write_compressed(path: &Path, columns: Vec<(&str, ArrayRef)>, codec: Compression) {
         let fields: Vec<Field> = columns
             .iter()
             .map(|(name, column)| Field::new(*name, column.data_type().clone(), true))
@@ -302,9 +345,62 @@ mod tests {
         let schema = Arc::new(Schema::new(fields));
         let columns = columns.into_iter().map(|(_, column)| column).collect();
         let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
-        let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), schema, None).unwrap();
+        let properties = WriterProperties::builder().set_compression(codec).build();
+        let file = File::create(path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, schema, Some(properties)).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
+    }
+
+    #[test]
+    fn a_table_is_read_however_its_columns_are_compressed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let numbers = || Arc::new(Int64Array::from(vec![7; 300])) as ArrayRef;
+        for codec in [
+            Compression::UNCOMPRESSED,
+            Compression::SNAPPY,
+            Compression::ZSTD(Default::default()),
+            Compression::GZIP(Default::default()),
+            Compression::LZ4,
+            Compression::LZ4_RAW,
+        ] {
+            let columns = vec![
+                ("input_ids", list(numbers(), &[300])),
+                (
+                    "loss_mask",
+                    list(Arc::new(Int64Array::from(vec![1; 300])), &[300]),
+                ),
+            ];
+            write_compressed(&file, columns, codec);
+            let rows: Vec<LocatedRow> = read_rows(&file).unwrap().collect::<Result<_>>().unwrap();
+            let sample = Sample {
+                tokens: vec![7; 300],
+                loss_mask: vec![true; 300],
+            };
+            assert_eq!(rows[0].row, Row::from(sample), "{codec}");
+        }
+    }
+
+    #[test]
+    fn a_column_whose_compression_is_not_read_is_named_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.parquet");
+        let tokens = list(Arc::new(Int64Array::from(vec![7; 3])), &[3]);
+        write_table(&path, vec![("score", tokens.clone()), ("tokens", tokens)]);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
+        // Nothing here writes such files.
+        let group = &builder.metadata().row_groups()[0];
+        let brotli = group.column(1).clone().into_builder();
+        let brotli = brotli.set_compression(Compression::BROTLI(Default::default()));
+        let columns = vec![group.column(0).clone(), brotli.build().unwrap()];
+        let group = group.clone().into_builder().set_column_metadata(columns);
+        let file = builder.metadata().file_metadata().clone();
+        let metadata = ParquetMetaData::new(file, vec![group.build().unwrap()]);
+        let found = "the column `tokens` compressed with Brotli";
+        assert_eq!(other_codec(&metadata, None).as_deref(), Some(found));
+        assert_eq!(other_codec(&metadata, Some(&[1])).as_deref(), Some(found));
+        assert_eq!(other_codec(&metadata, Some(&[0])), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
@@ -51,6 +51,8 @@ pub struct ChatTemplate {
     source: String,
     marks_generation: bool,
     variables: Map<String, serde_json::Value>,
+    /// Where it was read from, for messages.
+    file: Option<PathBuf>,
 }
 
 impl ChatTemplate {
@@ -69,10 +71,19 @@ impl ChatTemplate {
             special_token(&config, "bos_token"),
             special_token(&config, "eos_token"),
         );
-        Self::from_source(&source, bos.as_deref(), eos.as_deref()).map_err(|source| Error::At {
+        let template = Self::from_source(&source, bos.as_deref(), eos.as_deref());
+        let template = template.map_err(|source| Error::At {
             location: format!("`{}`", path.display()),
             source: Box::new(source),
-        })
+        });
+        Ok(template?.read_from(path))
+    }
+
+    /// The same with the file that it was read from, which errors name.
+    #[must_use]
+    pub fn read_from(mut self, file: impl Into<PathBuf>) -> Self {
+        self.file = Some(file.into());
+        self
     }
 
     /// Compiles a template; the tokens are what it sees as `bos_token` and `eos_token`.
@@ -100,6 +111,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             marks_generation,
             variables,
+            file: None,
         })
     }
 
@@ -144,7 +156,16 @@ impl ChatTemplate {
         exchange: impl Into<Exchange<'a>>,
         generation: GenerationPrompt,
     ) -> Result<Rendered> {
-        let exchange = exchange.into();
+        let rendered = self.marked(exchange.into(), generation);
+        rendered.map_err(|error| match (error, &self.file) {
+            (Error::TemplateRender { message }, Some(file)) => Error::TemplateRender {
+                message: format!("`{}`: {message}", file.display()),
+            },
+            (error, _) => error,
+        })
+    }
+
+    fn marked(&self, exchange: Exchange<'_>, generation: GenerationPrompt) -> Result<Rendered> {
         if !self.marks_generation {
             let text = self.print(exchange, generation, ("", ""))?;
             return Ok(Rendered { text, spans: None });
@@ -386,6 +407,18 @@ pub(crate) mod tests {
         let marked = rendered(source, &[Message::new("assistant", nasty)]);
         assert_eq!(marked.text, nasty);
         assert_eq!(&marked.text[marked.spans.unwrap()[0].clone()], nasty);
+    }
+
+    #[test]
+    fn what_fails_as_it_is_rendered_names_the_file_of_the_template() {
+        let named = template("{{ 1 | nofilter }}").read_from("t/chat_template.jinja");
+        let error = named
+            .render(&[][..], GenerationPrompt::Without)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "chat template: `t/chat_template.jinja`: line 1: filter nofilter is unknown"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Token shards: tokenised conversations with their loss masks, as checksummed Parquet files.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +81,7 @@ impl TokenIndex {
             return Err(Error::altered(path, "shards", "at least one", 0));
         }
         for (number, shard) in index.shards.iter().enumerate() {
-            let expected = shard_name(number);
+            let expected = TokenWriter::shard(number);
             if shard.file != expected {
                 return Err(Error::altered(path, "file", expected, &shard.file));
             }
@@ -241,10 +242,6 @@ fn schema() -> Arc<Schema> {
     ]))
 }
 
-fn shard_name(shard: usize) -> String {
-    format!("tokens-{shard:05}.parquet")
-}
-
 /// Writes samples to `tokens-*.parquet` and, once all are there, `tokens.json`.
 #[derive(Debug)]
 pub struct TokenWriter {
@@ -262,10 +259,7 @@ impl TokenWriter {
         fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
         // The index goes first: without it what is left does not open.
         durable::remove_files(&folder, |name| name == INDEX)?;
-        durable::remove_files(&folder, |name| {
-            let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
-            whole == INDEX || (whole.starts_with("tokens-") && whole.ends_with(".parquet"))
-        })?;
+        durable::remove_files(&folder, Self::is_own)?;
         // Lists carry 32-bit offsets.
         let tokens_per_shard = tokens_per_shard.clamp(1, 1 << 29);
         Ok(Self {
@@ -274,6 +268,21 @@ impl TokenWriter {
             pending: Columns::default(),
             shards: Vec::new(),
         })
+    }
+
+    fn is_own(name: &str) -> bool {
+        let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
+        whole == INDEX || (whole.starts_with("tokens-") && whole.ends_with(".parquet"))
+    }
+
+    /// Whether [`create`](Self::create) removes a file of this name from its folder.
+    pub fn replaces(name: &OsStr) -> bool {
+        name.to_str().is_some_and(Self::is_own)
+    }
+
+    /// The name of a shard, counted from 0.
+    pub fn shard(number: usize) -> String {
+        format!("tokens-{number:05}.parquet")
     }
 
     /// Adds one sample.
@@ -331,7 +340,7 @@ impl TokenWriter {
     }
 
     fn close_shard(&mut self) -> Result<()> {
-        let file = shard_name(self.shards.len());
+        let file = TokenWriter::shard(self.shards.len());
         let path = self.folder.join(&file);
         let content = self
             .pending

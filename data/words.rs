@@ -3,16 +3,34 @@
 use spectrain_checkpoints::near::did_you_mean;
 
 /// What parsers of settings call the types that they expect, and what those are to whoever wrote the settings.
-const TYPES: [(&str, &str); 8] = [
+const TYPES: [(&str, &str); 11] = [
     ("usize", "a whole number from 0"),
     ("u64", "a whole number from 0"),
     ("u32", "a whole number from 0"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u8", "a whole number from 0 to 255"),
     ("i64", "a whole number"),
     ("f64", "a number"),
     ("f32", "a number"),
     ("a sequence", "a list"),
     ("a map", "a table"),
+    (
+        "any value",
+        "a string, a number, a boolean, a list or a table",
+    ),
 ];
+
+/// What parsers call tables that have a name in the language that the parser is written in.
+const NAMED: [&str; 2] = ["expected struct ", "expected internally tagged enum "];
+
+/// The message with a table in the place of one that `kind` and a name stand for.
+fn unnamed(text: String, kind: &str) -> String {
+    let Some((before, after)) = text.split_once(kind) else {
+        return text;
+    };
+    let rest = after.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+    format!("{before}expected a table{rest}")
+}
 
 /// What parsers say of a name that is none of those they know, before that name.
 const UNKNOWN: [&str; 2] = ["unknown field `", "unknown variant `"];
@@ -31,6 +49,7 @@ pub fn in_words(message: &str) -> String {
             _ => text,
         };
     }
+    let text = NAMED.iter().fold(text, |text, kind| unnamed(text, kind));
     let text = text
         .replace("floating point `", "number `")
         .replace("invalid type: integer `", "invalid type: whole number `");
@@ -72,6 +91,18 @@ mod tests {
             (
                 "invalid type: floating point `1.5`, expected u64\nin `train.steps`\n",
                 "invalid type: number `1.5`, expected a whole number from 0\nin `train.steps`\n",
+            ),
+            (
+                "invalid type: integer `3`, expected struct TargetTable\nin `target`\n",
+                "invalid type: whole number `3`, expected a table\nin `target`\n",
+            ),
+            (
+                "invalid type: string \"x\", expected internally tagged enum DraftChoice",
+                "invalid type: string \"x\", expected a table",
+            ),
+            (
+                "invalid value: integer `70000`, expected u16",
+                "invalid value: integer `70000`, expected a whole number from 0 to 65535",
             ),
             (
                 "unknown variant `x`, expected one of `a`, `b`",

@@ -5,13 +5,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_models::bounds;
-use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree, Stop, StopBy};
+use spectrain_models::{Children, DraftShape, Sampling, StaticTree, Stop, StopBy};
 
 use crate::error::{Error, Result};
 
+mod reach;
 mod short;
 mod threshold;
 
+pub use reach::Reach;
 pub use threshold::Threshold;
 
 /// Prompts that a threshold is tuned on.
@@ -218,19 +220,40 @@ impl DraftChoice {
         matches!(self, Self::Chain { .. } | Self::Confident { .. })
     }
 
-    /// Checks that this drafter can draft it.
+    /// The same of a drafter of this reach: a chain ends with the last token that it can draft. Trees stay as they are; their
+    /// depth is a bound.
+    pub fn within(&self, reach: &Reach) -> Self {
+        match *self {
+            Self::Chain { length, tokens } => Self::Chain {
+                length: reach.chain(length),
+                tokens,
+            },
+            Self::Confident {
+                length,
+                by,
+                threshold,
+            } => Self::Confident {
+                length: reach.chain(length),
+                by,
+                threshold,
+            },
+            _ => self.clone(),
+        }
+    }
+
+    /// Checks that a drafter of this reach can draft it.
     ///
     /// # Errors
     /// It is only for drafters that make all steps in one pass, or that guess how likely a draft is kept.
-    pub(crate) fn suits(&self, proposer: &dyn Proposer) -> Result<()> {
+    pub fn suits(&self, reach: &Reach) -> Result<()> {
         let (expected, got) = match self {
-            Self::BestFirst { .. } if proposer.passes(2) > 1 => (
+            Self::BestFirst { .. } if !reach.one_pass => (
                 "a drafter that makes all steps in one pass for `best_first`",
                 "one that makes a pass for each step; use `dynamic`",
             ),
             Self::Confident {
                 by: StopBy::Head, ..
-            } if !proposer.has_confidence() => (
+            } if !reach.has_confidence => (
                 "a drafter with a confidence head for `confident` by `head`",
                 "one without; use `by = \"entropy\"`",
             ),
@@ -285,6 +308,23 @@ impl DraftChoice {
             mismatch: out.mismatch,
         })
     }
+}
+
+/// What a drafter of this reach drafts at `sampling` where `choices` are asked for, each draft once.
+pub(crate) fn drafted(
+    choices: &[DraftChoice],
+    reach: &Reach,
+    sampling: &Sampling,
+) -> Vec<DraftChoice> {
+    let mut drafted: Vec<DraftChoice> = Vec::new();
+    for choice in choices.iter().map(|choice| choice.within(reach)) {
+        for choice in choice.at(sampling) {
+            if !drafted.contains(&choice) {
+                drafted.push(choice);
+            }
+        }
+    }
+    drafted
 }
 
 /// What was drafted.
@@ -583,6 +623,30 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn chains_end_with_the_last_token_that_can_be_drafted() {
+        let reach = |longest| Reach {
+            longest,
+            one_pass: false,
+            has_confidence: false,
+        };
+        let asked = DraftChoice::chain(100);
+        assert_eq!(asked.within(&reach(Some(3))), DraftChoice::chain(3));
+        assert_eq!(asked.within(&reach(Some(200))), asked);
+        assert_eq!(asked.within(&reach(None)), asked);
+        let sure = read(r#"{"shape": "confident", "length": 9, "by": "entropy"}"#).unwrap();
+        let within = read(r#"{"shape": "confident", "length": 3, "by": "entropy"}"#).unwrap();
+        assert_eq!(sure.within(&reach(Some(3))), within);
+        // What comes to the same is drafted once, in both ways above temperature 0.
+        let asked = [2, 3, 100].map(DraftChoice::chain);
+        let of = |sampling| drafted(&asked, &reach(Some(3)), &sampling);
+        assert_eq!(of(Sampling::GREEDY), [2, 3].map(DraftChoice::chain));
+        assert_eq!(of(Sampling::at(1.0)).len(), 4);
+        // The depth of a tree is a bound and says nothing of what is drafted.
+        let tree = read(r#"{"shape": "dynamic", "nodes": 9}"#).unwrap();
+        assert_eq!(tree.within(&reach(Some(3))), tree);
     }
 
     #[test]

@@ -351,9 +351,9 @@ fn check(contenders: &[Contender], sets: &[PromptSet], settings: &EvaluateSettin
         }
     }
     for contender in contenders {
-        let proposer = (contender.sessions)();
+        let reach = contender.reach();
         for draft in &contender.drafts {
-            draft.suits(proposer.as_ref())?;
+            draft.suits(&reach)?;
         }
     }
     Ok(())

@@ -53,7 +53,7 @@ pub use curves::{Curves, ValidationPoint};
 pub use deploy::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 pub use deploy::servers::{DraftCost, of_servers};
 pub use draft::{
-    Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn, Threshold, TunedReport,
+    Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn, Reach, Threshold, TunedReport,
 };
 pub use error::{Error, Result};
 pub use estimate::report::EstimateReport;

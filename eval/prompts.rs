@@ -12,6 +12,9 @@ pub trait Later: Debug + Send + Sync {
     /// Turns of the user after the first one.
     fn count(&self) -> usize;
 
+    /// What the user says after the first answer, as far as it tells conversations with the same beginning apart.
+    fn identity(&self) -> String;
+
     /// The tokens of the conversation up to where the target answers the turn that follows `answers`: with its own answers so
     /// far, each without the token that ended it.
     ///
@@ -46,6 +49,12 @@ impl From<Vec<u32>> for Prompt {
 }
 
 impl Prompt {
+    /// Whether the target is asked the same as in another one.
+    pub fn asks_as(&self, other: &Self) -> bool {
+        let later = |of: &Self| of.later.as_ref().map(|later| later.identity());
+        self.tokens == other.tokens && later(self) == later(other)
+    }
+
     /// Turns of the user.
     pub fn turns(&self) -> usize {
         1 + self.later.as_ref().map_or(0, |later| later.count())

@@ -166,6 +166,7 @@ fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
 /// What else is notable of a report.
 fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
+    notes.extend(report.shorter_chains_note());
     notes.extend(report.baseline_note());
     notes.extend(report.nothing_accepted_note());
     notes.extend(report.known_prompts.iter().map(|known| format!("{known}.")));

@@ -10,7 +10,7 @@ use spectrain_models::{Proposer, Sampling};
 
 use self::own::Own;
 use self::report::TextsReport;
-use crate::draft::{DraftChoice, DraftReport};
+use crate::draft::{DraftChoice, DraftReport, Reach, drafted};
 use crate::error::{Error, Result};
 use crate::estimate::text::OwnText;
 use crate::estimate::{Estimable, estimate};
@@ -34,6 +34,28 @@ pub struct TextSettings {
     pub thinking: Option<Thinking>,
     /// Seed of the intervals.
     pub seed: u64,
+}
+
+impl TextSettings {
+    /// Checks that a drafter of this reach can be judged so.
+    ///
+    /// # Errors
+    /// There is nothing to draft, or something that only decoding can judge.
+    pub fn check(&self, reach: &Reach) -> Result<()> {
+        self.ways(reach).map(drop)
+    }
+
+    fn ways(&self, reach: &Reach) -> Result<Vec<Way>> {
+        for draft in &self.drafts {
+            draft.suits(reach)?;
+        }
+        let choices = drafted(&self.drafts, reach, &self.sampling);
+        if choices.is_empty() {
+            return Err(not_estimable("none"));
+        }
+        let ways = choices.iter().map(|choice| Way::new(choice, self));
+        ways.collect()
+    }
 }
 
 /// Texts that were looked at so far, conversation by conversation.
@@ -68,21 +90,11 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// There is nothing to draft, or something that only decoding can judge.
     pub fn new(name: &str, proposer: &'a dyn Proposer, settings: &'a TextSettings) -> Result<Self> {
-        let mut ways = Vec::new();
-        for draft in &settings.drafts {
-            draft.suits(proposer)?;
-            for choice in draft.at(&settings.sampling) {
-                ways.push(Way::new(&choice, settings)?);
-            }
-        }
-        if ways.is_empty() {
-            return Err(not_estimable("none"));
-        }
         Ok(Self {
             proposer,
             settings,
             name: name.into(),
-            ways,
+            ways: settings.ways(&Reach::of(proposer))?,
             own: Own::new(settings.sampling),
             is_checked: false,
             answers: 0,

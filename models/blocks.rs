@@ -5,7 +5,7 @@ use burn::tensor::DType;
 
 use crate::attend::{Projected, by_head, scaled, scores, weigh};
 use crate::kernels;
-use crate::mask::Mask;
+use crate::mask::{ByLayer, Mask};
 use crate::sight::Sight;
 
 /// Where blocks stand and what they see.
@@ -15,10 +15,25 @@ pub struct BlockLayout {
     context_positions: Tensor<2, Int>,
     /// `[batch * blocks, block_size]`
     block_positions: Tensor<2, Int>,
+    masks: ByLayer<BlockMasks>,
+}
+
+/// What the places of blocks see in a layer, as attention reads it.
+#[derive(Debug, Clone)]
+pub(crate) struct BlockMasks {
     /// What the places of a row's blocks see of its context: `blocks` queries, or `blocks * block_size`.
-    context_mask: Mask,
+    context: Mask,
     /// `[batch * blocks or 1, 1, block_size, block_size]`, added to scores; absent where a place sees its whole block.
-    block_mask: Option<Tensor<4>>,
+    block: Option<Tensor<4>>,
+}
+
+/// What the places of blocks see in a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSight {
+    /// Whether a place sees only those before it in its block.
+    pub causal: bool,
+    /// How many positions back a place sees, the own one counted.
+    pub window: Option<usize>,
 }
 
 /// Where the blocks of packed rows stand, on the host.
@@ -35,61 +50,47 @@ pub struct BlockPlaces<'a> {
     pub block_size: usize,
     /// Places of each block that are seen, where some blocks are shorter.
     pub lengths: Option<&'a [usize]>,
-    /// Whether a place sees only those before it in its block.
-    pub causal: bool,
-    /// How many positions back a place sees, the own one counted.
-    pub window: Option<usize>,
+    /// What they see in each layer.
+    pub sights: &'a [BlockSight],
 }
 
 impl BlockLayout {
     /// The layout of blocks over packed rows.
     pub fn new(places: &BlockPlaces, device: &Device) -> Self {
         let length = places.row_length;
-        let rows = places.positions.len() / length;
-        let (blocks, size) = (places.anchors.len() / rows.max(1), places.block_size);
+        let (rows, size) = (places.positions.len() / length, places.block_size);
         let ints = |values: Vec<i64>, shape: [usize; 2]| {
             Tensor::<1, Int>::from_ints(values.as_slice(), device).reshape(shape)
         };
         let context = places.positions.iter().map(|&at| at as i64).collect();
-        let mut positions = Vec::with_capacity(places.anchors.len() * size);
-        // Without a window every place of a block sees the same context.
-        let slots = if places.window.is_some() { size } else { 1 };
-        let mut sees = Vec::with_capacity(places.anchors.len() * slots);
-        for (index, anchor) in places.anchors.iter().enumerate() {
-            let row = index / blocks.max(1) * length;
+        let positions = places.anchors.iter().flat_map(|anchor| {
             let first = anchor.map_or(0, |(anchor, _)| places.positions[anchor] as i64);
-            positions.extend((0..size as i64).map(|slot| first + slot));
-            sees.extend((0..slots).map(|slot| {
-                let (anchor, start) = (*anchor)?;
-                let nearest = places
-                    .window
-                    .map_or(0, |window| (anchor + slot + 1).saturating_sub(window));
-                Some(start.max(nearest).min(anchor) - row..anchor - row)
-            }));
-        }
+            (0..size as i64).map(move |slot| first + slot)
+        });
         Self {
             context_positions: ints(context, [rows, length]),
-            block_positions: ints(positions, [places.anchors.len(), size]),
-            context_mask: Mask::new(Sight::new([blocks * slots, length], sees), device),
-            block_mask: block_mask(places, device),
+            block_positions: ints(positions.collect(), [places.anchors.len(), size]),
+            masks: ByLayer::new(places.sights, |sight| BlockMasks {
+                context: context_mask(places, sight.window, device),
+                block: block_mask(places, sight, device),
+            }),
         }
+    }
+
+    /// What the places see in a layer.
+    pub(crate) fn masks(&self, layer: usize) -> &BlockMasks {
+        self.masks.of(layer)
     }
 
     /// What one block sees after `cached` positions and with itself.
     ///
     /// # Shapes
     /// - output: `[1, 1, size, cached + size]`
-    pub(crate) fn decoding(
-        cached: usize,
-        size: usize,
-        causal: bool,
-        window: Option<usize>,
-        device: &Device,
-    ) -> Mask {
+    pub(crate) fn decoding(cached: usize, size: usize, sight: BlockSight, device: &Device) -> Mask {
         let total = cached + size;
-        let window = window.unwrap_or(usize::MAX);
+        let window = sight.window.unwrap_or(usize::MAX);
         let sees = (cached..total).map(|own| {
-            let end = if causal { own + 1 } else { total };
+            let end = if sight.causal { own + 1 } else { total };
             Some((own + 1).saturating_sub(window)..end)
         });
         Mask::new(Sight::new([size, total], sees), device)
@@ -104,12 +105,32 @@ impl BlockLayout {
     }
 }
 
-/// Whether a place sees another, by their positions.
-fn sees(query: usize, key: usize, causal: bool, window: Option<usize>) -> bool {
-    (!causal || key <= query) && window.is_none_or(|window| key + window > query)
+impl BlockSight {
+    /// Whether a place of a block sees another of it, by their positions.
+    fn sees(self, query: usize, key: usize) -> bool {
+        (!self.causal || key <= query) && self.window.is_none_or(|window| key + window > query)
+    }
 }
 
-fn block_mask(places: &BlockPlaces, device: &Device) -> Option<Tensor<4>> {
+fn context_mask(places: &BlockPlaces, window: Option<usize>, device: &Device) -> Mask {
+    let length = places.row_length;
+    let rows = places.positions.len() / length;
+    let blocks = places.anchors.len() / rows.max(1);
+    // Without a window every place of a block sees the same context.
+    let slots = window.map_or(1, |_| places.block_size);
+    let mut sees = Vec::with_capacity(places.anchors.len() * slots);
+    for (index, anchor) in places.anchors.iter().enumerate() {
+        let row = index / blocks.max(1) * length;
+        sees.extend((0..slots).map(|slot| {
+            let (anchor, start) = (*anchor)?;
+            let nearest = window.map_or(0, |window| (anchor + slot + 1).saturating_sub(window));
+            Some(start.max(nearest).min(anchor) - row..anchor - row)
+        }));
+    }
+    Mask::new(Sight::new([blocks * slots, length], sees), device)
+}
+
+fn block_mask(places: &BlockPlaces, sight: BlockSight, device: &Device) -> Option<Tensor<4>> {
     let (size, whole) = (places.block_size, [places.block_size]);
     let lengths = places.lengths.unwrap_or(&whole);
     let mut mask = Vec::with_capacity(lengths.len() * size * size);
@@ -118,7 +139,7 @@ fn block_mask(places: &BlockPlaces, device: &Device) -> Option<Tensor<4>> {
             let (query, key) = (at / size, at % size);
             // A place beyond the end counts for nothing, but it must see something.
             let there = key < length || query >= length;
-            if there && sees(query, key, places.causal, places.window) {
+            if there && sight.sees(query, key) {
                 0.0
             } else {
                 f32::NEG_INFINITY
@@ -142,7 +163,7 @@ pub(crate) fn attend_blocks(
     blocks: Projected,
     (key, value): (Tensor<4>, Tensor<4>),
     sinks: Option<Tensor<1>>,
-    layout: &BlockLayout,
+    masks: &BlockMasks,
 ) -> Tensor<4> {
     let batch = key.dims()[0];
     let [all, heads, size, d_head] = blocks.query.dims();
@@ -160,7 +181,7 @@ pub(crate) fn attend_blocks(
             .reshape([all, heads, size, width])
     };
     let mut inside = scores(blocks.query.clone(), blocks.key).cast(DType::F32);
-    if let Some(mask) = &layout.block_mask {
+    if let Some(mask) = &masks.block {
         inside = inside + mask.clone();
     }
     let sinks = sinks.map(by_head);
@@ -171,7 +192,7 @@ pub(crate) fn attend_blocks(
     }
     let floor = together(floor, 1); // [batch, heads, count * size, 1]
     let query = scaled(together(blocks.query, d_head));
-    let outside = kernels::gather(query, (key, value), &layout.context_mask, Some(floor));
+    let outside = kernels::gather(query, (key, value), &masks.context, Some(floor));
     let largest = apart(outside.largest, 1);
     let inside = (inside - largest.clone()).exp();
     let mut sum = inside.clone().sum_dim(3);

@@ -100,7 +100,7 @@ impl TransformerConfig {
         let Some(habits) = Habits::of(kind) else {
             return Err(Error::Architecture {
                 file: file.to_owned(),
-                found: printable(&both_names(kind, value)),
+                found: printable(&unsupported(kind, value)),
                 supported: supported(),
             });
         };
@@ -253,6 +253,27 @@ impl Habits {
 }
 
 /// A `model_type` with the name under `architectures` in the same file, as far as they are there.
+/// What is said of a configuration of no architecture that is computed here.
+fn unsupported(kind: &str, config: &Value) -> String {
+    let kind_of = |value: &Value| match value {
+        Value::Array(_) => "a list",
+        Value::Null => "`null`",
+        _ => "a single value",
+    };
+    match (
+        config.is_object(),
+        kind,
+        config["architectures"][0].as_str(),
+    ) {
+        (false, ..) => format!("expected a table of settings, found {}", kind_of(config)),
+        (true, "", None) => "no key `model_type`, which names the architecture".to_owned(),
+        (true, "", Some(name)) => format!(
+            "no key `model_type`, which names the architecture (`architectures` says `{name}`)"
+        ),
+        _ => format!("unsupported architecture `{}`", both_names(kind, config)),
+    }
+}
+
 fn both_names(kind: &str, config: &Value) -> String {
     match (kind, config["architectures"][0].as_str()) {
         ("", Some(name)) => name.to_owned(),
@@ -420,6 +441,33 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_configuration_without_an_architecture_is_told_what_it_lacks() {
+        for (config, expected) in [
+            (json!([]), "expected a table of settings, found a list"),
+            (json!(null), "expected a table of settings, found `null`"),
+            (
+                json!({}),
+                "no key `model_type`, which names the architecture",
+            ),
+            (
+                json!({"architectures": ["Qwen3ForCausalLM"]}),
+                "(`architectures` says `Qwen3ForCausalLM`)",
+            ),
+            (
+                json!({"model_type": "llava"}),
+                "unsupported architecture `llava`",
+            ),
+        ] {
+            let error = TransformerConfig::read(&config, Path::new("config.json"));
+            let error = error.map(drop).unwrap_err().to_string();
+            assert!(
+                error.contains(expected) && error.contains("; supported: "),
+                "{error}"
+            );
+        }
+    }
+
     fn refused(change: impl FnOnce(&mut Value)) -> String {
         let mut config = config();
         change(&mut config);
@@ -485,8 +533,6 @@ mod tests {
             "gemma3 (Gemma3ForCausalLM)"
         );
         assert_eq!(named(json!("gemma3"), Value::Null), "gemma3");
-        assert_eq!(named(Value::Null, class()), "Gemma3ForCausalLM");
-        assert_eq!(named(Value::Null, json!(3)), "");
     }
 
     #[test]

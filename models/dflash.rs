@@ -2,7 +2,7 @@
 //! hidden states of all before it as keys and values of every layer (DFlash, <https://arxiv.org/abs/2602.06036>).
 //!
 //! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), and heads that read
-//! the tokens drafted before and guess how far to draft (DSpark).
+//! the tokens drafted before (DSpark, Domino) and guess how far to draft (DSpark).
 mod config;
 mod convolution;
 mod drafting;
@@ -23,9 +23,9 @@ use crate::norm::RmsNorm;
 use crate::target::{Features, TargetParts};
 use crate::weights::{Scope, Weights};
 
-pub use config::{Context, DFlashConfig};
+pub use config::{Context, DFlashConfig, MarkovKind};
 pub use convolution::LocalConvolution;
-pub use heads::{ConfidenceHead, MarkovHead, MarkovKind};
+pub use heads::{ConfidenceHead, MarkovHead, PrefixGru};
 pub use layer::BlockLayer;
 pub use selector::PathSelector;
 
@@ -55,7 +55,7 @@ impl DFlash {
     /// The head over what [`widened`](Self::widened) returns: the target's, frozen, and under it that of the Markov head,
     /// where there is one. `[d_model or d_model + rank, vocab]`.
     pub fn head(&self) -> Tensor<2> {
-        let head = self.frozen.head(None, &self.fc.weight.device());
+        let head = self.target_head();
         match &self.markov_head {
             None => head,
             Some(markov) => {
@@ -63,6 +63,11 @@ impl DFlash {
                 Tensor::cat(vec![head, more], 0)
             }
         }
+    }
+
+    /// The target's head alone, which makes logits of slots without what the tokens before them add. `[d_model, vocab]`.
+    pub fn target_head(&self) -> Tensor<2> {
+        self.frozen.head(None, &self.fc.weight.device())
     }
 
     /// The parameter in the lower rows of [`head`](Self::head), where it has any.
@@ -86,10 +91,23 @@ impl DFlash {
         match &self.markov_head {
             None => hidden,
             Some(markov) => {
-                let states = markov.states(hidden.clone(), previous);
+                let states = self.markov_states(markov, hidden.clone(), previous);
                 Tensor::cat(vec![hidden, states], 2)
             }
         }
+    }
+
+    /// What the bias on the logits of slots is made of. `[blocks, slots, rank]`; the rest as for [`widened`](Self::widened).
+    fn markov_states(
+        &self,
+        markov: &MarkovHead,
+        hidden: Tensor<3>,
+        previous: Tensor<2, Int>,
+    ) -> Tensor<3> {
+        let target = &self.frozen.target;
+        markov.states(hidden, previous, |tokens| {
+            target.embed(tokens, &self.fc.weight.device())
+        })
     }
 
     /// The logit of the probability that the target keeps what each slot drafts, where there is a head for it. `[blocks,
@@ -100,10 +118,12 @@ impl DFlash {
         previous: Tensor<2, Int>,
     ) -> Option<Tensor<2>> {
         let head = self.confidence_head.as_ref()?;
-        Some(head.forward(match &self.markov_head {
+        let markov = self.markov_head.as_ref();
+        let codes = markov.and_then(|markov| markov.codes(previous));
+        Some(head.forward(match codes {
             None => hidden,
-            Some(markov) => {
-                let codes = markov.codes(previous).cast(hidden.dtype());
+            Some(codes) => {
+                let codes = codes.cast(hidden.dtype());
                 Tensor::cat(vec![hidden, codes], 2)
             }
         }))
@@ -145,11 +165,12 @@ impl DFlash {
         );
         let embedded = self.frozen.target.embed(tokens, &device);
         let mut x = embedded.cast(context.dtype());
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let masks = layout.masks(index);
             x = layer.forward(x, |attention, x| {
                 let (key, value) = attention.keys_and_values(context.clone(), &of_context);
                 let blocks = attention.project(x.clone(), &of_blocks);
-                let attended = attend_blocks(blocks, (key, value), attention.sinks(), layout);
+                let attended = attend_blocks(blocks, (key, value), attention.sinks(), masks);
                 attention.joined(x, attended)
             });
         }
@@ -201,14 +222,13 @@ impl DFlash {
             },
             markov_head: match config.markov_rank {
                 0 => None,
-                rank => {
-                    let sizes = [spec.vocab, spec.d_model, rank];
+                _ => {
                     let scope = &mut scope.child("markov_head");
-                    Some(MarkovHead::new(scope, config.markov, sizes)?)
+                    Some(MarkovHead::new(scope, &config, spec)?)
                 }
             },
             confidence_head: if config.confidence {
-                let width = spec.d_model + config.markov_rank;
+                let width = spec.d_model + config.code_width();
                 let scope = &mut scope.child("confidence_head");
                 Some(ConfidenceHead::new(scope, width)?)
             } else {
@@ -217,9 +237,5 @@ impl DFlash {
             mask_token: config.known_mask_token(spec)?,
             frozen: Frozen::new(config, target, vocabulary),
         })
-    }
-
-    fn window(&self) -> Option<usize> {
-        Some(self.frozen.config.window).filter(|&window| window > 0)
     }
 }

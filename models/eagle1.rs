@@ -10,7 +10,7 @@ use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::drafts_unrolled::drafts_unrolled;
-use crate::eagle_layer::{EagleLayer, Reads};
+use crate::eagle_layer::{EagleLayer, Inside, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::Linear;
@@ -74,9 +74,12 @@ impl Drafter for Eagle1 {
         let mut root = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let d = spec.d_model;
         // No norm follows the layer either: it predicts hidden states that are normed already.
-        let sizes = [config.d_ff, config.heads, config.kv_heads];
+        let inside = Inside {
+            sizes: [config.d_ff, config.heads, config.kv_heads],
+            head_norm: false,
+        };
         let fc = Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?;
-        let layer = EagleLayer::new(&mut root.child("layers.0"), Reads::Fused, spec, sizes)?;
+        let layer = EagleLayer::new(&mut root.child("layers.0"), Reads::Fused, spec, inside)?;
         Ok(Self {
             fc,
             layers: vec![layer],

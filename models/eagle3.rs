@@ -12,7 +12,7 @@ use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::drafts_unrolled::drafts_unrolled;
-use crate::eagle_layer::{EagleLayer, Reads, fuse, fuse_norms};
+use crate::eagle_layer::{EagleLayer, Inside, Reads, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
@@ -40,18 +40,21 @@ pub struct Eagle3Config {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Whether the layer normalises queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
+    /// vLLM supports it, from 0.24 on.
+    pub head_norm: bool,
     /// Whether the residual branch takes the normalised fused state (speculators) instead of the plain one (the paper). SGLang
     /// cannot serve such a drafter.
     pub norm_before_residual: bool,
     /// Whether each captured layer is normalised before the layers are fused (EAGLE-3.1).
     pub fc_norm: bool,
     /// Whether the captured layers are normalised together before they are fused, as the speculators library does by default.
-    /// Of the engines, only vLLM supports it.
+    /// vLLM and SGLang support it.
     pub norm_before_fc: bool,
     /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) instead of before it (the paper).
     pub norm_output: bool,
-    /// How many positions back the layer sees, including its own, as in drafters of the speculators library; 0 sees all. Of the
-    /// engines, only vLLM supports it.
+    /// How many positions back the layer sees, including its own, as in drafters of the speculators library; 0 sees all.
+    /// vLLM and SGLang support it, SGLang by a flag and from 2 on.
     pub window: usize,
 }
 
@@ -77,6 +80,7 @@ impl Default for Eagle3Config {
             d_ff: 0,
             heads: 0,
             kv_heads: 0,
+            head_norm: false,
             norm_before_residual: false,
             fc_norm: false,
             norm_before_fc: false,
@@ -143,8 +147,8 @@ impl Drafter for Eagle3 {
         let norms = [config.norm_before_fc, config.fc_norm];
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
-        let sizes = [config.d_ff, config.heads, config.kv_heads];
-        let midlayer = EagleLayer::new(&mut root.child("midlayer"), Reads::Pair, spec, sizes)?;
+        let inside = config.inside();
+        let midlayer = EagleLayer::new(&mut root.child("midlayer"), Reads::Pair, spec, inside)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {
             Head::Shared => None,
@@ -250,6 +254,14 @@ impl Unrolls for Eagle3 {
 }
 
 impl Eagle3Config {
+    /// Of settings whose sizes are filled in.
+    pub(crate) fn inside(&self) -> Inside {
+        Inside {
+            sizes: [self.d_ff, self.heads, self.kv_heads],
+            head_norm: self.head_norm,
+        }
+    }
+
     /// The captured layers, ascending.
     fn captured(&self, target: &TargetSpec) -> Result<Vec<usize>> {
         let layers = target.layers;

@@ -20,6 +20,15 @@ pub(crate) enum Reads {
     Output,
 }
 
+/// What an [`EagleLayer`] has inside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inside {
+    /// Width of the feed-forward part, query heads, key and value heads.
+    pub(crate) sizes: [usize; 3],
+    /// Whether queries and keys are normed head by head.
+    pub(crate) head_norm: bool,
+}
+
 /// A decoder layer without biases. Its fields carry the names of the checkpoint.
 #[derive(Module, Debug)]
 pub(crate) struct EagleLayer {
@@ -31,7 +40,7 @@ pub(crate) struct EagleLayer {
 }
 
 impl EagleLayer {
-    /// The layer `scope` names, of these widths and heads, else of the target's sizes.
+    /// The layer `scope` names, with this inside, else of the target's sizes.
     ///
     /// # Errors
     /// The source lacks a parameter, or holds it in another shape.
@@ -39,14 +48,16 @@ impl EagleLayer {
         scope: &mut Scope,
         reads: Reads,
         target: &TargetSpec,
-        [d_ff, heads, kv_heads]: [usize; 3],
+        inside: Inside,
     ) -> Result<Self> {
+        let [d_ff, heads, kv_heads] = inside.sizes;
         let (d, epsilon) = (target.d_model, target.norm_epsilon);
         let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, epsilon);
         let attention = AttentionConfig {
             d_input: if reads == Reads::Pair { 2 * d } else { d },
             heads,
             kv_heads,
+            head_norm: inside.head_norm.then(|| epsilon.into()),
             ..AttentionConfig::of(target)
         };
         let has_input_norm = reads != Reads::Fused;
@@ -75,7 +86,7 @@ impl EagleLayer {
     pub(crate) fn stack(
         root: &mut Scope,
         target: &TargetSpec,
-        sizes: [usize; 3],
+        inside: Inside,
         depth: usize,
     ) -> Result<Vec<Self>> {
         let layer = |number: usize| {
@@ -85,7 +96,7 @@ impl EagleLayer {
                 Reads::Output
             };
             let scope = &mut root.child(format!("layers.{number}"));
-            Self::new(scope, reads, target, sizes)
+            Self::new(scope, reads, target, inside)
         };
         (0..depth).map(layer).collect()
     }

@@ -22,14 +22,27 @@ pub enum Error {
         mismatch: Mismatch,
     },
     /// An architecture no decoder here computes.
-    #[error("`{file}`: unsupported architecture `{found}`; supported: {supported}")]
+    #[error("`{file}`: {found}; supported: {supported}")]
     Architecture {
         /// The file.
         file: PathBuf,
-        /// `model_type`.
+        /// What it is, or what else is wrong with the file.
         found: String,
         /// The ones that are.
         supported: String,
+    },
+    /// Weights that nothing was written to.
+    #[error(
+        "`{file}`: every matrix of {of} holds nothing but zeros, found at `{tensor}`; a download that did not end leaves such a \
+         file: get it again"
+    )]
+    Empty {
+        /// The file.
+        file: PathBuf,
+        /// What is empty: a layer, or a tensor.
+        of: String,
+        /// A tensor of it.
+        tensor: String,
     },
     /// A drafter without training does not fit its target.
     #[error("`[evaluate] training_free`: {0}")]

@@ -30,7 +30,7 @@ impl<'a> Joined<'a> {
             tokens: pass.tokens,
             positions: tree_positions(pass.parents, cached, device),
             logits: pass.logits,
-            masks: Masks::new(windows, &mask),
+            masks: Masks::new(windows, mask),
             caches,
         }
     }
@@ -39,7 +39,7 @@ impl<'a> Joined<'a> {
     pub(crate) fn rows(&mut self, layer: usize) -> SequenceRows<'_> {
         SequenceRows {
             count: self.tokens.len(),
-            mask: self.masks.of(layer),
+            mask: self.masks.of(layer).as_ref(),
             cache: &mut self.caches.layers[layer],
         }
     }

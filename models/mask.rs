@@ -187,33 +187,39 @@ pub fn tree_mask(
     Mask::hiding(Sight::new([nodes, cached + nodes], sees), device)
 }
 
-/// The masks of a pass: one for each window among the layers.
-pub(crate) struct Masks {
-    masks: Vec<(Option<usize>, Option<Mask>)>,
+/// What layers have that follows from something in which most of them are alike, such as the mask from the window: made
+/// once for each kind of layer.
+#[derive(Debug, Clone)]
+pub(crate) struct ByLayer<T> {
+    made: Vec<T>,
     of: Vec<usize>,
 }
 
-impl Masks {
-    pub(crate) fn new(
-        windows: &[Option<usize>],
-        make: &dyn Fn(Option<usize>) -> Option<Mask>,
-    ) -> Self {
-        let mut masks: Vec<(Option<usize>, Option<Mask>)> = Vec::new();
-        let mut of = Vec::with_capacity(windows.len());
-        for &window in windows {
-            let known = masks.iter().position(|(known, _)| *known == window);
+impl<T> ByLayer<T> {
+    /// What is made of the key of each layer.
+    pub(crate) fn new<K: Copy + PartialEq>(keys: &[K], mut make: impl FnMut(K) -> T) -> Self {
+        let mut kinds: Vec<K> = Vec::new();
+        let mut of = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let known = kinds.iter().position(|known| *known == key);
             of.push(known.unwrap_or_else(|| {
-                masks.push((window, make(window)));
-                masks.len() - 1
+                kinds.push(key);
+                kinds.len() - 1
             }));
         }
-        Self { masks, of }
+        Self {
+            made: kinds.into_iter().map(&mut make).collect(),
+            of,
+        }
     }
 
-    pub(crate) fn of(&self, layer: usize) -> Option<&Mask> {
-        self.masks[self.of[layer]].1.as_ref()
+    pub(crate) fn of(&self, layer: usize) -> &T {
+        &self.made[self.of[layer]]
     }
 }
+
+/// The masks of a pass: one for each window among the layers.
+pub(crate) type Masks = ByLayer<Option<Mask>>;
 
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
 /// what is committed, its ancestors, which are all in `before`, and itself, at most `window` positions back. `None` when

@@ -13,7 +13,7 @@ use crate::norm::RmsNorm;
 use crate::rope::{RopeConfig, RopeScaling};
 use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::embedding;
-use crate::weights::{Init, Scope, Weights};
+use crate::weights::{Init, Scope, Weights, is_empty};
 
 /// Where checkpoints hold the text model, and the head beside it.
 const PLACES: [(&str, &str); 5] = [
@@ -303,6 +303,13 @@ impl Weights for PartsWeights<'_> {
             ));
         }
         let mut tensor = self.model.read(at)?;
+        if name != "norm.weight" && is_empty(&tensor.bytes) {
+            return Err(Error::Empty {
+                file: found.file.clone(),
+                of: format!("`{at}`"),
+                tensor: at.clone(),
+            });
+        }
         // Engines pad vocabularies at their end.
         if let ([rows, width], [wanted, same]) = (&tensor.shape[..], shape)
             && rows > wanted

@@ -56,12 +56,18 @@ pub struct PEagleConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do, and those of the speculators library unless
+    /// it is told otherwise.
+    pub head_norm: bool,
     /// Whether the residual branch takes the normalised fused state instead of the plain one.
     pub norm_before_residual: bool,
     /// Whether each captured layer is normalised before the layers are fused.
     pub fc_norm: bool,
     /// Whether the captured layers are normalised together before they are fused.
     pub norm_before_fc: bool,
+    /// How many positions back the layers see, including their own, masks counted, as in drafters of the speculators library; 0 sees
+    /// all.
+    pub window: usize,
 }
 
 /// The P-EAGLE drafter. Its fields carry the names of the checkpoint.
@@ -106,6 +112,12 @@ impl PEagle {
     pub fn head(&self) -> Tensor<2> {
         self.frozen
             .head(self.lm_head.as_ref(), &self.fc.weight.device())
+    }
+
+    /// How many positions back a row sees, itself included, where it does not see all.
+    pub fn sees_back(&self) -> Option<usize> {
+        let window = self.frozen.config.window;
+        (window > 0).then_some(window)
     }
 
     /// The parameter that holds the head, unless the target's is shared.
@@ -185,7 +197,7 @@ impl PEagle {
         let (parents, cached) = (chain(tokens.len()), state.caches[0].len());
         let positions = tree_positions(&parents, cached, &device);
         let rotation = self.frozen.target.spec.rotary(&device).at(positions);
-        let mask = tree_mask(&parents, cached, None, &device);
+        let mask = tree_mask(&parents, cached, self.sees_back(), &device);
         let caches = &mut state.caches;
         self.layers(
             token_ids(tokens, &device),
@@ -257,8 +269,7 @@ impl Drafter for PEagle {
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
-        let sizes = [resolved.d_ff, resolved.heads, resolved.kv_heads];
-        let layers = EagleLayer::stack(&mut root, spec, sizes, config.depth())?;
+        let layers = EagleLayer::stack(&mut root, spec, resolved.inside(), config.depth())?;
         let shared = config.head == Head::Shared;
         let settings = PEagleConfig {
             captured_layers: resolved.captured_layers,
@@ -368,7 +379,7 @@ impl Drafter for PEagle {
             let of: Vec<_> = behind.map(|(token, &at)| token.map(|_| at - 1)).collect();
             let positions = tree_positions(&branches.parents, 0, &device);
             let rotation = self.frozen.target.spec.rotary(&device).at(positions);
-            let mask = tree_mask(&branches.parents, 0, None, &device);
+            let mask = tree_mask(&branches.parents, 0, self.sees_back(), &device);
             self.layers(
                 branches.ids(self.mask_token, &device),
                 self.fused(captured.clone(), &of),
@@ -390,9 +401,11 @@ impl PEagleConfig {
             d_ff: self.d_ff,
             heads: self.heads,
             kv_heads: self.kv_heads,
+            head_norm: self.head_norm,
             norm_before_residual: self.norm_before_residual,
             fc_norm: self.fc_norm,
             norm_before_fc: self.norm_before_fc,
+            window: self.window,
             ..Eagle3Config::default()
         }
     }

@@ -82,21 +82,31 @@ impl TrainingFree {
         matches!(self, Self::Named(Named::TokenRecycling)).then(TokenRecycling::tree)
     }
 
+    /// Fails unless a target of so many `layers` has what it needs.
+    ///
+    /// # Errors
+    /// The target has not so many layers.
+    pub fn check(&self, layers: usize) -> Result<()> {
+        match self {
+            Self::EarlyLayers(early) if !(1..layers).contains(&early.layers) => {
+                let expected = format!("1 to {} of the target's {layers} layers", layers - 1);
+                Err(Error::TrainingFree(Mismatch::new(expected, early.layers)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// It at work for `target`. It reads no captured layers.
     ///
     /// # Errors
     /// The target has not so many layers.
     pub fn proposer(&self, target: &Transformer) -> Result<Box<dyn Proposer>> {
         let vocab = target.spec().vocab;
+        self.check(target.spec().layers)?;
         Ok(match self {
             Self::Named(Named::PromptLookup) => Box::new(PromptLookup::new(vocab)),
             Self::Named(Named::TokenRecycling) => Box::new(TokenRecycling::new(target.head())),
             Self::EarlyLayers(EarlyLayers { layers, .. }) => {
-                let all = target.spec().layers;
-                if !(1..all).contains(layers) {
-                    let expected = format!("1 to {} of the target's {all} layers", all - 1);
-                    return Err(Error::TrainingFree(Mismatch::new(expected, layers)));
-                }
                 let model = target.clone().first_layers(*layers);
                 Box::new(Session::new(LanguageModel::of(model, &target.parts())?))
             }

@@ -186,13 +186,13 @@ impl Transformer {
         let masks = Masks::new(&self.config.windows, mask);
         let Some(caches) = caches else {
             return self.run(inputs, capture, |index, layer, x| {
-                layer.forward(x, &rotation, masks.of(index), None)
+                layer.forward(x, &rotation, masks.of(index).as_ref(), None)
             });
         };
         caches.len += inputs.dims()[1];
         self.run(inputs, capture, |index, layer, x| {
             let cache = &mut caches.layers[index];
-            layer.forward(x, &rotation, masks.of(index), Some(cache))
+            layer.forward(x, &rotation, masks.of(index).as_ref(), Some(cache))
         })
     }
 

@@ -1,4 +1,6 @@
 //! Where parameters come from, and how a module's parameters are written back.
+use std::collections::BTreeMap;
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType as BurnDType;
@@ -79,6 +81,8 @@ pub struct FolderWeights<'a> {
     folder: &'a ModelFolder,
     prefix: &'static str,
     taken: Vec<String>,
+    /// A matrix of each layer, the embedding and the head, and whether one of its matrices is more than zeros.
+    filled: BTreeMap<String, (String, bool)>,
 }
 
 impl<'a> FolderWeights<'a> {
@@ -88,12 +92,31 @@ impl<'a> FolderWeights<'a> {
             folder,
             prefix,
             taken: Vec::new(),
+            filled: BTreeMap::new(),
         }
     }
 
-    /// Fails if the folder holds a tensor that nothing asked for, other than `ignored`.
+    /// Fails if the folder holds a tensor that nothing asked for, other than `ignored`, or if nothing was ever written to a layer,
+    /// the embedding or the head.
     pub fn finish(self, ignored: &[String]) -> Result<()> {
-        Ok(self.folder.check_names(&self.taken, ignored)?)
+        self.folder.check_names(&self.taken, ignored)?;
+        match self.filled.into_iter().find(|(_, (_, filled))| !filled) {
+            None => Ok(()),
+            Some((of, (tensor, _))) => Err(Error::Empty {
+                file: self.folder.info(&tensor)?.file.clone(),
+                of: format!("`{of}`"),
+                tensor,
+            }),
+        }
+    }
+
+    /// Remembers whether a matrix holds anything.
+    fn look(&mut self, name: &str, bytes: &[u8]) {
+        let Some(part) = part_of(name) else { return };
+        let entry = self.filled.entry(part.to_owned());
+        let (_, filled) = entry.or_insert_with(|| (name.to_owned(), false));
+        // Ends at the first byte in all that was written to.
+        *filled = *filled || !is_empty(bytes);
     }
 }
 
@@ -105,7 +128,18 @@ impl Weights for FolderWeights<'_> {
             format!("{}{name}", self.prefix)
         };
         let (dtype, bytes) = self.folder.read_bytes(&name, shape)?;
+        if !dtype.is_float() {
+            return Err(spectrain_checkpoints::Error::ElementType {
+                path: self.folder.info(&name)?.file.clone(),
+                name,
+                mismatch: Mismatch::new("F32, F16 or BF16", dtype),
+            }
+            .into());
+        }
         self.taken.push(name.clone());
+        if shape.len() > 1 {
+            self.look(&name, &bytes);
+        }
         Ok(NamedTensor {
             name,
             shape: shape.to_vec(),
@@ -115,10 +149,28 @@ impl Weights for FolderWeights<'_> {
     }
 }
 
+/// Whether all elements of a tensor are zero.
+pub(crate) fn is_empty(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// The part of a model that is never all zeros and has this tensor: its layer, `model.layers.3`, the embedding or the head.
+fn part_of(name: &str) -> Option<&str> {
+    if let Some(at) = name.find("layers.").map(|at| at + "layers.".len()) {
+        let number = name[at..].find('.')?;
+        return Some(&name[..at + number]);
+    }
+    let parts = ["embed_tokens.weight", "lm_head.weight"];
+    parts
+        .iter()
+        .any(|part| name.ends_with(part))
+        .then_some(name)
+}
+
 /// Parameters already in memory, such as those of a drafter's folder.
 #[derive(Debug)]
 pub struct TensorWeights {
-    tensors: std::collections::BTreeMap<String, NamedTensor>,
+    tensors: BTreeMap<String, NamedTensor>,
     source: String,
 }
 
@@ -633,6 +685,69 @@ pub fn lift<const D: usize, K: burn::tensor::kind::Autodiff>(
 mod tests {
     use super::*;
     use crate::{Bias, Linear};
+
+    /// Reads these tensors of a folder.
+    fn read(tensors: &[NamedTensor]) -> Result<()> {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("model");
+        let config = serde_json::json!({"model_type": "qwen3"});
+        spectrain_checkpoints::write_folder(&path, &config, tensors, &[]).unwrap();
+        let folder = ModelFolder::open(&path).unwrap();
+        let mut weights = FolderWeights::new(&folder, "");
+        for tensor in tensors {
+            weights.tensor(&tensor.name, &tensor.shape, Init::Constant(0.0))?;
+        }
+        weights.finish(&[])
+    }
+
+    #[test]
+    fn a_part_of_a_model_that_holds_nothing_but_zeros_is_refused() {
+        let tensor = |name: &str, filled: bool| {
+            let values = if filled {
+                vec![0.0, 0.0, 0.0, 1.0]
+            } else {
+                vec![0.0; 4]
+            };
+            NamedTensor::from_f32(name, [2, 2], values)
+        };
+        let all = |empty: &[&str]| {
+            let names = [
+                "model.embed_tokens.weight",
+                "model.layers.0.mlp.up_proj.weight",
+                "model.layers.10.mlp.up_proj.weight",
+                "model.layers.10.self_attn.q_proj.weight",
+                "lm_head.weight",
+            ];
+            read(&names.map(|name| tensor(name, !empty.contains(&name))))
+        };
+        all(&[]).unwrap();
+        // A matrix alone may be zeros.
+        all(&["model.layers.10.mlp.up_proj.weight"]).unwrap();
+        for (empty, part) in [
+            (
+                &["model.embed_tokens.weight"][..],
+                "`model.embed_tokens.weight`",
+            ),
+            (&["lm_head.weight"], "`lm_head.weight`"),
+            (&["model.layers.0.mlp.up_proj.weight"], "`model.layers.0`"),
+            (
+                &[
+                    "model.layers.10.mlp.up_proj.weight",
+                    "model.layers.10.self_attn.q_proj.weight",
+                ],
+                "`model.layers.10`",
+            ),
+        ] {
+            let refused = all(empty).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("every matrix of {part} holds")),
+                "{refused}"
+            );
+            assert!(refused.contains("model.safetensors"), "{refused}");
+        }
+        // Heads of drafters start as zeros.
+        read(&[tensor("0.0.linear.weight", false)]).unwrap();
+    }
 
     #[test]
     fn what_is_imported_gives_the_bits_of_what_is_read() {

@@ -173,6 +173,56 @@ fn a_target_or_dataset_that_is_not_there_is_named() {
     );
 }
 
+/// Distils a model that the command line names.
+const FROM_A_MODEL: &str = r#"recipe = "distillspec"
+name = "run"
+
+[target]
+model = "target"
+
+[data]
+train = "train.jsonl"
+eval = "eval.jsonl"
+max_length = 64
+
+[train]
+batch_tokens = 128
+"#;
+
+#[test]
+fn a_model_to_start_from_that_is_none_for_the_target_is_refused_before_anything_is_made() {
+    let workspace = Workspace::new();
+    workspace.write("recipe.toml", FROM_A_MODEL);
+    std::fs::create_dir(workspace.path("hollow")).unwrap();
+    for name in ["whole", "cut", "foreign"] {
+        workspace.write_target(name, VOCAB);
+    }
+    let weights = workspace.bytes("cut/model.safetensors");
+    workspace.write("cut/model.safetensors", &weights[..weights.len() / 2]);
+    let foreign = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/chat_tokenizer/tokenizer.json"
+    );
+    std::fs::copy(foreign, workspace.path("foreign/tokenizer.json")).unwrap();
+    for (model, expected) in [
+        ("./missing", "not a hub id"),
+        ("some/model", "`HF_HUB_OFFLINE` is set"),
+        ("hollow", "`hollow/config.json`"),
+        ("cut", "bytes of tensors after the header"),
+        ("foreign", "a drafter needs the tokenizer of its target"),
+    ] {
+        let model = format!("drafter.model={model}");
+        for last in [&[][..], &["--plan"]] {
+            let words = [&RUN[..], &["--set", &model], last].concat();
+            let said = workspace.run(&words).failed(&["`drafter.model`", expected]);
+            assert!(!said.stderr.contains("the target `"), "{said:#?}");
+        }
+    }
+    assert!(!workspace.path("runs").exists());
+    let words = [&RUN[..], &["--set", "drafter.model=whole", "--plan"]].concat();
+    workspace.run(&words).succeeded();
+}
+
 #[test]
 fn a_tokenizer_that_is_not_the_targets_is_refused() {
     let made = Made::new();
@@ -313,6 +363,10 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
     workspace
         .run(&[&generate[..], &["--temperature", "-1"]].concat())
         .misused(&["expected 0 to 100, found -1"]);
+    let init = "init --target target --data train.jsonl --yes --name ../x";
+    workspace
+        .run_line(init)
+        .misused(&["`--name`: expected a folder name", "found `../x`"]);
     let calibrated = "--draft={ shape = \"calibrated\", nodes = 4 }";
     for (wrong, expected) in [
         ("--draft={ shape = \"bush\" }", "unknown variant `bush`"),
@@ -322,7 +376,8 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
             "`spectrain evaluate` calibrates trees and tunes thresholds",
         ),
     ] {
-        let outcome = workspace.run(&[&generate[..], &[wrong]].concat());
+        let drafter = ["--drafter", "none", wrong];
+        let outcome = workspace.run(&[&generate[..], &drafter].concat());
         assert!(outcome.stderr.contains(expected), "{outcome:#?}");
     }
 }

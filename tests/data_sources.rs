@@ -166,7 +166,7 @@ fn rows_that_cannot_be_used_end_the_command_or_are_left_out_and_counted() {
         "3 rows that cannot be used, left out: `dirty.jsonl` row 1 is not JSON".into(),
         "`dirty.jsonl` row 4: expected message 2 with `role` and `content`".into(),
         format!(
-            "`dirty.jsonl` row {last}: chat template: line 1: it refuses the conversation: no such text"
+            "`dirty.jsonl` row {last}: chat template: `target/chat_template.jinja`: line 1: it refuses the conversation: no such text"
         ),
     ] {
         assert!(left.stdout.contains(&expected), "{expected}\n{left:#?}");
@@ -251,6 +251,11 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
             .contains("1 training row defines tools that the chat template does not show"),
         "{hidden:#?}"
     );
+    // What is prepared is warned of in the same words.
+    let prepare = "data prepare --target target --data tools.json --out tokens";
+    let prepared = workspace.run_line(prepare).succeeded();
+    let warning = "warning: 1 training row defines tools that the chat template does not show: ";
+    assert!(prepared.stderr.contains(warning), "{prepared:#?}");
     let template = workspace.text("target/chat_template.jinja");
     workspace.write(
         "target/chat_template.jinja",
@@ -260,5 +265,69 @@ fn tools_are_shown_by_templates_that_show_them_and_warned_of_otherwise() {
     assert!(
         shown.stdout.contains("adder") && shown.stdout.contains("no problems found"),
         "{shown:#?}"
+    );
+}
+
+#[test]
+fn a_file_that_is_read_is_not_written() {
+    let workspace = Workspace::new();
+    std::fs::hard_link(workspace.path("train.jsonl"), workspace.path("rows.out")).unwrap();
+    let before = workspace.text("train.jsonl");
+    let lint = "data lint --target target --train train.jsonl --eval eval.jsonl --rows";
+    for (rows, read) in [
+        ("train.jsonl", "--train"),
+        ("./target/../train.jsonl", "--train"),
+        ("rows.out", "--train"),
+        ("eval.jsonl", "--eval"),
+    ] {
+        let expected = format!("`--rows`: expected a file that is not part of `{read}`, found");
+        workspace
+            .run_line(format!("{lint} {rows}"))
+            .misused(&[&expected]);
+    }
+    let prepare = "data prepare --target target --data";
+    workspace
+        .run_line(format!("{prepare} train.jsonl --out in"))
+        .succeeded();
+    for data in ["in", "in/*.parquet", "in/tokens-00000.parquet"] {
+        let expected = "`--out`: expected a file that is not part of `--data`, found `in`";
+        workspace
+            .run_line(format!("{prepare} {data} --out in"))
+            .misused(&[expected]);
+    }
+    let evaluate = "evaluate --target target --training-free prompt-lookup --prompts train.jsonl";
+    workspace
+        .run_line(format!("{evaluate} --outputs ./train.jsonl"))
+        .misused(&["`--outputs`: expected a file that is not part of `--prompts`, found"]);
+    assert_eq!(workspace.text("train.jsonl"), before);
+}
+
+#[test]
+fn files_that_hold_no_rows_are_named_where_a_folder_or_a_pattern_is_read() {
+    let workspace = Workspace::new();
+    let rows = workspace.text("train.jsonl");
+    std::fs::create_dir_all(workspace.path("in/sub")).unwrap();
+    workspace.write("in/A.JSONL", &rows);
+    for name in ["x.txt", "f.arrow", "x.jsonl.bz2", "sub/a.jsonl"] {
+        workspace.write(&format!("in/{name}"), &rows);
+    }
+    let named = "not read: `f.arrow`, `sub/`, `x.jsonl.bz2`, `x.txt`; only rows in `.jsonl`";
+    for (data, option) in [
+        ("in", "prepare --out tokens --data"),
+        ("in/*", "lint --train"),
+    ] {
+        let line = format!("data {option} {data} --target target");
+        let said = workspace.run_line(line).stderr;
+        let warning = format!("warning: `{data}`: {named}");
+        assert!(said.contains(&warning), "{said}");
+    }
+    workspace
+        .run_recipe(&["data.train=in", "data.eval=eval.jsonl"])
+        .succeeded();
+    let summary = &workspace.manifest("prepare")["summary"];
+    let warning = summary["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("`data.train`: `") && warning.contains(named),
+        "{warning}"
     );
 }

@@ -221,6 +221,15 @@ fn training_blocks_with_windows_and_causal_places_equal_drafts() {
         window: 9,
         ..config()
     });
+    for (full_layers, full_layers_see_block) in [(vec![1], true), (vec![0], false)] {
+        blocks_equal_drafts(&DFlashConfig {
+            causal: true,
+            window: 6,
+            full_layers,
+            full_layers_see_block,
+            ..config()
+        });
+    }
 }
 
 #[test]
@@ -232,6 +241,35 @@ fn training_blocks_of_dflash_2_equal_drafts() {
 fn training_blocks_of_dspark_equal_drafts() {
     for markov in [MarkovKind::Vanilla, MarkovKind::Gated, MarkovKind::Rnn] {
         blocks_equal_drafts(&dspark(markov));
+    }
+}
+
+fn domino(markov_from: usize, sample_from_anchor: bool) -> DFlashConfig {
+    DFlashConfig {
+        markov_rank: 3,
+        markov: MarkovKind::Domino,
+        markov_state: 7,
+        markov_from,
+        sample_from_anchor,
+        ..config()
+    }
+}
+
+#[test]
+fn training_blocks_of_domino_equal_drafts() {
+    blocks_equal_drafts(&domino(1, true));
+    blocks_equal_drafts(&domino(0, false));
+}
+
+#[test]
+fn the_first_slots_of_domino_draft_as_without_its_head() {
+    let drafted = |config: &DFlashConfig| Case::new(config).slots_behind(&[3, 5, 7]);
+    let whole = drafted(&domino(2, false));
+    let plain = drafted(&config());
+    for (slot, (whole, plain)) in whole.iter().zip(&plain).enumerate() {
+        let apart = whole.iter().zip(plain).map(|(a, b)| (a - b).abs());
+        let same = apart.fold(0.0, f32::max) < 1e-5;
+        assert_eq!(slot % (BLOCK - 1) < 2, same, "{slot}");
     }
 }
 
@@ -316,7 +354,13 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
             threshold: 0.2,
         },
     };
-    for config in [config(), dflash_2(), dspark(MarkovKind::Rnn)] {
+    let all = [
+        config(),
+        dflash_2(),
+        dspark(MarkovKind::Rnn),
+        domino(1, true),
+    ];
+    for config in all {
         decodes_greedily(&config, chain.clone());
         decodes_greedily(&config, best.clone());
     }

@@ -4,7 +4,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::Drafter as _;
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig};
 use spectrain_models::weights::{export, host_f32};
-use spectrain_train::{Batch, BlockLoss, BlockLossConfig, Objective as _};
+use spectrain_train::{Batch, BlockLoss, BlockLossConfig, Objective as _, Step};
 
 use crate::golden::assert_close;
 use crate::heads_parity::sizes;
@@ -104,6 +104,11 @@ fn slots_agree(case: &Case, found: &Slots, anchors: &Anchors) {
 fn parity(file: &str, name: &str) {
     let mut case = Case::read(file, name, sizes);
     case.batch.seed = case.all["seed"].as_u64();
+    let step = case.figures["step"].as_array().cloned();
+    if let [number, of] = step.unwrap_or_default().as_slice() {
+        let [number, of] = [number, of].map(|count| count.as_u64().unwrap() as usize);
+        case.batch.step = Some(Step { number, of });
+    }
     let model = drafter(&case);
     let objective = BlockLoss::new(&keys::<BlockLossConfig>(&case.figures)).unwrap();
     let anchors = anchors_agree(&case, &objective, model.config().block_size);
@@ -139,6 +144,18 @@ fn dflash_as_in_the_paper_equals_pytorch() {
 #[test]
 fn dflash_with_causal_blocks_and_a_window_taught_by_the_target_equals_pytorch() {
     parity("dflash", "sliding");
+}
+
+#[test]
+fn dflash_with_windows_in_some_layers_equals_pytorch() {
+    parity("dflash", "mixed");
+    parity("dflash", "mixed-causal");
+}
+
+#[test]
+fn domino_in_the_midst_of_its_curriculum_equals_pytorch() {
+    parity("dflash-parts", "domino");
+    parity("dflash-parts", "domino-target");
 }
 
 #[test]

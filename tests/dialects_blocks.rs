@@ -18,6 +18,9 @@ const SLIDES: usize = 2;
 const SECOND: usize = 4;
 const VANILLA: usize = 5;
 const GATED: usize = 6;
+const MIXED: usize = 13;
+const MIXED_WHOLE: usize = 14;
+const DOMINO: usize = 15;
 
 fn dflash(number: usize) -> Folder {
     Folder::of("dflash", number)
@@ -89,6 +92,116 @@ fn every_engine_is_told_whether_a_block_is_causal() {
         assert_eq!(json!(found.flag("causal")), drafter["causal"]);
         assert_eq!(json!(found.size("window")), drafter["window"]);
     }
+}
+
+#[test]
+fn layers_slide_one_by_one() {
+    let types = json!(["sliding_attention", "full_attention"]);
+    let mixed = dflash(MIXED);
+    assert_eq!(mixed.config()["layer_types"], types);
+    // A key for all layers would say that blocks are causal in both, or in none.
+    assert!(mixed.config().get("is_causal").is_none());
+    assert!(mixed.config()["dflash_config"].get("causal").is_none());
+    let found = mixed.settings(&DFLASH).unwrap();
+    assert_eq!(
+        (found.size("window"), found.sizes("full_layers")),
+        (9, vec![1])
+    );
+    assert!(found.flag("causal") && found.flag("full_layers_see_block"));
+    for (key, value) in [("is_causal", true), ("is_causal", false), ("causal", true)] {
+        let said = dflash(MIXED).with_config(|config| match key {
+            "causal" => config["dflash_config"][key] = json!(value),
+            _ => config[key] = json!(value),
+        });
+        let found = said.settings(&DFLASH).unwrap();
+        assert_eq!(found.flag("causal"), value, "{key}");
+        assert!(!found.flag("full_layers_see_block"), "{key}");
+    }
+    let no_width = dflash(MIXED).without(&["sliding_window"]);
+    let error = no_width.settings(&DFLASH).unwrap_err().to_string();
+    assert!(error.contains("`sliding_window`"), "{error}");
+}
+
+#[test]
+fn a_layout_that_has_no_key_for_blocks_of_some_layers_refuses_them() {
+    for engine in [Engine::Speculators, Engine::Hf] {
+        assert!(sample("dflash", MIXED).folder(Some(engine)).is_none());
+        let plain = sample("dflash", MIXED_WHOLE).folder(Some(engine)).unwrap();
+        let config = plain.config();
+        let types = match engine {
+            Engine::Hf => &config["layer_types"],
+            _ => &config["transformer_layer_config"]["layer_types"],
+        };
+        assert_eq!(types, &json!(["full_attention", "sliding_attention"]));
+    }
+    // As the library's trainer leaves it: full layers see their whole block, whatever the others do.
+    let folder = sample("dflash", MIXED_WHOLE)
+        .folder(Some(Engine::Speculators))
+        .unwrap();
+    let folder = folder.with_config(|config| {
+        config["sliding_window_non_causal"] = json!(false);
+        remove(&mut config["transformer_layer_config"], &["is_causal"]);
+    });
+    let found = folder.settings(&SPECULATORS).unwrap();
+    assert!(found.flag("causal") && found.flag("full_layers_see_block"));
+    assert_eq!(found.sizes("full_layers"), [0]);
+}
+
+#[test]
+fn domino_is_read_and_written_as_sglang_loads_it() {
+    let folder = dflash(DOMINO);
+    let config = folder.config();
+    assert_eq!(config["architectures"], json!(["DFlashDraftModel"]));
+    for (key, value) in [
+        ("projector_type", json!("domino")),
+        ("shift_label", json!(true)),
+        ("pure_draft_prefix_len", json!(1)),
+        ("gru_hidden_dim", json!(6)),
+        ("emb_dim", json!(3)),
+    ] {
+        assert_eq!(config["dflash_config"][key], value, "{key}");
+    }
+    for key in ["markov_rank", "sample_from_anchor", "markov_head_type"] {
+        assert!(config.get(key).is_none(), "{key}");
+    }
+    let tensors = folder.tensors();
+    let (vocab, d_model) = (config["vocab_size"].clone(), config["hidden_size"].clone());
+    let [vocab, d_model] = [vocab, d_model].map(|size| size.as_u64().unwrap() as usize);
+    for (name, shape) in [
+        ("prefix_gru.weight_ih_l0", [18, d_model]),
+        ("prefix_gru.weight_hh_l0", [18, 6]),
+        ("embed_proj.0.weight", [3, d_model + 6]),
+        ("embed_proj.2.weight", [vocab, 3]),
+    ] {
+        let found = tensors.iter().find(|tensor| tensor.name == name);
+        assert_eq!(found.unwrap().shape, shape, "{name}");
+    }
+    let expected = dflash(DOMINO).settings(&DFLASH).unwrap();
+    let by_specforge = dflash(DOMINO).with_config(|config| {
+        config["architectures"] = json!(["DominoDraftModel"]);
+        remove(&mut config["dflash_config"], &["projector_type"]);
+    });
+    assert_same(&by_specforge.settings(&DFLASH).unwrap(), &expected);
+    let flat = dflash(DOMINO).with_config(|config| {
+        config["emb_dim"] = config["dflash_config"]["emb_dim"].take();
+        remove(
+            &mut config["dflash_config"],
+            &["pure_draft_prefix_len", "emb_dim"],
+        );
+    });
+    let found = flat.settings(&DFLASH).unwrap();
+    assert_eq!(
+        (found.size("markov_rank"), found.size("markov_from")),
+        (3, 0)
+    );
+    let error = |change: fn(&mut Value)| {
+        let refused = dflash(DOMINO).with_config(change).settings(&DFLASH);
+        refused.unwrap_err().to_string()
+    };
+    let no_width = error(|config| remove(&mut config["dflash_config"], &["gru_hidden_dim"]));
+    assert!(no_width.contains("gru_hidden_dim"), "{no_width}");
+    let contrary = error(|config| config["sample_from_anchor"] = json!(false));
+    assert!(contrary.contains("dflash_config.shift_label"), "{contrary}");
 }
 
 #[test]
@@ -219,8 +332,9 @@ fn keys_that_make_no_sense_are_refused_by_name() {
             ("attention_bias", json!(true)),
             (
                 "layer_types",
-                json!(["sliding_attention", "full_attention"]),
+                json!(["sliding_attention", "chunked_attention"]),
             ),
+            ("layer_types", json!(["full_attention"])),
             ("dflash_config.mask_token_id", json!(-1)),
             ("dflash_config.target_layer_ids", json!([3, 1])),
         ],
@@ -240,7 +354,7 @@ fn what_is_not_computed_here_is_refused_by_name() {
             ("dflash_config.logit_scale", json!(0.5)),
             ("dflash_config.final_logit_softcapping", json!(30.0)),
             ("dflash_config.attention_value_scale", json!(0.7)),
-            ("dflash_config.projector_type", json!("domino")),
+            ("dflash_config.projector_type", json!("xpress")),
             ("dflash_config.use_aux_hidden_state", json!(false)),
             ("is_neox_style", json!(false)),
             ("rope_is_neox_style", json!(false)),

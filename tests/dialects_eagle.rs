@@ -349,6 +349,64 @@ fn eagle_3_configurations_of_another_computation_are_refused_by_key() {
     are_refused(changes, eagle3, &EAGLE3);
 }
 
+/// The sample of normed queries and keys whose layer slides.
+const NORMED: usize = 8;
+
+#[test]
+fn norms_of_queries_and_keys_are_told_by_class_type_and_window_as_vllm_and_the_library_read_them() {
+    let usual = Folder::of("eagle3", NORMED).config();
+    assert_eq!(usual["architectures"], json!(["Eagle3Qwen3ForCausalLM"]));
+    let parallel = Folder::of("peagle", 4).config();
+    assert_eq!(parallel["architectures"], usual["architectures"]);
+    let apart = |recipe, number| {
+        let folder = sample(recipe, number).folder(Some(Engine::Speculators));
+        folder.unwrap().config()["transformer_layer_config"].clone()
+    };
+    let layers = [apart("eagle3", NORMED), apart("peagle", 4)];
+    for layer in &layers {
+        assert_eq!(layer["architectures"], json!(["Qwen3ForCausalLM"]));
+    }
+    // Without the last key Qwen3's configuration has no window.
+    for config in layers.iter().chain([&usual, &parallel]) {
+        assert_eq!(config["model_type"], "qwen3");
+        assert_eq!(config["sliding_window"], 9);
+        assert_eq!(config["use_sliding_window"], true);
+    }
+}
+
+#[test]
+fn norms_of_captured_layers_of_a_peagle_folder_for_speculators_are_told_where_vllm_reads_them() {
+    let config = |number: usize| {
+        let folder = sample("peagle", number).folder(Some(Engine::Speculators));
+        folder.unwrap().config()
+    };
+    for (number, told) in [(1, json!(true)), (2, Value::Null)] {
+        let config = config(number);
+        assert_eq!(config["fc_norm"], json!(number == 1));
+        assert_eq!(config["transformer_layer_config"]["fc_norm"], told);
+    }
+}
+
+#[test]
+fn a_layer_that_is_told_to_norm_and_not_to_norm_queries_and_keys_is_refused() {
+    let changes = [
+        ("model_type", json!("llama")),
+        ("model_type", json!("mistral")),
+        ("model_type", Value::Null),
+        ("use_sliding_window", json!(false)),
+        ("layer_types", Value::Null),
+    ];
+    are_refused(changes, || Folder::of("eagle3", NORMED), &EAGLE3);
+    let plain = || Folder::of("eagle3", NORMED).without(&["use_sliding_window", "layer_types"]);
+    assert_eq!(plain().settings(&EAGLE3).unwrap().size("window"), 0);
+    // The class decides in this layout, and the tensors must be its own.
+    let llama = Folder::of("eagle3", NORMED).with_config(|config| {
+        config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
+        config["model_type"] = json!("llama");
+    });
+    llama.is_refused("q_norm.weight");
+}
+
 /// Each of these values is refused with its key.
 fn are_refused<const N: usize>(
     changes: [(&str, Value); N],
@@ -400,7 +458,19 @@ fn engines_are_offered_what_they_run_as_it_is_meant() {
     };
     // EAGLE-3.1 with the residual behind the norm, which only vLLM takes whole, then a window.
     assert_eq!(servers(4), [Server::Vllm("eagle3")]);
-    assert_eq!(servers(WINDOW), [Server::Vllm("eagle3")]);
+    assert_eq!(servers(WINDOW), [Server::Vllm("eagle3"), Server::Sglang]);
+    let before = Folder::of("eagle3", WINDOW).config()["sliding_window"]
+        .as_u64()
+        .unwrap()
+        - 1;
+    let flag = format!(" --speculative-draft-window-size {before}");
+    assert!(
+        lines(WINDOW)[1].text.ends_with(&flag),
+        "{:?}",
+        lines(WINDOW)
+    );
+    // Norms of queries and keys alone.
+    assert_eq!(servers(7), [Server::Vllm("eagle3")]);
     // SGLang draws for a drafter that knows all of the target's tokens.
     let drawn = |number: usize| lines(number)[1].choosing.unwrap().to_string();
     assert!(drawn(0).contains("`--speculative-use-rejection-sampling`"));

@@ -527,6 +527,81 @@ fn vllm_accepts_what_this_program_accepts_of_block_drafters_with_sinks() {
     agrees(&python, "vllm_runner", &trained, &pairs);
 }
 
+/// One layer of EAGLE-3 and two of P-EAGLE that norm queries and keys, and both where they also slide.
+const NORMED: [(&str, &str, &str); 4] = [
+    (
+        "eagle3",
+        "normed",
+        "[drafter]\nhead_norm = true\ndraft_vocab = 256\n",
+    ),
+    (
+        "eagle3",
+        "narrow",
+        "[drafter]\nhead_norm = true\nwindow = 24\n",
+    ),
+    (
+        "peagle",
+        "together",
+        "[drafter]\nhead_norm = true\nlayers = 2\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+    ),
+    (
+        "peagle",
+        "narrow-together",
+        "[drafter]\nhead_norm = true\nwindow = 24\nlayers = 2\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+    ),
+];
+
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_layers_that_norm_queries_and_keys() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let trained = trained(&NORMED);
+    let mut pairs = Vec::new();
+    for (kind, name, usual, named) in [
+        (
+            "eagle3",
+            "normed",
+            "runs/normed/export/drafter",
+            "normed-named",
+        ),
+        (
+            "eagle3",
+            "narrow",
+            "runs/narrow/export/drafter",
+            "narrow-named",
+        ),
+        (
+            "peagle",
+            "together",
+            "runs/together/export/drafter",
+            "together-named",
+        ),
+        (
+            "peagle",
+            "narrow-together",
+            "runs/narrow-together/export/drafter",
+            "narrow-together-named",
+        ),
+    ] {
+        let words = [
+            "export",
+            name,
+            "--to",
+            "speculators",
+            "--dtype",
+            "f32",
+            "--out",
+            named,
+        ];
+        trained.0.run(&words).succeeded();
+        let speculative = json!({"method": "eagle3", "parallel_drafting": kind == "peagle"});
+        let job = json!({ "speculative": speculative });
+        pairs.extend([usual, named].map(|drafter| Job::new(drafter, job.clone(), Last::Whole)));
+    }
+    agrees(&python, "vllm_runner", &trained, &pairs);
+}
+
 /// Of the architecture that goes with MTP layers: a language model of biases and without norms of heads, which has learned
 /// from the first target.
 const SECOND: (&str, &str, &str) = (
@@ -535,11 +610,11 @@ const SECOND: (&str, &str, &str) = (
     "[drafter]\nmodel = \"drawn\"\n\n[objective]\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
 );
 
-#[test]
-fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
-    let Some(python) = python("SPECTRAIN_VLLM") else {
-        return;
-    };
+/// The folder of that target.
+const SECOND_TARGET: &str = "runs/second/export/drafter";
+
+/// That target with a layer, by itself and in the target's checkpoint, which is in `whole`.
+fn with_layer((kind, name, more): (&str, &str, &str)) -> (Workspace, Vec<Vec<u64>>) {
     let trained = trained(&[]);
     let workspace = &trained.0;
     workspace.write_qwen2("drawn", |spec| {
@@ -551,21 +626,58 @@ fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
         let [from, to] = [FIRST, "drawn"].map(|folder| workspace.path(folder).join(name));
         std::fs::copy(from, to).unwrap();
     }
-    let (kind, name, more) = SECOND;
-    workspace.write("other.toml", recipe(kind, name, more));
+    let (second, named, of_second) = SECOND;
+    workspace.write("other.toml", recipe(second, named, of_second));
     workspace.run(&["recipe", "other.toml"]).succeeded();
-    let target = "runs/second/export/drafter";
-    let (kind, name, more) = MTP;
-    let of_second = recipe(kind, name, more);
-    workspace.write("other.toml", of_second.replace(FIRST, target));
+    let for_second = recipe(kind, name, more).replace(FIRST, SECOND_TARGET);
+    workspace.write("other.toml", for_second);
     workspace.run(&["recipe", "other.toml"]).succeeded();
-    let overrides = json!({"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1});
-    let job = json!({"speculative": {"method": "mtp"}, "overrides": overrides});
-    let pair = Job {
-        target,
-        ..Job::new("runs/mtp/export/drafter", job, Last::Whole)
+    let words = ["export", name, "--into", SECOND_TARGET, "--out", "whole"];
+    workspace.run(&words).succeeded();
+    trained
+}
+
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
     };
-    agrees(&python, "vllm_runner", &trained, &[pair]);
+    let trained = with_layer(MTP);
+    let overrides = json!({"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1});
+    let alone = json!({"speculative": {"method": "mtp"}, "overrides": overrides});
+    let within = json!({"speculative": {"method": "mtp", "model": null}});
+    let pairs = [
+        Job {
+            target: SECOND_TARGET,
+            ..Job::new("runs/mtp/export/drafter", alone, Last::Whole)
+        },
+        Job {
+            target: "whole",
+            ..Job::new("whole", within, Last::Whole)
+        },
+    ];
+    agrees(&python, "vllm_runner", &trained, &pairs);
+}
+
+#[test]
+fn sglang_accepts_what_this_program_accepts_of_a_layer_in_its_targets_checkpoint() {
+    let Some(python) = python("SPECTRAIN_SGLANG") else {
+        return;
+    };
+    let trained = with_layer(MTP_AFTER_NORM);
+    let alone = json!({"algorithm": "EAGLE"});
+    let within = json!({"algorithm": "NEXTN", "own_layer": true});
+    let pairs = [
+        Job {
+            target: SECOND_TARGET,
+            ..Job::new("runs/mtp/export/drafter", alone, Last::Whole)
+        },
+        Job {
+            target: "whole",
+            ..Job::new("whole", within, Last::Whole)
+        },
+    ];
+    agrees(&python, "sglang_runner", &trained, &pairs);
 }
 
 /// Parts of the block drafters that llama.cpp runs besides; DFlash 2 with so few candidates that it has room for their scores.

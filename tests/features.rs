@@ -225,7 +225,11 @@ fn an_interrupted_stage_keeps_its_finished_shards() {
     index["complete"] = false.into();
     workspace.write("runs/run/features/features.json", index.to_string());
     let second = folder.join("features-00001.arrow");
-    std::fs::rename(&second, folder.join("features-00001.arrow.partial")).unwrap();
+    std::fs::rename(
+        &second,
+        folder.join("features-00001.arrow.spectrain-partial"),
+    )
+    .unwrap();
     std::fs::remove_file(folder.join("features-00002.arrow")).unwrap();
     workspace.unfinish("features");
     let first = || {

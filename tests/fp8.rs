@@ -71,7 +71,7 @@ fn in_eight_bits(matrix: &NamedTensor) -> [NamedTensor; 2] {
 }
 
 /// The tensors of a folder, the matrices of its layers in FP8.
-fn tensors_in_fp8(from: &Path) -> (Value, Vec<NamedTensor>) {
+pub fn tensors_in_fp8(from: &Path) -> (Value, Vec<NamedTensor>) {
     let whole = ModelFolder::open(from).unwrap();
     let mut config = whole.config().clone();
     config["quantization_config"] = quantisation();

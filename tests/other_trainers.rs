@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Command, CommandFactory as _};
 use spectrain::cli::Arguments;
-use spectrain::trainers::{Becomes, Row, TRAINERS, Trainer};
+use spectrain::trainers::{Becomes, FILE_KEYS, Row, TRAINERS, Trainer};
 
 use crate::key_tables::has_text;
 use crate::workspace::Workspace;
@@ -35,6 +35,8 @@ fn the_page_has_every_setting_and_what_the_example_becomes() {
         let start = format!("<!-- trainer:{} -->", trainer.name);
         text = with_between(&text, [&start, "<!-- /trainer -->"], &table(trainer));
     }
+    let marks = ["<!-- file-keys -->", "<!-- /file-keys -->"];
+    text = with_between(&text, marks, &file_keys());
     let shown = example(&text);
     has_text(
         PAGE,
@@ -68,6 +70,15 @@ fn table(trainer: &Trainer) -> String {
     for (kinds, key, value) in trainer.always {
         let of = named(kinds);
         _ = writeln!(text, "| whatever is set | {of} | | `{key} = {value}` |");
+    }
+    text
+}
+
+/// Every key that the files of all drafters have.
+fn file_keys() -> String {
+    let mut text = "| key | holds in its place |\n|---|---|\n".to_owned();
+    for known in FILE_KEYS {
+        _ = writeln!(text, "| `{}` | {} |", known.key, known.holds);
     }
     text
 }
@@ -125,16 +136,17 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
         "ModelOpt" => {
             let (section, projector) = match kind {
                 "eagle3" => ("eagle", ""),
+                "medusa" => ("medusa", ""),
                 "dspark" => (
                     "dflash",
                     "  dflash_architecture_config:\n    projector_type: dspark\n",
                 ),
                 _ => ("dflash", ""),
             };
-            let mask = if section == "dflash" {
-                "  dflash_num_anchors: 4\n"
-            } else {
-                "  eagle_ttt_steps: 4\n"
+            let mask = match section {
+                "dflash" => "  dflash_num_anchors: 4\n",
+                "medusa" => "  medusa_num_heads: 3\n",
+                _ => "  eagle_ttt_steps: 4\n",
             };
             let text = format!(
                 "metadata:\n  recipe_type: speculative_{section}\nmodel:\n  model_name_or_path: target\ndata:\n  data_path: train.jsonl\n\
@@ -142,6 +154,27 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
             );
             return ["a.yaml".to_owned(), text];
         }
+        "NeMo Automodel" => {
+            let (class, parallel) = match kind {
+                "eagle1" => ("Eagle1", ""),
+                "eagle3" => ("Eagle3", ""),
+                "peagle" => ("Eagle3", "  parallel_drafting: true\n"),
+                "dflash" => ("DFlash", ""),
+                "dflash2" => ("DFlash2", ""),
+                "dspark" => ("DSpark", ""),
+                _ => ("JetSpec", ""),
+            };
+            let text = format!(
+                "recipe: Train{class}Recipe\nrecipe_args:\n  target_model_name_or_path: target\n  train_data_path: train.jsonl\n  \
+                 seq_length: 64\n  num_epochs: 2\n{parallel}optimizer:\n  lr: 1.0e-4\n"
+            );
+            return ["a.yaml".to_owned(), text];
+        }
+        "TorchSpec" => [
+            "a.yaml",
+            "model:\n  target_model_path: target\n  draft_model_config: KIND.json\ndataset:\n  train_data_path: train.jsonl\n\
+             training:\n  max_seq_length: 64\n",
+        ],
         other => panic!("no file of {other}"),
     };
     [name.to_owned(), text.replace("KIND", kind)]
@@ -159,11 +192,9 @@ fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
             }
             let [name, text] = file_of(trainer, kind);
             workspace.write(&name, &text);
-            let out = format!("{}-{kind}.toml", trainer.name);
-            let line = format!(
-                "init --from {name} --yes --name {kind}-{} --out {out}",
-                trainer.name
-            );
+            let of = trainer.name.replace(' ', "-");
+            let out = format!("{of}-{kind}.toml");
+            let line = format!("init --from {name} --yes --name {kind}-{of} --out {out}");
             let found = workspace.run_line(line).succeeded();
             assert!(
                 found
@@ -189,8 +220,14 @@ fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
 #[test]
 fn what_a_trainer_always_does_is_no_setting_of_it() {
     for trainer in TRAINERS {
-        for (_, always, _) in trainer.always {
-            let is_set = |row: &Row| matches!(row.becomes, Becomes::Key(key) if key == *always);
+        for (kinds, always, _) in trainer.always {
+            let share_a_kind = |row: &Row| {
+                let (one, other) = (row.kinds, *kinds);
+                one.is_empty() || other.is_empty() || one.iter().any(|kind| other.contains(kind))
+            };
+            let is_set = |row: &Row| {
+                matches!(row.becomes, Becomes::Key(key) if key == *always) && share_a_kind(row)
+            };
             assert!(
                 !trainer.rows.iter().any(is_set),
                 "{}: {always}",
@@ -207,7 +244,7 @@ fn what_a_trainer_always_does_is_no_setting_of_it() {
 /// The recipe that a file becomes, and what the command says.
 fn translated(file: &str, text: &str, more: &str) -> [String; 2] {
     let workspace = Workspace::new();
-    workspace.write("draft.json", r#"{"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 128, "intermediate_size": 96, "hidden_size": 32}"#);
+    workspace.write("draft.json", r#"{"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": 128, "intermediate_size": 96, "hidden_size": 32}"#);
     workspace.write(file, text);
     let line = format!("init --from {file} --yes --out out.toml {more}");
     let found = workspace.run_line(line.trim_end()).succeeded();
@@ -327,6 +364,25 @@ fn a_run_of_speculators_becomes_a_recipe_with_the_rates_of_this_programs_muon() 
     let [recipe, said] = translated("run.yaml", &mixed, "--data train.jsonl");
     assert!(recipe.contains("\n#divergence = "), "{recipe}");
     assert!(said.contains("one divergence"), "{said}");
+}
+
+#[test]
+fn layers_norm_queries_and_keys_where_the_library_makes_qwen3s() {
+    // Layers of both slide unless they are named, or a file describes them.
+    for (flags, head_norm, window) in [
+        ("eagle3", false, 2048),
+        ("eagle3 --draft-arch qwen3", true, 2048),
+        ("peagle", true, 2048),
+        ("peagle --draft-arch llama", false, 2048),
+        ("peagle --draft-config draft.json", false, 0),
+    ] {
+        let script = format!(
+            "speculators train --verifier-name-or-path target --total-seq-len 64 --speculator-type {flags}\n"
+        );
+        let [recipe, _] = translated("a.sh", &script, "--data train.jsonl");
+        let head_norm = format!("head_norm = {head_norm}");
+        has_lines(&recipe, &[&head_norm, &format!("window = {window}")]);
+    }
 }
 
 #[test]

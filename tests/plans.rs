@@ -280,6 +280,37 @@ fn a_drafter_that_no_engine_serves_beside_its_target_is_warned_of_before_it_is_t
     );
 }
 
+/// What a plan says of engines where `[drafter]` and `[export]` have these keys.
+fn plan_for_engines(workspace: &Workspace, kind: &str, drafter: &str, export: &str) -> Outcome {
+    let recipe = other(kind, drafter, "target") + "[export]\n" + export + "\n";
+    workspace.write("other.toml", recipe);
+    workspace.run(&["recipe", "other.toml", "--plan"])
+}
+
+#[test]
+fn engines_that_do_not_load_a_drafter_with_its_settings_are_named_before_it_is_trained() {
+    let workspace = Workspace::new();
+    let told = "`export.to`: `llama-cpp` is not known to load a drafter with these settings";
+    let cases = [
+        ("norm_output = true", "to = [\"vllm\", \"llama-cpp\"]", true),
+        ("", "to = [\"vllm\", \"llama-cpp\"]", false),
+        // Those that nobody named are remarked upon when the drafter is written.
+        ("norm_before_residual = true", "dtype = \"f32\"", false),
+    ];
+    for (drafter, export, expected) in cases {
+        let plan = plan_for_engines(&workspace, "eagle3", drafter, export).succeeded();
+        let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words.contains(told), expected, "{drafter}: {plan:#?}");
+        assert_eq!(
+            words.contains("these do: `vllm`, `sglang`"),
+            expected,
+            "{plan:#?}"
+        );
+    }
+    let (drafter, export) = ("mask_token = 0\ncausal = true", "to = [\"hf\"]");
+    plan_for_engines(&workspace, "dflash", drafter, export).failed(&["`export.to`", "causal"]);
+}
+
 #[test]
 fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
     let workspace = Workspace::finished();

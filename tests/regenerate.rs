@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use spectrain::runtime::answerer::server::{Server, ServerSettings};
 use spectrain_data::regenerate::{
-    ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Truncated, Work,
+    ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, ToolRows, Truncated, Work,
 };
 use spectrain_data::unusable::Unusable;
 

@@ -179,6 +179,14 @@ fn the_same_figures_are_a_page_rows_and_json() {
     ] {
         workspace.run(&words).failed(&["nowhere"]);
     }
+    // Neither a report that is read nor another file that is written gives its place.
+    workspace
+        .run_line("report run --csv runs/run/../run/evaluate/report.json")
+        .misused(&["`--csv`: expected a file that is not part of `run`, found"]);
+    workspace
+        .run_line("report run --html page.html --csv ./page.html")
+        .misused(&["`--csv`: expected a file that is not part of `--html`, found"]);
+    assert_eq!(workspace.json("runs/run/evaluate/report.json"), report);
 }
 
 #[test]

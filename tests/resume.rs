@@ -478,14 +478,14 @@ fn states_that_are_not_kept_and_leftovers_are_gone_when_a_run_goes_on() {
     let path = |name: &str| folder.path().join(name);
     eagle3(folder.path(), &Session::with(|train| train.keep = 9));
     assert!(steps(folder.path()).len() > 3);
-    std::fs::create_dir(path("step-00000011.partial")).unwrap();
+    std::fs::create_dir(path("step-00000011.spectrain-partial")).unwrap();
     // Killed between the two renames of a replacement.
-    std::fs::rename(path("step-00000010"), path("step-00000010.old")).unwrap();
+    std::fs::rename(path("step-00000010"), path("step-00000010.spectrain-old")).unwrap();
     let (summary, _) = eagle3(folder.path(), &Session::with(|train| train.keep = 1));
     assert_eq!(summary.steps, 10);
     assert_eq!(steps(folder.path()), [10]);
-    assert!(!path("step-00000011.partial").exists());
-    assert!(!path("step-00000010.old").exists());
+    assert!(!path("step-00000011.spectrain-partial").exists());
+    assert!(!path("step-00000010.spectrain-old").exists());
 }
 
 #[test]

@@ -186,6 +186,8 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     };
     assert_eq!(names("runs"), ["run", "run.old-1", "run.old-7"]);
     let kept = results(&workspace);
+    fs::create_dir(workspace.path("runs/run/my.old-3")).unwrap();
+    workspace.write("runs/run/notes.old-1", "somebody else's");
     let outcome = workspace.run(&["clean", "run"]).succeeded();
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{outcome:#?}");
@@ -194,6 +196,8 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     }
     assert_eq!(names("runs"), ["run", "run.old-7"]);
     assert!(!workspace.path("runs/run/train.old-1").exists());
+    assert!(workspace.path("runs/run/my.old-3").exists());
+    assert!(workspace.path("runs/run/notes.old-1").exists());
     assert!(results(&workspace) == kept);
     assert_eq!(workspace.run(&["clean", "run"]).succeeded().stdout, "");
     workspace
@@ -277,6 +281,22 @@ fn a_file_that_is_missing_from_what_a_stage_left_is_made_again() {
 }
 
 #[test]
+fn a_drafter_that_has_lost_its_configuration_makes_room_for_a_whole_one() {
+    let workspace = Workspace::finished();
+    let before = results(&workspace);
+    fs::remove_file(workspace.path("runs/run/train/drafter/config.json")).unwrap();
+    let outcome = workspace.run(&RUN).succeeded();
+    let said = [
+        "train: runs again: `drafter/config.json` is missing",
+        "kept as `runs/run/train/drafter.old-1`",
+    ];
+    says(&outcome, &said);
+    assert!(results(&workspace) == before);
+    workspace.run(&["clean", "run"]).succeeded();
+    assert!(!workspace.path("runs/run/train/drafter.old-1").exists());
+}
+
+#[test]
 fn a_damaged_synthetic_target_is_written_again_from_its_saved_state() {
     let workspace = Workspace::of(SYNTHETIC);
     let words = with(&["evaluate.temperatures=[0.0]", "evaluate.drafts=[]"]);
@@ -298,6 +318,11 @@ fn a_damaged_synthetic_target_is_written_again_from_its_saved_state() {
         let again = workspace.bytes("runs/run/synthetic/target/model.safetensors");
         assert!(again == target && results(&workspace) == before);
     }
+    fs::remove_file(workspace.path("runs/run/synthetic/target/config.json")).unwrap();
+    let outcome = workspace.run(&words).succeeded();
+    says(&outcome, &["kept as `runs/run/synthetic/target.old-3`"]);
+    let again = workspace.bytes("runs/run/synthetic/target/model.safetensors");
+    assert!(again == target && results(&workspace) == before);
 }
 
 #[test]
@@ -306,10 +331,14 @@ fn a_start_that_was_killed_does_not_block_the_name() {
     for fresh in [&[][..], &["--fresh"]] {
         fs::create_dir_all(workspace.path("runs/run")).unwrap();
         workspace.write("runs/run/.lock", "");
-        workspace.write("runs/run/run.json.partial", "{\"recipe\": ");
+        workspace.write("runs/run/run.json.spectrain-partial", "{\"recipe\": ");
         let words = [&RUN[..], &["--stage", "prepare"], fresh].concat();
         workspace.run(&words).succeeded();
-        assert!(!workspace.path("runs/run/run.json.partial").exists());
+        assert!(
+            !workspace
+                .path("runs/run/run.json.spectrain-partial")
+                .exists()
+        );
         assert!(!workspace.path("runs/run.old-1").exists());
         fs::remove_dir_all(workspace.path("runs")).unwrap();
     }
@@ -527,4 +556,25 @@ fn control_characters_of_a_folder_do_not_reach_the_terminal() {
     says(&outcome, &["`\\u{1b}]0;mine\\u{7}`"]);
     let acts = |c: char| c.is_control() && c != '\n';
     assert!(!outcome.stderr.contains(acts), "{outcome:#?}");
+}
+
+#[test]
+fn a_run_is_exported_for_its_own_target_with_as_many_tokens_as_its_recipe_drafts() {
+    let workspace = Workspace::finished();
+    workspace.write_target_of("other", 8, |_| {});
+    let words = ["export", "run", "--to", "vllm", "--out", "out"];
+    let with_target = |target: &str| {
+        let words = [&words[..], &["--target", target]].concat();
+        workspace.run(&words)
+    };
+    with_target("absent").failed(&["cannot open the target `absent`"]);
+    with_target("other").failed(&["which has other weights than `other`"]);
+    assert!(!workspace.path("out").exists());
+    // Somebody else's.
+    std::fs::create_dir(workspace.path("out.partial")).unwrap();
+    workspace.write("out.partial/notes", "kept");
+    let outcome = with_target("target").succeeded();
+    let length = "\"num_speculative_tokens\":2";
+    assert!(outcome.stdout.contains(length), "{outcome:#?}");
+    assert_eq!(workspace.text("out.partial/notes"), "kept");
 }

@@ -100,6 +100,17 @@ pub struct Batch {
     pub features: Option<Features>,
     /// Seed of what is random in a training step on it. None where nothing may be, as in a validation.
     pub seed: Option<u64>,
+    /// The training step that it is of. None in a validation.
+    pub step: Option<Step>,
+}
+
+/// A training step among all of a training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Its number, from 0.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
 }
 
 impl Batch {
@@ -116,6 +127,7 @@ impl Batch {
             rows,
             features: None,
             seed: None,
+            step: None,
         }
     }
 
@@ -141,6 +153,7 @@ impl Batch {
                 last: lift(features.last.clone(), device),
             }),
             seed: self.seed,
+            step: self.step,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! anchor's own predicts nothing, unless the drafter samples from it. An anchor may stand where it and the token after it are
 //! in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is and so are all before it.
 mod anchors;
+mod base;
 mod config;
 mod cover;
 mod heads;
@@ -90,9 +91,7 @@ impl Objective<DFlash> for BlockLoss {
         let hidden = self.covered(drafter, batch, &anchors, &covers);
         let hidden = hidden.narrow(1, first, slots);
         let previous = previous_tokens(&batch.rows, &anchors, slots);
-        let ids: Vec<i64> = previous.iter().map(|&token| token as i64).collect();
-        let ids = Tensor::<1, Int>::from_ints(ids.as_slice(), &hidden.device())
-            .reshape([anchors.len(), slots]);
+        let ids = table(&previous, [anchors.len(), slots], &hidden.device());
         let read: Tensor<2> = drafter.widened(hidden.clone(), ids.clone()).flatten(0, 1);
         let d_model = hidden.dims()[2];
         let parameter = |id| HeadParameter::LowerRows(id, d_model);
@@ -123,6 +122,7 @@ impl Objective<DFlash> for BlockLoss {
         };
         let mut loss = self.weighed(&judged, read, rows, &blocks, wanted);
         let rows = times(&loss.rows, (1.0 / self.loss.reported_weight()) as f32);
+        self.add_base(&mut loss, drafter, judged, (&hidden, &rows));
         if let Some(logits) = confidence {
             self.add_confidence(&mut loss, logits.flatten(0, 1), &rows, slots);
         }
@@ -211,8 +211,7 @@ impl BlockLoss {
                 .iter()
                 .any(|&length| length < size)
                 .then_some(&lengths),
-            causal: config.causal,
-            window: Some(config.window).filter(|&window| window > 0),
+            sights: &config.sights(),
         };
         let layout = BlockLayout::new(&places, &device);
         let context = drafter.context(batch.features(), batch.tokens.clone());
@@ -263,6 +262,32 @@ impl BlockLoss {
             factor: 1.0,
         };
         self.loss.of(judged, read, rows, Some(weighing), wanted)
+    }
+
+    /// Makes a part of the loss that of the same rows without what the tokens before them add, as long as that is to be.
+    fn add_base(
+        &self,
+        loss: &mut Loss,
+        drafter: &DFlash,
+        judged: DrafterOnBatch,
+        (hidden, rows): (&Tensor<3>, &[JudgedRow]),
+    ) {
+        let share = base::share(&self.config, judged.batch.step);
+        if share == 0.0 || drafter.trained_head().is_none() {
+            return;
+        }
+        let head = || LossHead {
+            weight: drafter.target_head(),
+            bias: None,
+            trained: None,
+        };
+        let judged = DrafterOnBatch {
+            head: &head,
+            ..judged
+        };
+        let (hidden, rows) = (hidden.clone().flatten(0, 1), times(rows, share as f32));
+        let base = self.loss.of(&judged, hidden, rows, None, Statistics::Loss);
+        base::blend(loss, base, share);
     }
 
     /// Adds the loss of the guesses `logits`, `[slots]`, how likely drafts are kept.
@@ -363,4 +388,10 @@ impl BlockLoss {
             given => given,
         }
     }
+}
+
+/// Tokens as a tensor of this shape.
+fn table(tokens: &[u32], shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    let tokens: Vec<i64> = tokens.iter().map(|&token| token as i64).collect();
+    Tensor::<1, Int>::from_ints(tokens.as_slice(), device).reshape(shape)
 }

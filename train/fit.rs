@@ -10,7 +10,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_data::packing::PackedBatch;
 
-use crate::batch::{Batch, Rows};
+use crate::batch::{Batch, Rows, Step};
 use crate::error::{Error, Result};
 use crate::judge::Statistics;
 use crate::log::{Interval, Log};
@@ -485,7 +485,7 @@ impl Run<'_> {
             let ahead = batches
                 .recv()
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
-            let batch = match (ahead, &self.on_policy) {
+            let mut batch = match (ahead, &self.on_policy) {
                 (Ahead::Ready(batch), _) => *batch,
                 (Ahead::ToWrite(rows, seed), Some(on_policy)) => Batch {
                     seed: Some(seed),
@@ -493,6 +493,10 @@ impl Run<'_> {
                 },
                 (Ahead::ToWrite(..), None) => unreachable!("no batch was chosen"),
             };
+            batch.step = Some(Step {
+                number: step,
+                of: self.config.steps,
+            });
             pending.tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
             pending.losses.push(trainee.accumulate(&batch, statistics));

@@ -47,7 +47,7 @@ mod watch;
 mod weighing;
 mod workload;
 
-pub use batch::{Batch, Rows};
+pub use batch::{Batch, Rows, Step};
 pub use block_diffusion::staged::StagedBlockLoss;
 pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};

@@ -169,9 +169,11 @@ impl FromIterator<VocabLoss> for Loss {
 
 impl Loss {
     /// Adds a loss over rows that are reported already: it counts in the total and nowhere else.
-    pub(crate) fn add_term(&mut self, name: &'static str, part: VocabLoss) {
+    pub(crate) fn add_term(&mut self, name: &'static str, part: impl Into<Self>) {
+        let part = part.into();
         self.surrogate = self.surrogate.clone() + part.surrogate;
-        self.head_gradients.extend(part.head_gradient);
+        self.head_gradients.extend(part.head_gradients);
+        self.terms.extend(part.terms);
         if part.rows.is_empty() {
             return;
         }

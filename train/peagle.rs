@@ -150,7 +150,7 @@ fn hidden(drafter: &PEagle, batch: &Batch, subset: &Subset) -> Tensor<2> {
     let width = fused.dims()[2];
     let fused = fused.reshape([shape[0], shape[1], width]);
     let rotation = drafter.target().spec.rotary(&device).at(ints(positions));
-    let mask = subset.mask(None, &device);
+    let mask = subset.mask(drafter.sees_back(), &device);
     drafter
         .rows(ints(tokens), fused, &rotation, &mask)
         .flatten(0, 1)

@@ -15,6 +15,9 @@ pub const OF_EPOCHS: usize = usize::MAX;
 /// The most epochs.
 const MOST_EPOCHS: f64 = 100_000.0;
 
+/// The largest rate and the largest decay: far beyond any that trains.
+const MOST: f64 = 1e6;
+
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde calls"
@@ -218,18 +221,29 @@ impl TrainConfig {
             ("table_learning_rate", self.table_learning_rate),
         ];
         for (key, rate) in rates {
-            if let Some(rate) = rate.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
-                return wrong(key, "a positive number", rate.to_string());
+            if let Some(rate) = rate.filter(|rate| !(*rate > 0.0 && *rate <= MOST)) {
+                return wrong(
+                    key,
+                    format!("a number above 0, at most {MOST}"),
+                    rate.to_string(),
+                );
             }
         }
-        if self.epsilon.is_nan() || self.epsilon <= 0.0 {
-            return wrong("epsilon", "a positive number", self.epsilon.to_string());
+        if !(self.epsilon > 0.0 && self.epsilon <= 1.0) {
+            let expected = "a number above 0, at most 1";
+            return wrong("epsilon", expected, self.epsilon.to_string());
+        }
+        for (key, value, most) in [
+            ("weight_decay", self.weight_decay, MOST),
+            ("min_lr_ratio", self.min_lr_ratio, 1.0),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                return wrong(key, format!("0 to {most}"), value.to_string());
+            }
         }
         let not_negative = [
             ("max_grad_norm", self.max_grad_norm),
             ("clip_value", self.clip_value),
-            ("weight_decay", self.weight_decay),
-            ("min_lr_ratio", self.min_lr_ratio),
         ];
         for (key, value) in not_negative {
             if value.is_nan() || value < 0.0 {

@@ -11,16 +11,19 @@ pub(super) enum Family {
     DFlash,
     DFlash2,
     DSpark,
+    Domino,
     /// Only this program.
     Own,
 }
 
 impl Family {
-    const ALL: [Self; 4] = [Self::DFlash, Self::DFlash2, Self::DSpark, Self::Own];
+    /// Those that are told by their architecture.
+    const NAMED: [Self; 4] = [Self::DFlash, Self::DFlash2, Self::DSpark, Self::Own];
 
     pub(super) fn architecture(self) -> &'static str {
         match self {
-            Self::DFlash => "DFlashDraftModel",
+            // SGLang takes Domino for DFlash with a head.
+            Self::DFlash | Self::Domino => "DFlashDraftModel",
             Self::DFlash2 => "DFlash2DraftModel",
             Self::DSpark => "Qwen3DSparkModel",
             Self::Own => "SpectrainBlockDrafter",
@@ -29,16 +32,18 @@ impl Family {
 
     /// The family that folders of this architecture are of.
     pub(super) fn named(name: &str) -> Option<Self> {
-        if name == "DSparkDraftModel" {
-            return Some(Self::DSpark);
+        match name {
+            "DSparkDraftModel" => return Some(Self::DSpark),
+            DOMINO => return Some(Self::Domino),
+            _ => {}
         }
-        let mut all = Self::ALL.into_iter();
+        let mut all = Self::NAMED.into_iter();
         all.find(|family| family.architecture() == name)
     }
 
     /// Names for an error message.
     pub(super) fn names() -> String {
-        let names = Self::ALL.map(|family| format!("`{}`", family.architecture()));
+        let names = Self::NAMED.map(|family| format!("`{}`", family.architecture()));
         names.join(", ")
     }
 
@@ -54,12 +59,23 @@ impl Family {
             Self::DFlash
         } else if plain && convolution && selector {
             Self::DFlash2
+        } else if is_domino(settings) {
+            let only = !convolution && !selector && !settings.flag("confidence");
+            if only { Self::Domino } else { Self::Own }
         } else if markov && !convolution && !selector {
             Self::DSpark
         } else {
             Self::Own
         }
     }
+}
+
+/// SpecForge's architecture of Domino.
+pub(super) const DOMINO: &str = "DominoDraftModel";
+
+/// Whether the bias by the tokens before is Domino's.
+pub(super) fn is_domino(settings: &Settings) -> bool {
+    settings.size("markov_rank") > 0 && settings.word("markov") == "domino"
 }
 
 /// What the speculators library calls each kind, and the architecture of each.

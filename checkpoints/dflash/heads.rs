@@ -1,10 +1,10 @@
-//! The keys of DSpark's heads.
+//! The keys of the heads of DSpark and Domino.
 
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dflash::family::{Family, is_of_speculators};
-use crate::dflash::variants::names_dspark;
+use crate::dflash::family::{Family, is_domino, is_of_speculators};
+use crate::dflash::variants::{SHIFTED, names_domino, names_dspark, place};
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
@@ -71,9 +71,72 @@ pub(super) const HEADS: &[Key] = &[
     KIND,
 ];
 
-/// Whether a drafter has any of them.
+/// How Domino's head is told. It predicts from the anchor on where labels are shifted.
+pub(super) const DOMINO: &[Key] = &[
+    Key::told("projector_type", |settings, _| {
+        is_domino(settings).then(|| json!("domino"))
+    }),
+    Key::told("shift_label", |settings, _| {
+        is_domino(settings).then(|| json!(settings.flag("sample_from_anchor")))
+    }),
+    Key::code(
+        "pure_draft_prefix_len",
+        "markov_from",
+        |config, key, _| match names_domino(config) {
+            false => Ok(Value::Null),
+            true => {
+                let key = place(config, key);
+                match config.get(&key) {
+                    None => Ok(json!(0)),
+                    Some(value) if *value == json!(0) => Ok(json!(0)),
+                    Some(_) => Ok(json!(config.size(&key, None)?)),
+                }
+            }
+        },
+        |settings, here| is_domino(settings).then(|| json!(settings.size(here))),
+    ),
+    Key::code(
+        "gru_hidden_dim",
+        "markov_state",
+        |config, key, _| match names_domino(config) {
+            false => Ok(Value::Null),
+            true => Ok(json!(config.size(&place(config, key), None)?)),
+        },
+        |settings, here| is_domino(settings).then(|| json!(settings.size(here))),
+    ),
+    Key::told(EMBEDDED, |settings, _| {
+        is_domino(settings).then(|| json!(settings.size("markov_rank")))
+    }),
+];
+/// What Domino calls the width between its head's two matrices.
+const EMBEDDED: &str = "emb_dim";
+
+/// The name in a folder of a tensor of Domino's head.
+pub(super) fn stored(settings: &Settings, name: &str) -> Option<String> {
+    let mut names = NAMES_OF_DOMINO.iter().filter(|_| is_domino(settings));
+    let found = names.find(|[_, here]| *here == name);
+    found.map(|[there, _]| (*there).to_owned())
+}
+
+/// Names of the tensors of Domino's head: in folders, and here.
+pub(super) const NAMES_OF_DOMINO: [[&str; 2]; 4] = [
+    [
+        "prefix_gru.weight_ih_l0",
+        "markov_head.prefix_gru.input.weight",
+    ],
+    [
+        "prefix_gru.weight_hh_l0",
+        "markov_head.prefix_gru.hidden.weight",
+    ],
+    ["embed_proj.0.weight", "markov_head.joint_proj.weight"],
+    ["embed_proj.2.weight", "markov_head.markov_w2.weight"],
+];
+
+/// Whether a drafter has any of DSpark's.
 pub(super) fn has_heads(settings: &Settings) -> bool {
-    settings.flag("sample_from_anchor") || has_markov(settings) || settings.flag("confidence")
+    let any =
+        settings.flag("sample_from_anchor") || has_markov(settings) || settings.flag("confidence");
+    any && Family::of(settings) != Family::Domino
 }
 
 fn has_markov(settings: &Settings) -> bool {
@@ -81,6 +144,9 @@ fn has_markov(settings: &Settings) -> bool {
 }
 
 fn markov_rank(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
+    if names_domino(config) {
+        return Ok(json!(config.size(&place(config, EMBEDDED), None)?));
+    }
     match config.get(key) {
         None => Ok(json!(0)),
         Some(value) if *value == json!(0) => Ok(json!(0)),
@@ -89,6 +155,9 @@ fn markov_rank(config: &Config, key: &'static str, _: Otherwise) -> Result<Value
 }
 
 fn markov_type(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
+    if names_domino(config) {
+        return Ok(json!("domino"));
+    }
     let rank = config.one_key(MARKOV_RANK)?;
     if markov_rank(config, rank, Otherwise::Required)? == json!(0) {
         return Ok(Value::Null);
@@ -112,6 +181,9 @@ fn confidence(config: &Config, key: &'static str, _: Otherwise) -> Result<Value>
 
 /// Whether the anchor's own place predicts: where nothing is said, in DSpark as its authors write it.
 fn samples_from_anchor(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
+    if names_domino(config) {
+        return Ok(json!(config.flag(key, config.flag(SHIFTED, false)?)?));
+    }
     let names = config.folder().config()["architectures"].as_array();
     let mut names = names.into_iter().flatten().filter_map(Value::as_str);
     let is_dspark =

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::dflash::family::{Family, is_known};
-use crate::dflash::variants;
+use crate::dflash::heads::{self, NAMES_OF_DOMINO};
+use crate::dflash::variants::{self, place};
 use crate::dialect::description::{Check, Dialect, Quirks};
 use crate::dialect::key::{Key, Otherwise, Read};
 use crate::dialect::llama::{
@@ -25,6 +26,10 @@ pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> b
             ["gate_proj.", "markov_head.gate_proj."],
             ["joint_proj.", "markov_head.joint_proj."],
             ["confidence_proj.", "confidence_head.proj."],
+            NAMES_OF_DOMINO[0],
+            NAMES_OF_DOMINO[1],
+            NAMES_OF_DOMINO[2],
+            NAMES_OF_DOMINO[3],
             ["encoder.fc.", "fc."],
             ["encoder.output_norm_enc.", "hidden_norm."],
         ],
@@ -43,6 +48,7 @@ pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> b
                 }
                 variants::check(config.folder(), config)
             },
+            stored: heads::stored,
             ..Quirks::NONE
         },
         ..Dialect::named(name, recognises)
@@ -95,12 +101,17 @@ pub(super) const CAUSAL: Key = Key::code(
     "is_causal",
     "causal",
     |config, key, _| {
-        let by_type = sliding(config, false)? == Sliding::ByType;
+        let by_type = matches!(sliding(config, false)?, Sliding::ByType(_));
         let unsaid = config.flag("dflash_config.causal", by_type)?;
         Ok(json!(config.flag(key, unsaid)?))
     },
-    |settings, here| Some(json!(settings.flag(here))),
+    |settings, here| is_alike(settings).then(|| json!(settings.flag(here))),
 );
+
+/// Whether blocks are causal in all layers or in none, so that the keys for all of them can say it.
+pub(super) fn is_alike(settings: &Settings) -> bool {
+    !settings.flag("full_layers_see_block")
+}
 pub(super) const MASK: Key = Key::token("dflash_config.mask_token_id", "mask_token")
     .also(&["mask_token_id", "dspark_noise_token_id"]);
 /// Layers whose output is read: this layout counts as this program does.
@@ -114,10 +125,7 @@ pub(super) const CAPTURED: Key = Key::code(
 
 /// Which layers slide, and how far.
 pub(super) const SLIDING_KEYS: &[Key] = &[
-    Key::told("layer_types", |settings, _| {
-        let types = vec!["sliding_attention"; settings.size("layers")];
-        (settings.size("window") > 0).then(|| json!(types))
-    }),
+    FULL_LAYERS,
     Key::code(
         "sliding_window",
         "window",
@@ -132,6 +140,48 @@ pub(super) const SLIDING_KEYS: &[Key] = &[
         (settings.size("window") > 0).then(|| json!(true))
     }),
 ];
+
+/// Which layers do not slide though others do.
+pub(super) const FULL_LAYERS: Key = Key::code(
+    "layer_types",
+    "full_layers",
+    |config, _, _| match sliding(config, false)? {
+        Sliding::ByType(full) => Ok(json!(full)),
+        Sliding::No | Sliding::Together => Ok(json!([])),
+    },
+    |settings, _| (settings.size("window") > 0).then(|| json!(layer_types(settings))),
+);
+
+/// Whether blocks are causal in the layers that slide alone: where these are not all, and no key for all layers is there.
+pub(super) const SEES_BLOCK: Key = Key::code(
+    "layer_types",
+    "full_layers_see_block",
+    |config, _, _| {
+        let said = ["is_causal", "dflash_config.causal"];
+        let said = said.iter().any(|key| config.get(key).is_some());
+        Ok(json!(!said && is_mixed(config)?))
+    },
+    |_, _| None,
+);
+
+/// Whether some layers slide and others do not.
+pub(super) fn is_mixed(config: &Config) -> Result<bool> {
+    Ok(matches!(sliding(config, false)?, Sliding::ByType(full) if !full.is_empty()))
+}
+
+/// The type of each layer.
+pub(super) fn layer_types(settings: &Settings) -> Vec<&'static str> {
+    let (layers, full) = (settings.size("layers"), settings.sizes("full_layers"));
+    let slides = |layer| settings.size("window") > 0 && !full.contains(&layer);
+    let types = (0..layers).map(|layer| match slides(layer) {
+        true => SLIDING,
+        false => FULL,
+    });
+    types.collect()
+}
+
+const SLIDING: &str = "sliding_attention";
+const FULL: &str = "full_attention";
 
 /// Sizes of the parts of DFlash 2.
 pub(super) const SIZES_OF_PARTS: &[Key] = &[
@@ -155,16 +205,6 @@ const fn given_size(there: &'static str, here: &'static str, read: Read) -> Key 
         };
         (settings.size(of) > 0).then(|| json!(settings.size(here)))
     })
-}
-
-/// Where a size of a part stands: in a table of this layout, or at the top.
-fn place(config: &Config, key: &'static str) -> String {
-    let nested = format!("dflash_config.{key}");
-    if config.get(&nested).is_some() || config.get(key).is_none() {
-        nested
-    } else {
-        key.to_owned()
-    }
 }
 
 /// The size of a part; 0 where there is none.
@@ -252,12 +292,12 @@ pub(super) fn captured_layers(config: &Config, key: &'static str, first: u64) ->
     ))
 }
 
-/// Which layers slide, and who says so: none or all of them may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which layers slide, and who says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sliding {
     No,
-    /// Each layer by its type, which engines take for causal.
-    ByType,
+    /// Each layer by its type, which engines take for causal, but for these.
+    ByType(Vec<usize>),
     /// All at once.
     Together,
 }
@@ -280,12 +320,17 @@ pub(super) fn sliding(config: &Config, by_default: bool) -> Result<Sliding> {
     let Some(types) = types.filter(|types| types.len() == layers) else {
         return wrong(format!("{layers} names"));
     };
-    let all = |kind: &str| types.iter().all(|found| *found == kind);
-    if all("sliding_attention") {
-        Ok(Sliding::ByType)
-    } else if all("full_attention") && !use_swa {
-        Ok(Sliding::No)
-    } else {
-        wrong("`sliding_attention` for all layers, or `full_attention` for all without `dflash_config.use_swa`".into())
+    if types.iter().any(|kind| ![SLIDING, FULL].contains(kind)) {
+        return wrong(format!("`{SLIDING}` or `{FULL}` for each layer"));
+    }
+    let full = (0..layers).filter(|&layer| types[layer] == FULL);
+    let full: Vec<usize> = full.collect();
+    match full.len() == layers {
+        false => Ok(Sliding::ByType(full)),
+        // Engines disagree about it.
+        true if use_swa => wrong(format!(
+            "`{SLIDING}` for some layer where `dflash_config.use_swa` is on"
+        )),
+        true => Ok(Sliding::No),
     }
 }

@@ -20,6 +20,8 @@ pub(super) fn launch_lines(
     let family = Family::of(settings);
     let draft_tokens = match family {
         Family::DFlash => draft_tokens.min(whole),
+        // SGLang counts one less than the places of a block, whichever of them predicts first.
+        Family::Domino => settings.size("block_size") - 1,
         // What they have beside layers takes the block to be as long as the draft.
         _ => whole,
     };
@@ -28,40 +30,58 @@ pub(super) fn launch_lines(
         Family::DFlash | Family::DFlash2 if settings.flag("sinks") => {
             vec![launch::vllm(dir, "dflash", target, draft_tokens)]
         }
-        Family::DFlash | Family::DFlash2 => {
-            let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
-            let mut lines = vec![
-                launch::vllm(dir, "dflash", target, draft_tokens),
-                match family {
-                    Family::DFlash2 => sglang.choosing(launch::Choosing::Drawn),
-                    _ => sglang,
-                },
-            ];
-            // llama.cpp keeps a slot's candidates and the scores of all their pairs in a row as wide as the model.
-            let candidates = match family {
-                Family::DFlash2 => settings.size("selector_top_k"),
-                _ => 0,
-            };
-            if candidates + candidates * candidates <= settings.size("d_model") {
-                lines.push(llama_cpp("draft-dflash"));
-            }
-            if family == Family::DFlash {
-                let captured = settings.sizes("captured_layers");
-                let captured = format!(", target_layer_ids: {captured:?}");
-                lines.push(launch::tensorrt(dir, "DFlash", draft_tokens, &captured));
-            }
-            lines
-        }
+        Family::DFlash | Family::DFlash2 => of_layers(settings, dir, target, draft_tokens),
         Family::DSpark => {
             let vllm = launch::vllm(dir, "dspark", target, draft_tokens);
             let sglang = launch::sglang_dspark(dir, target, draft_tokens);
             match (settings.word("markov") == "vanilla", settings.flag("sinks")) {
+                (true, false) if settings.flag("full_layers_see_block") => vec![vllm, sglang],
                 (true, false) => vec![vllm, sglang, llama_cpp("draft-dspark")],
                 (true, true) => vec![vllm],
                 (false, false) => vec![sglang],
                 (false, true) => vec![Launch::remark(NO_ENGINE)],
             }
         }
-        Family::Own => vec![Launch::remark(NO_ENGINE)],
+        Family::Domino if settings.size("markov_from") == 1 && !settings.flag("sinks") => {
+            vec![launch::sglang_block(dir, "DFLASH", target, draft_tokens)]
+        }
+        Family::Domino | Family::Own => vec![Launch::remark(NO_ENGINE)],
     }
+}
+
+/// Those for a drafter that is its layers, or DFlash 2.
+fn of_layers(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    let family = Family::of(settings);
+    let is_mixed = !settings.sizes("full_layers").is_empty();
+    let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
+    let mut lines = vec![
+        launch::vllm(dir, "dflash", target, draft_tokens),
+        match family {
+            Family::DFlash2 => sglang.choosing(launch::Choosing::Drawn),
+            _ => sglang,
+        },
+    ];
+    // llama.cpp keeps a slot's candidates and the scores of all their pairs in a row as wide as the model.
+    let candidates = match family {
+        Family::DFlash2 => settings.size("selector_top_k"),
+        _ => 0,
+    };
+    // It has one rule of what a block sees for all layers.
+    let is_alike = !settings.flag("full_layers_see_block");
+    if is_alike && candidates + candidates * candidates <= settings.size("d_model") {
+        lines.push(launch::llama_cpp(
+            dir,
+            "draft-dflash",
+            target,
+            draft_tokens,
+            true,
+        ));
+    }
+    // Nobody knows whether TensorRT-LLM reads the types of layers.
+    if family == Family::DFlash && !is_mixed {
+        let captured = settings.sizes("captured_layers");
+        let captured = format!(", target_layer_ids: {captured:?}");
+        lines.push(launch::tensorrt(dir, "DFlash", draft_tokens, &captured));
+    }
+    lines
 }

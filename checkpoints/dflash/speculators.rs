@@ -3,18 +3,20 @@
 
 use serde_json::{Value, json};
 
+use crate::config::Config;
 use crate::dflash::family::{Family, KINDS, is_of_speculators};
 use crate::dflash::heads::{
     CONFIDENCE, CONFIDENCE_WITH_MARKOV, KIND, RANK, SAMPLES_FROM_ANCHOR, has_heads,
 };
 use crate::dflash::keys::{
-    BLOCK, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS,
-    captured_layers, no_sinks, of_all, rope, sliding,
+    self, BLOCK, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS,
+    captured_layers, is_mixed, no_sinks, of_all, rope, sliding,
 };
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
 use crate::dialect::settings::Settings;
+use crate::error::Result;
 use crate::launch::{Launch, vllm_of_speculators};
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 
@@ -61,6 +63,8 @@ pub const SPECULATORS: Dialect = Dialect {
         under(LAYER_CONFIG, DECODER),
         under(LAYER_CONFIG, &[CAUSAL, DTYPE]),
         under(LAYER_CONFIG, SLIDING_KEYS),
+        // Which is never written: see `check_settings`.
+        under(LAYER_CONFIG, &[SEES_BLOCK]),
         under(LAYER_CONFIG, &[ROPE_THETA.with_read(rope)]),
         under(LAYER_CONFIG, &[ROPE_PARAMETERS, ROPE_SCALING]),
         top(&[
@@ -103,35 +107,47 @@ const NON_CAUSAL: &str = "sliding_window_non_causal";
 const CAUSAL: Key = Key::code(
     "is_causal",
     "causal",
-    |config, key, _| {
-        let slides = sliding(config, false)? != Sliding::No;
-        let unsaid = slides && !config.flag(NON_CAUSAL, false)?;
-        Ok(json!(config.flag(key, unsaid)?))
-    },
+    |config, key, _| Ok(json!(config.flag(key, is_causal_where_it_slides(config)?)?)),
     |settings, here| Some(json!(settings.flag(here))),
 );
+
+/// In the library full layers see their whole block always.
+const SEES_BLOCK: Key = keys::SEES_BLOCK.with_read(|config, _, _| {
+    let said = config.get("is_causal").is_some();
+    let causal = is_causal_where_it_slides(config)?;
+    Ok(json!(!said && causal && is_mixed(config)?))
+});
+
+fn is_causal_where_it_slides(config: &Config) -> Result<bool> {
+    let slides = sliding(config, false)? != Sliding::No;
+    Ok(slides && !config.flag(NON_CAUSAL, false)?)
+}
 
 /// What the library calls a drafter with these parts.
 fn kind(settings: &Settings) -> [&'static str; 2] {
     match Family::of(settings) {
         Family::DFlash2 => KINDS[1],
         Family::DSpark => KINDS[2],
-        Family::DFlash | Family::Own => KINDS[0],
+        Family::DFlash | Family::Domino | Family::Own => KINDS[0],
     }
 }
 
 fn check_settings(settings: &Settings) -> Check {
     no_sinks(settings)?;
-    if Family::of(settings) == Family::Own {
+    let parts = match Family::of(settings) {
+        Family::DFlash | Family::DFlash2 | Family::DSpark => None,
+        Family::Domino => Some("those of Domino"),
+        Family::Own => Some("a mixture that no engine knows"),
+    };
+    if let Some(parts) = parts {
         let expected = "those of DFlash, DFlash 2 or DSpark".to_owned();
-        return Err((
-            "parts",
-            expected,
-            "a mixture that no engine knows".to_owned(),
-        ));
+        return Err(("parts", expected, parts.to_owned()));
     }
-    if settings.flag("causal") && settings.size("window") == 0 {
-        let expected = "false where layers do not slide".to_owned();
+    let slide = settings.size("window") > 0;
+    // The library makes blocks causal where layers slide, vLLM in all layers.
+    if settings.flag("causal") && !(slide && settings.sizes("full_layers").is_empty()) {
+        let which = if slide { "some layers" } else { "layers" };
+        let expected = format!("false where {which} do not slide");
         return Err(("causal", expected, "true".to_owned()));
     }
     Ok(())

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::dflash::family::{Family, TRANSFORMERS_TYPE, is_of_transformers};
 use crate::dflash::heads::HEADS;
 use crate::dflash::keys::{
-    BLOCK, CAUSAL, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, Sliding, TARGET_LAYERS, TARGET_WIDTH,
-    captured_layers, no_sinks, of_all, sliding,
+    BLOCK, CAUSAL, CONTEXT, DECODER, FULL_LAYERS, SINKS, SIZES_OF_PARTS, Sliding, TARGET_LAYERS,
+    TARGET_WIDTH, captured_layers, layer_types, no_sinks, of_all, sliding,
 };
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
@@ -43,9 +43,10 @@ pub const TRANSFORMERS: Dialect = Dialect {
         ),
         top(&[DTYPE]),
         top(&[
-            Key::told("layer_types", |settings, _| {
-                let types = vec!["sliding_attention"; settings.size("layers")];
-                (settings.size("window") > 0).then(|| json!(types))
+            // Blocks are never causal.
+            FULL_LAYERS.with_read(|config, _, _| match sliding(config, true)? {
+                Sliding::ByType(full) => Ok(json!(full)),
+                Sliding::No | Sliding::Together => Ok(json!([])),
             }),
             WINDOW,
             Key::told("use_sliding_window", |settings, _| {
@@ -66,8 +67,7 @@ pub const TRANSFORMERS: Dialect = Dialect {
             // The library's default is a token that only the first such model had.
             Key::told("pad_token_id", |_, _| Some(Value::Null)),
             Key::told("layer_types", |settings, _| {
-                let types = vec!["full_attention"; settings.size("layers")];
-                (settings.size("window") == 0).then(|| json!(types))
+                (settings.size("window") == 0).then(|| json!(layer_types(settings)))
             }),
         ]),
         // What is written elsewhere is of no such drafter.
@@ -117,11 +117,11 @@ fn check_plain(settings: &Settings) -> Check {
         Family::DFlash => Ok(()),
         other => {
             let expected = "those of a plain DFlash drafter".to_owned();
-            Err((
-                "parts",
-                expected,
-                format!("those of `{}`", other.architecture()),
-            ))
+            let parts = match other {
+                Family::Domino => "those of Domino".to_owned(),
+                other => format!("those of `{}`", other.architecture()),
+            };
+            Err(("parts", expected, parts))
         }
     }
 }

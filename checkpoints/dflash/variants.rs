@@ -4,14 +4,15 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::dflash::family::DOMINO;
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::regular;
 
-/// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, whatever the architecture says.
+/// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark or of Domino, whatever the architecture says.
 const PARTS: &str = "dflash_config.projector_type";
 /// Whether a place of a block predicts the token behind its own, as these two write it.
-const SHIFTED: &str = "dflash_config.shift_label";
+pub(super) const SHIFTED: &str = "dflash_config.shift_label";
 
 /// Keys of what the drafters here do not compute, and what each must be if it is there.
 const NEUTRAL: [(&str, Value); 2] = [
@@ -53,16 +54,7 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
     {
         return Err(config.wrong(bonus, format!("the opposite of `{anchor}`")));
     }
-    if config.get(PARTS).is_some_and(|parts| parts != "dspark") {
-        return Err(config.wrong(PARTS, "`\"dspark\"` or nothing"));
-    }
-    if config.get(SHIFTED).is_some()
-        && config.flag(SHIFTED, false)? != config.flag(anchor, names_dspark(config))?
-    {
-        let expected =
-            format!("the value of `{anchor}`, or without it `true` for DSpark and else `false`");
-        return Err(config.wrong(SHIFTED, expected));
-    }
+    check_parts(config, anchor)?;
     let mut neutral: Vec<(String, Value)> = Vec::new();
     for (key, value) in NEUTRAL {
         neutral.push((format!("dflash_config.{key}"), value));
@@ -94,6 +86,25 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
     }
 }
 
+/// Refuses parts that are not known, and a place that would predict another token than a key of `anchor` says.
+fn check_parts(config: &Config, anchor: &str) -> Result<()> {
+    let known = |parts: &Value| ["dspark", "domino"].iter().any(|known| parts == known);
+    if config.get(PARTS).is_some_and(|parts| !known(parts)) {
+        return Err(config.wrong(PARTS, "`\"dspark\"`, `\"domino\"` or nothing"));
+    }
+    let shifted = config.flag(SHIFTED, false)?;
+    let unsaid = match names_domino(config) {
+        true => shifted,
+        false => names_dspark(config),
+    };
+    if config.get(SHIFTED).is_some() && shifted != config.flag(anchor, unsaid)? {
+        let expected =
+            format!("the value of `{anchor}`, or without it `true` for DSpark and else `false`");
+        return Err(config.wrong(SHIFTED, expected));
+    }
+    Ok(())
+}
+
 /// Whether Qwen's own keys make every layer slide: those from `max_window_layers` on do, 28 unless it is there.
 pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
     if !config.flag("use_sliding_window", false)? || config.get("sliding_window").is_none() {
@@ -110,7 +121,24 @@ pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
     }
 }
 
+/// Whether a folder says that its parts are those of Domino.
+pub(super) fn names_domino(config: &Config) -> bool {
+    let names = config.folder().config()["architectures"].as_array();
+    let mut names = names.into_iter().flatten();
+    config.get(PARTS).is_some_and(|parts| parts == "domino") || names.any(|name| name == DOMINO)
+}
+
 /// Whether a folder says that its parts are those of DSpark.
 pub(super) fn names_dspark(config: &Config) -> bool {
     config.get(PARTS).is_some_and(|parts| parts == "dspark")
+}
+
+/// Where a size of a part stands: in a table of this layout, or at the top.
+pub(super) fn place(config: &Config, key: &'static str) -> String {
+    let nested = format!("dflash_config.{key}");
+    if config.get(&nested).is_some() || config.get(key).is_none() {
+        nested
+    } else {
+        key.to_owned()
+    }
 }

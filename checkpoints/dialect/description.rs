@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
 use crate::dialect::reading::Meaning;
 use crate::dialect::settings::Settings;
@@ -48,6 +49,8 @@ pub struct Dialect {
     pub(crate) repeated: &'static [&'static str],
     /// Beginnings of names of the target's own tensors, in whose folder the drafter may stand. They are not read either.
     pub(crate) of_target: &'static [&'static str],
+    /// How it stands there.
+    pub(crate) in_target: Option<InTarget>,
     /// How it writes a draft vocabulary.
     pub(crate) token_map: TokenMap,
     /// Where the target's head is written if the drafter shares it.
@@ -217,6 +220,7 @@ impl Dialect {
             in_f32: &[],
             repeated: &[],
             of_target: &[],
+            in_target: None,
             token_map: TokenMap::Whole,
             shared_head: SharedHead::Never,
             launch: |_, _, _, _| Vec::new(),

@@ -167,6 +167,11 @@ impl Key {
         self.written(|_, _| None)
     }
 
+    /// The setting that it holds; empty where it says nothing of the drafter.
+    pub(crate) fn here(&self) -> &'static str {
+        self.here
+    }
+
     /// What a configuration says, by this key alone.
     pub(crate) fn value(&self, config: &Config) -> Result<Value> {
         let mut settings = Settings::default();

@@ -1,6 +1,7 @@
 //! How a kind of drafter is written down, as data: one reader and one writer serve every layout that engines know.
 
 pub mod description;
+pub(crate) mod in_target;
 pub(crate) mod key;
 pub(crate) mod llama;
 mod open;

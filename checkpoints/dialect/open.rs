@@ -48,16 +48,7 @@ impl Dialect {
         reading: Reading,
     ) -> Result<Opened<'a>> {
         let names = self.own_names(folder)?;
-        let config = self.config(folder, &reading, &names);
-        self.check(&config)?;
-        let mut settings = Settings::default();
-        for group in self.all_keys() {
-            if group.are_read(&config, &settings) {
-                for key in group.keys {
-                    key.read(&config, &mut settings)?;
-                }
-            }
-        }
+        let settings = self.settings(&self.config(folder, &reading, &names))?;
         Ok(Opened {
             dialect: self,
             folder,
@@ -65,6 +56,25 @@ impl Dialect {
             reading,
             settings,
         })
+    }
+
+    /// What a folder says of its drafter with the configuration `root` in the place of its own.
+    pub(crate) fn settings_with(&self, folder: &ModelFolder, root: &Value) -> Result<Settings> {
+        let (names, reading) = (self.own_names(folder)?, Reading::default());
+        self.settings(&self.config(folder, &reading, &names).with_root(root))
+    }
+
+    fn settings(&self, config: &Config) -> Result<Settings> {
+        self.check(config)?;
+        let mut settings = Settings::default();
+        for group in self.all_keys() {
+            if group.are_read(config, &settings) {
+                for key in group.keys {
+                    key.read(config, &mut settings)?;
+                }
+            }
+        }
+        Ok(settings)
     }
 
     /// The stored name of each tensor of the drafter itself, by its name here.

@@ -42,9 +42,8 @@ impl Dialect {
             provenance,
         } = drafter;
         settings.set_dtype(dtype);
-        let checked =
-            check(&settings, dtype).and_then(|()| (self.quirks.check_settings)(&settings));
-        checked.map_err(|fault| self.refuse(fault))?;
+        check(&settings, dtype).map_err(|fault| self.refuse(fault))?;
+        self.check_settings(&settings)?;
         let mut stored = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let dtype = self.written_as(&tensor.name, dtype);
@@ -66,6 +65,15 @@ impl Dialect {
         }
         let config = seal::sealed(self.to_json(&settings), &stored, &[], provenance);
         write_folder(dir, &config, &stored, &[])
+    }
+
+    /// Fails for a drafter of these settings that the layout has no place for.
+    ///
+    /// # Errors
+    /// See [`write`](Self::write).
+    pub fn check_settings(&self, settings: &Settings) -> Result<()> {
+        let checked = (self.quirks.check_settings)(settings);
+        checked.map_err(|fault| self.refuse(fault))
     }
 
     /// The type of a tensor in a folder whose weights are of the type `dtype`.

@@ -5,9 +5,9 @@ use std::path::Path;
 use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
 
-/// One command for each engine that can run the layout: vLLM and llama.cpp; SGLang and TensorRT-LLM unless
-/// `norm_before_residual` rules them out. Layers that slide are vLLM's alone, as the others see all positions, and so is a norm
-/// of all captured layers. llama.cpp's converter knows nothing of EAGLE-3.1's norms.
+/// One command for each engine that runs the layout as it was trained. Norms of queries and keys are vLLM's alone. SGLang has no
+/// `norm_before_residual`, and takes a window by a flag in place of the folder's key. TensorRT-LLM and llama.cpp see all positions and
+/// leave a norm of all captured layers out; llama.cpp's converter knows nothing of EAGLE-3.1's norms.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -17,21 +17,30 @@ pub fn launch_lines(
     draft_tokens: usize,
 ) -> Vec<Launch> {
     let mut lines = vec![launch::vllm(dir, "eagle3", target, draft_tokens)];
-    if settings.size("window") > 0 || settings.flag("norm_before_fc") {
+    let (window, norm_before_fc) = (settings.size("window"), settings.flag("norm_before_fc"));
+    if settings.flag("head_norm") {
         return lines;
     }
-    if !settings.flag("norm_before_residual") {
-        let captured = format!(
-            ", eagle3_layers_to_capture: {:?}",
-            settings.sizes("captured_layers")
-        );
-        let sglang = launch::sglang(dir, "EAGLE3", target, draft_tokens);
+    // SGLang's window counts the positions before a token's own, of which it wants at least one.
+    if !settings.flag("norm_before_residual") && window != 1 {
+        let mut sglang = launch::sglang(dir, "EAGLE3", target, draft_tokens);
+        if window > 1 {
+            let before = window - 1;
+            sglang.text += &format!(" --speculative-draft-window-size {before}");
+        }
         // SGLang draws from the whole vocabulary or not at all.
         lines.push(if settings.has_draft_vocab() {
             sglang.likeliest_alone()
         } else {
             sglang
         });
+    }
+    if window > 0 || norm_before_fc {
+        return lines;
+    }
+    if !settings.flag("norm_before_residual") {
+        let layers = settings.sizes("captured_layers");
+        let captured = format!(", eagle3_layers_to_capture: {layers:?}");
         lines.push(launch::tensorrt(dir, "Eagle3", draft_tokens, &captured));
     }
     if !settings.flag("fc_norm") && !settings.flag("norm_output") {

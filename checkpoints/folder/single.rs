@@ -31,6 +31,16 @@ impl TensorFile {
         })
     }
 
+    /// What the header says about every tensor, by name in alphabetical order.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.values()
+    }
+
+    /// The elements of one of them.
+    pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        self.file.bytes(info.range.clone())
+    }
+
     /// What the header says about a tensor; nothing where there is none of this name.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)

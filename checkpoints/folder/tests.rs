@@ -54,6 +54,27 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn shards_without_their_index_and_pointers_in_the_place_of_weights_are_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join(CONFIG), "{}").unwrap();
+    for shard in ["model-00001-of-00002", "model-00002-of-00002"] {
+        fs::write(path.join(format!("{shard}.safetensors")), "").unwrap();
+    }
+    let error = ModelFolder::open(path).unwrap_err().to_string();
+    assert!(
+        error.contains("`model.safetensors.index.json`, which says") && !error.contains("rename"),
+        "{error}"
+    );
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n";
+    let error = hostile(pointer.as_bytes());
+    assert!(
+        error.contains("pointer of Git LFS") && error.contains("`git lfs pull`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_written_folder_is_read_back() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("model");

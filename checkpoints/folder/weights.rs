@@ -16,6 +16,9 @@ const LENGTH: usize = 8;
 /// Above a hundred times what the largest shards in use need, and small enough to parse without a second thought.
 const MAX_HEADER: usize = 32 << 20;
 
+/// How a file begins that Git LFS puts in the place of a large one.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
 /// A mapped file whose header accounts for every byte behind it.
 #[derive(Debug)]
 pub(super) struct WeightFile {
@@ -90,6 +93,12 @@ fn header(file: &[u8]) -> std::result::Result<&[u8], String> {
             file.len()
         ));
     };
+    if file.starts_with(POINTER) {
+        return Err(
+            "it is a pointer of Git LFS, which stands for the file: `git lfs pull` fetches that"
+                .to_string(),
+        );
+    }
     let length = u64::from_le_bytes(*length);
     let within = usize::try_from(length)
         .ok()

@@ -9,8 +9,8 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::Mismatch;
 
-use super::{Content, Conversation, KEYS, Message, Row, Sample};
-use crate::json::{check, count, fields, items, keys, kind};
+use super::{BESIDE, Content, Conversation, KEYS, Message, Row, Sample};
+use crate::json::{check, count, fault, fields, items, keys, kind};
 use crate::roles::SPEAKERS;
 
 /// The most messages of a conversation.
@@ -29,7 +29,8 @@ const IGNORED_LABEL: i64 = -100;
 pub(crate) type Fields<'t> = Vec<(Cow<'t, str>, &'t str)>;
 
 impl Row {
-    /// Reads a row in any of the accepted shapes; keys whose value is `null` count as absent.
+    /// Reads a row in any of the accepted shapes; keys whose value is `null` count as absent. Tokens with a mask are what other
+    /// programs train on where a conversation stands beside them, as a copy; it stays among the other keys.
     ///
     /// # Errors
     /// It is no JSON object, has none of the shapes, or is beyond the limits.
@@ -43,12 +44,11 @@ impl Row {
             ));
         }
         let mut fields = object(text, "a row")?;
-        let extra = fields
+        let owned = |(key, value): &(Cow<str>, &str)| (key.to_string(), (*value).to_owned());
+        let others = fields
             .iter()
             .filter(|(key, _)| !KEYS.contains(&key.as_ref()));
-        let extra = extra
-            .map(|(key, value)| (key.to_string(), (*value).to_owned()))
-            .collect();
+        let mut extra: Vec<_> = others.map(owned).collect();
         fields.retain(|(_, value)| *value != "null");
         let given = |key: &str| {
             fields
@@ -56,15 +56,25 @@ impl Row {
                 .find(|(known, _)| known == key)
                 .map(|(_, value)| *value)
         };
-        if let Some(messages) = given("messages").or(given("conversations")) {
+        let messages = given("messages").or(given("conversations"));
+        let tokens = given("input_ids").or(given("tokens"));
+        let mask = given("loss_mask").or(given("labels"));
+        let is_filled = |list: &&str| list.starts_with('[') && items(list).next().is_some();
+        let has_tokens =
+            tokens.as_ref().is_some_and(is_filled) && mask.as_ref().is_some_and(is_filled);
+        if let Some(messages) = messages.filter(|_| !has_tokens) {
             let mut budget = MOST_VALUES;
             let tools = given("tools").map_or(Ok(Vec::new()), |text| tools(text, &mut budget))?;
             let messages = conversation(messages, given("system"), &mut budget)?;
             let content = Content::Conversation(Conversation { messages, tools });
             return Ok(Self { content, extra });
         }
-        if let Some(tokens) = given("input_ids").or(given("tokens")) {
+        if let Some(tokens) = tokens {
             let content = Content::Tokens(sample(tokens, &fields)?);
+            let beside = fields
+                .iter()
+                .filter(|(key, _)| messages.is_some() && BESIDE.contains(&key.as_ref()));
+            extra.extend(beside.map(owned));
             return Ok(Self { content, extra });
         }
         Err(Mismatch::new(SHAPES, keys(&fields)))
@@ -97,7 +107,7 @@ fn value(text: &str, budget: &mut usize) -> Result<Value, Mismatch> {
             *budget = left;
             serde_json::from_str(text).map_err(|error| {
                 Mismatch::new(
-                    "values that are nested, but not too deep",
+                    "values that are nested, but not too deep, and texts without halves of surrogate pairs",
                     error.to_string(),
                 )
             })
@@ -264,6 +274,13 @@ fn content_part(part: &str, expected: impl Fn() -> String) -> Result<String, Mis
     };
     match (given("type"), given("text")) {
         (Some("\"text\"") | None, Some(said)) => text(said, expected),
+        (Some("\"text\""), None) => Err(Mismatch::new(
+            expected(),
+            format!(
+                "a part of the type `text` without the key `text`, with {}",
+                keys(&fields)
+            ),
+        )),
         (Some(other), _) => {
             let found = format!("a part of the type `{}`", other.trim_matches('"'));
             Err(Mismatch::new(expected(), found))
@@ -293,7 +310,14 @@ fn role_of(position: usize, from: &str) -> Result<String, Mismatch> {
 }
 
 fn text(given: &str, expected: impl Fn() -> String) -> Result<String, Mismatch> {
-    serde_json::from_str(given).map_err(|_| Mismatch::new(expected(), kind(given)))
+    serde_json::from_str(given).map_err(|error| {
+        // That it is JSON is known by now, but not that each half of a surrogate pair has its other half.
+        let found = match given.as_bytes().first() {
+            Some(b'"') => format!("a text with half of a surrogate pair: {}", fault(&error)),
+            _ => kind(given),
+        };
+        Mismatch::new(expected(), found)
+    })
 }
 
 fn sample(tokens: &str, fields: &Fields<'_>) -> Result<Sample, Mismatch> {
@@ -317,7 +341,9 @@ fn sample(tokens: &str, fields: &Fields<'_>) -> Result<Sample, Mismatch> {
             )),
         })?
     } else if let Some(labels) = given("labels") {
-        integers(labels, "`labels`", |label| Ok(label != IGNORED_LABEL))?
+        let labels = integers(labels, "`labels`", Ok)?;
+        check_labels(&tokens, &labels)?;
+        labels.iter().map(|&label| label != IGNORED_LABEL).collect()
     } else {
         return Err(Mismatch::new(
             "`loss_mask` or `labels` beside the token ids",
@@ -331,6 +357,30 @@ fn sample(tokens: &str, fields: &Fields<'_>) -> Result<Sample, Mismatch> {
         ));
     }
     Ok(Sample { tokens, loss_mask })
+}
+
+/// Fails at the first label that would have the token at its place trained on as if it were another.
+fn check_labels(tokens: &[u32], labels: &[i64]) -> Result<(), Mismatch> {
+    let differs =
+        |(&token, &label): (&u32, &i64)| label != IGNORED_LABEL && label != i64::from(token);
+    let mut each = tokens.iter().zip(labels);
+    let Some(at) = each
+        .position(differs)
+        .filter(|_| tokens.len() == labels.len())
+    else {
+        return Ok(());
+    };
+    let (place, token, label) = (at + 1, tokens[at], labels[at]);
+    let shifted = tokens
+        .get(at + 1)
+        .is_some_and(|&next| label == i64::from(next));
+    let next = if shifted { ", the token behind it" } else { "" };
+    Err(Mismatch::new(
+        format!(
+            "label {place} of `labels` to be {IGNORED_LABEL} or the token at the same place, `{token}` (labels are not shifted)"
+        ),
+        format!("`{label}`{next}"),
+    ))
 }
 
 fn integers<T>(
@@ -430,6 +480,95 @@ mod tests {
     }
 
     #[test]
+    fn labels_that_are_not_the_tokens_at_their_places_are_refused() {
+        let refused = |labels: Value| {
+            let row = json!({"input_ids": [1, 100, 200, 300, 2], "labels": labels});
+            Row::from_json(&row.to_string()).unwrap_err()
+        };
+        let shifted = refused(json!([100, 200, 300, 2, -100]));
+        assert_eq!(
+            shifted.expected,
+            "label 1 of `labels` to be -100 or the token at the same place, `1` (labels are not shifted)"
+        );
+        assert_eq!(shifted.found, "`100`, the token behind it");
+        let other = refused(json!([-100, -100, 200, -1, 2]));
+        assert!(other.expected.starts_with("label 4 of"), "{other:?}");
+        assert_eq!(other.found, "`-1`");
+        let short = refused(json!([100, 200]));
+        assert_eq!(short.found, "5 tokens and a mask of 2");
+        // Where there is a mask nothing is read from the labels.
+        let row = json!({"input_ids": [1, 2], "labels": [2, -100], "loss_mask": [0, 1]});
+        assert!(Row::from_json(&row.to_string()).is_ok());
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_named_as_what_is_wrong_with_a_text() {
+        let of = |row: &str| Row::from_json(row).unwrap_err();
+        for content in [r#""a\ud800""#, r#"[{"type":"text","text":"a\ud800"}]"#] {
+            let row = format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#);
+            let found = of(&row).found;
+            assert!(
+                found.starts_with("a text with half of a surrogate pair: ")
+                    && found.contains("hex escape at column"),
+                "{found}"
+            );
+        }
+        let further = of(r#"{"messages":[{"role":"user","content":"a","name":"\ud800"}]}"#);
+        assert!(further.expected.contains("surrogate"), "{further:?}");
+        assert!(further.found.contains("hex escape"), "{further:?}");
+    }
+
+    #[test]
+    fn tokens_with_their_mask_are_read_where_a_conversation_stands_beside_them() {
+        let said = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
+        let text = format!(
+            r#"{{"messages":{said},"id":1,"input_ids":[5,6],"loss_mask":[0,1],"tools":[]}}"#
+        );
+        let row = Row::from_json(&text).unwrap();
+        let expected = Sample {
+            tokens: vec![5, 6],
+            loss_mask: vec![false, true],
+        };
+        assert_eq!(row.content, Content::Tokens(expected));
+        assert!(row.has_conversation_beside());
+        let written = row.to_json();
+        assert_eq!(
+            written,
+            format!(
+                r#"{{"input_ids":[5,6],"loss_mask":[0,1],"id":1,"messages":{said},"tools":[]}}"#
+            )
+        );
+        assert_eq!(Row::from_json(&written).unwrap(), row);
+        // One with an image has no other form, one of texts has.
+        assert_eq!(row.clone().or_conversation(), row);
+        let of_texts = text.replace(&said.to_string(), r#"[{"role":"user","content":"u"}]"#);
+        let row = Row::from_json(&of_texts).unwrap().or_conversation();
+        assert_eq!(
+            row.to_json(),
+            r#"{"messages":[{"role":"user","content":"u"}],"id":1}"#
+        );
+        let alone = r#"{"input_ids":[1],"loss_mask":[1],"tools":[]}"#;
+        assert!(!Row::from_json(alone).unwrap().has_conversation_beside());
+    }
+
+    #[test]
+    fn without_a_mask_or_with_empty_lists_the_conversation_is_read() {
+        let said = json!([{"role": "user", "content": "u"}]);
+        for beside in [
+            json!({"input_ids": [5, 6]}),
+            json!({"tokens": 512, "labels": [1]}),
+            json!({"input_ids": [], "loss_mask": []}),
+        ] {
+            let mut row = beside;
+            row["messages"] = said.clone();
+            assert_eq!(messages(row), [Message::new("user", "u")]);
+        }
+        let row = json!({"messages": said, "input_ids": [1, 2], "loss_mask": [1]});
+        let mismatch = Row::from_json(&row.to_string()).unwrap_err();
+        assert_eq!(mismatch.found, "2 tokens and a mask of 1");
+    }
+
+    #[test]
     fn a_mismatch_says_what_was_expected_and_which_keys_are_there() {
         let reject = |row: Value| Row::from_json(&row.to_string()).unwrap_err();
         let mismatch = reject(json!({"prompt": "p", "answer": "a"}));
@@ -488,6 +627,13 @@ mod tests {
             "`content` of message 1 to be a text or a list of texts"
         );
         assert_eq!(mismatch.found, "a part of the type `image_url`");
+        let row =
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "value": "x"}]}]});
+        let mismatch = Row::from_json(&row.to_string()).unwrap_err();
+        assert_eq!(
+            mismatch.found,
+            "a part of the type `text` without the key `text`, with the keys `type`, `value`"
+        );
     }
 
     #[test]

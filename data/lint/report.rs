@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::mask::Masking;
-use crate::prepare::{Category, parts};
+use crate::prepare::{Category, beside, parts};
 use crate::roles::Roles;
 
 /// How a quantity is distributed over samples.
@@ -50,6 +50,12 @@ pub struct SetReport {
     pub roles: Roles,
     /// Rows that could not be read, rendered or tokenised, with the reason.
     pub refused: Category,
+    /// Files that could not be read, or not to their end, with the reason.
+    #[serde(default)]
+    pub unreadable: Category,
+    /// Rows read by their tokens, beside which a conversation stands that is not read.
+    #[serde(default)]
+    pub beside_tokens: u64,
     /// Tokens of all samples, uncut.
     pub tokens: u64,
     /// Of these, how many are trained on.
@@ -162,8 +168,13 @@ impl LintReport {
         let expected_full = self.masking == Masking::All;
         let mut flaws = Vec::new();
         for (set, report) in [("train", &self.train), ("eval", &self.eval)] {
+            let unreadable = ["file cannot be read", "files cannot be read"];
             let unusable = ["row cannot be used", "rows cannot be used"];
-            let kinds = [("refused", &report.refused, unusable)].into_iter();
+            let kinds = [
+                ("unreadable", &report.unreadable, unreadable),
+                ("refused", &report.refused, unusable),
+            ];
+            let kinds = kinds.into_iter();
             let kinds = kinds.chain(report.of_samples()).chain(report.of_rows());
             let kinds = kinds.filter(|(key, ..)| !(expected_full && *key == "all_one"));
             flaws.extend(kinds.map(|kind| Flaw::new(set, kind)));
@@ -230,6 +241,7 @@ impl SetReport {
         let none = || Category::new(lists);
         Self {
             refused: none(),
+            unreadable: none(),
             all_zero: none(),
             all_one: none(),
             overlong: none(),
@@ -401,6 +413,9 @@ impl fmt::Display for SetReport {
             "{} samples, {} tokens, {} trained on ({share:.1} %)",
             self.samples, self.tokens, self.trained_tokens
         )?;
+        if self.beside_tokens > 0 {
+            write!(f, "\n  {}", beside(self.beside_tokens))?;
+        }
         if self.samples == 0 {
             return Ok(());
         }
@@ -421,7 +436,7 @@ impl fmt::Display for SetReport {
 impl fmt::Display for LintReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "train: {}", self.train)?;
-        if self.eval.samples + self.eval.refused.count > 0 {
+        if self.eval.samples + self.eval.refused.count + self.eval.unreadable.count > 0 {
             writeln!(f, "eval: {}", self.eval)?;
         }
         for coverage in &self.coverage {

@@ -269,3 +269,51 @@ fn a_full_mask_is_no_problem_when_it_was_asked_for() {
     assert_eq!(report.train.all_one.count, 1);
     assert_eq!(report.problems(), [""; 0]);
 }
+
+#[test]
+fn a_file_that_cannot_be_read_is_no_row_and_conversations_beside_tokens_are_counted() {
+    let settings = PrepareSettings {
+        max_length: 30,
+        overlong: Overlong::Truncate,
+        masking: Masking::Assistant,
+        turns: Turns::Auto,
+        min_trained_tokens: 1,
+        unusable: Unusable::Refuse,
+        vocab: 320,
+    };
+    let tokenizer = small();
+    let linter = Linter {
+        template: None,
+        tokenizer: &tokenizer,
+        settings: &settings,
+        stop_tokens: &[],
+        draft_vocabularies: &[],
+        shown: 0,
+        lists_rows: true,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let row = r#"{"input_ids": [1, 2], "loss_mask": [0, 1], "messages": []}"#;
+    std::fs::write(folder.path().join("a.jsonl"), row).unwrap();
+    std::fs::write(folder.path().join("b.parquet"), "not one").unwrap();
+    std::fs::write(folder.path().join("c.jsonl"), "{}").unwrap();
+    let rows = crate::rows::read_rows(folder.path()).unwrap();
+    let found = lint(rows, [], &linter).unwrap();
+    let train = &found.train;
+    assert_eq!((train.unreadable.count, train.refused.count), (1, 1));
+    let problems = found.problems();
+    assert!(
+        problems[0].starts_with("1 training file cannot be read: `"),
+        "{problems:?}"
+    );
+    assert!(
+        problems[1].starts_with("1 training row cannot be used: `"),
+        "{problems:?}"
+    );
+    assert_eq!(found.rows()[0].problem, "unreadable");
+    assert_eq!(train.beside_tokens, 1);
+    let text = found.to_string();
+    assert!(
+        text.contains("\n  1 rows read by their `input_ids` and mask; the conversations beside"),
+        "{text}"
+    );
+}

@@ -109,6 +109,17 @@ const fn questions(name: &'static str, repository: &'static str, file: &'static 
     }
 }
 
+/// A file of the prompts that speculators' `evaluate.py` sends unless told otherwise: the column `prompt`, one turn a row. The card
+/// says of which benchmark each file is.
+const fn speculators(name: &'static str, about: &'static str, file: &'static str) -> KnownSet {
+    KnownSet {
+        about,
+        licence: "Apache 2.0; that of HumanEval is MIT",
+        ask: KnownAsk::Text("{prompt}"),
+        ..questions(name, "RedHatAI/speculator_benchmarks", file)
+    }
+}
+
 /// All of them.
 pub const KNOWN: &[KnownSet] = &[
     KnownSet {
@@ -210,6 +221,51 @@ pub const KNOWN: &[KnownSet] = &[
         "speed-bench-32k",
         "as many of about 32 000 tokens",
         "throughput_32k/test-00000-of-00001.parquet",
+    ),
+    speculators(
+        "speculators-humaneval",
+        "the default prompts of speculators' `evaluate.py`: functions of HumanEval, as they stand there",
+        "HumanEval.jsonl",
+    ),
+    speculators(
+        "speculators-math-reasoning",
+        "the same: problems in words, of Spec-Bench",
+        "math_reasoning.jsonl",
+    ),
+    speculators(
+        "speculators-qa",
+        "the same: questions, of Spec-Bench",
+        "qa.jsonl",
+    ),
+    speculators(
+        "speculators-question",
+        "the same: MT-Bench, one turn each",
+        "question.jsonl",
+    ),
+    speculators(
+        "speculators-rag",
+        "the same: questions with retrieved passages, of Spec-Bench",
+        "rag.jsonl",
+    ),
+    speculators(
+        "speculators-summarization",
+        "the same: news articles to be summarised, of Spec-Bench",
+        "summarization.jsonl",
+    ),
+    speculators(
+        "speculators-tool-call",
+        "the same: questions for whose answers tools are to be called",
+        "tool_call.jsonl",
+    ),
+    speculators(
+        "speculators-translation",
+        "the same: German to be translated into English, of Spec-Bench",
+        "translation.jsonl",
+    ),
+    speculators(
+        "speculators-writing",
+        "the same: texts to be written, of Spec-Bench",
+        "writing.jsonl",
     ),
 ];
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::conversation::{Message, Sample};
 use crate::seed::mix;
@@ -17,6 +18,8 @@ pub struct Request<'a> {
     pub turn: usize,
     /// All that was said before, the new answers included.
     pub messages: &'a [Message],
+    /// Definitions of the tools that the answer may call.
+    pub tools: &'a [Value],
 }
 
 impl Request<'_> {
@@ -77,11 +80,23 @@ pub enum Failure {
 
 /// What answers a turn: a server, or a decoder of this program.
 pub trait Answers: Sync {
-    /// Answers a turn, once.
+    /// Answers a turn, once. Calls of tools are in the answer's [`TOOL_CALLS`](super::TOOL_CALLS), their arguments as an object
+    /// where they can be read.
     ///
     /// # Errors
     /// It did not, and [`Failure`] says whether another try makes sense.
     fn answer(&self, request: &Request) -> Result<Answer, Failure>;
+}
+
+/// What happens to rows with tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolRows {
+    /// They are answered: where an answer calls a tool as the data does, the tool's result in the data follows, and where it calls
+    /// another one or with other arguments, the conversation ends.
+    Answer,
+    /// They are copied as they are.
+    Copy,
 }
 
 /// What happens to a conversation when an answer is cut off at the longest answer.

@@ -45,10 +45,18 @@ pub(super) struct Entry {
 }
 
 /// The first line: what the answers are of.
-pub(super) fn header(data: &str, rows: u64, settings: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn header(
+    (data, most): (&str, Option<usize>),
+    rows: u64,
+    settings: &Map<String, Value>,
+) -> Map<String, Value> {
     let mut header = Map::new();
     header.insert("journal".into(), "spectrain data regenerate".into());
     header.insert("version".into(), VERSION.into());
+    // Before the digest of the rows, which another limit changes as well.
+    if let Some(most) = most {
+        header.insert("limit".into(), most.into());
+    }
     header.insert("data".into(), data.into());
     header.insert("rows".into(), rows.into());
     header.insert("settings".into(), settings.clone().into());
@@ -290,7 +298,7 @@ mod tests {
 
     fn settings(temperature: f64) -> Map<String, Value> {
         let settings = json!({"model": "m", "temperature": temperature});
-        header("abc", 3, settings.as_object().unwrap())
+        header(("abc", None), 3, settings.as_object().unwrap())
     }
 
     #[test]
@@ -338,7 +346,7 @@ mod tests {
             error.ends_with("`temperature`: expected 0.7, found 0.5"),
             "{error}"
         );
-        let other = header("abd", 3, &Map::new());
+        let other = header(("abd", None), 3, &Map::new());
         let error = Journal::open(&path, &other, 3).unwrap_err().to_string();
         assert!(
             error.contains("`data`: expected \"abd\", found \"abc\""),

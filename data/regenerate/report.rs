@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::turns::Unchanged;
+use crate::dataset::LeftOut;
 use crate::hub_data::FetchedData;
 use crate::prepare::Category;
 
@@ -67,7 +68,8 @@ impl UnchangedRows {
     }
 }
 
-/// What became of every row: `rows` is `regenerated`, `dropped`, `unchanged` and `failed` together. Rows count from 1.
+/// What became of every row: `rows` is `regenerated`, `dropped`, `without_answer`, `unchanged` and `failed` together. Rows count
+/// from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegenerateReport {
     /// Rows of the dataset.
@@ -80,9 +82,12 @@ pub struct RegenerateReport {
     pub answers: u64,
     /// Of these, the ones cut off at the longest answer.
     pub truncated: u64,
-    /// Of these, the ones that say nothing.
+    /// Of these, the ones that call tools.
+    #[serde(default)]
+    pub calls: u64,
+    /// Of all, the ones that say and call nothing.
     pub empty: u64,
-    /// Of these, the ones with reasoning apart from what is said, kept as `reasoning_content`.
+    /// Of all, the ones with reasoning apart from what is said, kept as `reasoning_content`.
     pub with_reasoning: u64,
     /// Requests made by this run.
     pub requests: u64,
@@ -92,6 +97,15 @@ pub struct RegenerateReport {
     pub damaged_lines: u64,
     /// Conversations left out because an answer was cut off.
     pub dropped: Vec<u64>,
+    /// Conversations kept up to an answer that calls a tool as the data does not, so that what the tool says is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended_at_call: Vec<u64>,
+    /// Conversations kept up to before a call of a tool that cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable_calls: Vec<u64>,
+    /// Of these, the ones left out, as there is no answer before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_answer: Vec<u64>,
     /// Rows copied as they are.
     pub unchanged: UnchangedRows,
     /// Conversations left out because a turn was not answered, by row.
@@ -99,9 +113,45 @@ pub struct RegenerateReport {
     /// Rows that cannot be used; they are none of `rows`.
     #[serde(default, skip_serializing_if = "Category::is_none")]
     pub unusable: Category,
+    /// What of the dataset was not read, as more was there than asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
     /// What of the dataset is of the hub.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datasets: Vec<FetchedData>,
+}
+
+impl RegenerateReport {
+    /// Rows that became something else than regenerated conversations, and what.
+    fn lists(&self) -> [(&[u64], &'static str); 7] {
+        [
+            (&self.dropped, "left out, as an answer was cut off"),
+            (
+                &self.ended_at_call,
+                "end at a call of a tool that the data does not have in this turn, or has with other arguments",
+            ),
+            (
+                &self.unreadable_calls,
+                "end before a call of a tool that cannot be read (an engine may lack the parser of this model's calls)",
+            ),
+            (
+                &self.without_answer,
+                "of these left out, as nothing was answered before",
+            ),
+            (
+                &self.unchanged.tools,
+                "copied unchanged, with tools or an unknown role",
+            ),
+            (
+                &self.unchanged.no_user,
+                "copied unchanged, without a message of the user",
+            ),
+            (
+                &self.unchanged.tokens,
+                "copied unchanged, as they are rows of tokens",
+            ),
+        ]
+    }
 }
 
 impl fmt::Display for RegenerateReport {
@@ -119,6 +169,7 @@ impl fmt::Display for RegenerateReport {
         )?;
         for (count, what) in [
             (self.truncated, "answers cut off at the maximum length"),
+            (self.calls, "answers that call tools"),
             (self.empty, "empty answers"),
             (
                 self.with_reasoning,
@@ -133,24 +184,13 @@ impl fmt::Display for RegenerateReport {
                 write!(f, "\n{count} {what}")?;
             }
         }
-        for (rows, what) in [
-            (&self.dropped, "left out, as an answer was cut off"),
-            (
-                &self.unchanged.tools,
-                "copied unchanged, with tools or an unknown role",
-            ),
-            (
-                &self.unchanged.no_user,
-                "copied unchanged, without a message of the user",
-            ),
-            (
-                &self.unchanged.tokens,
-                "copied unchanged, as they are rows of tokens",
-            ),
-        ] {
+        for (rows, what) in self.lists() {
             if !rows.is_empty() {
                 write!(f, "\n{} {what}: rows {}", rows.len(), first(rows))?;
             }
+        }
+        if let Some(left_out) = &self.left_out {
+            write!(f, "\n{left_out}")?;
         }
         if self.unusable.count > 0 {
             write!(f, "\n{}", self.unusable.left_out())?;

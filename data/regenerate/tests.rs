@@ -116,6 +116,7 @@ impl Folder {
             out: &self.path("out.jsonl"),
             settings: settings.as_object().unwrap().clone(),
             truncated,
+            tools: ToolRows::Copy,
             unusable: Unusable::Refuse,
         };
         Job::open(&wanted, existing)
@@ -409,6 +410,7 @@ fn a_turn_has_a_seed_of_its_own() {
             row,
             turn,
             messages: &[],
+            tools: &[],
         };
         request.seed(3)
     };

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use rand::{SeedableRng, rngs::StdRng};
 
-use super::answers::{Answer, Answers, Failure, Request, Truncated};
+use super::answers::{Answer, Answers, Failure, Request, ToolRows, Truncated};
 use super::journal::Entry;
 use super::report::Failed;
 use super::retry::{Pace, Retry};
-use super::turns::{Step, planned, steps};
+use super::turns::{Talk, planned};
 use crate::conversation::{Content, Conversation};
 use crate::error::Result;
 use crate::rows::{LocatedRow, Location};
@@ -46,12 +46,18 @@ pub(super) struct Pending {
     rows: Rows,
     row: u64,
     done: Vec<bool>,
+    tools: ToolRows,
 }
 
 impl Pending {
     /// The rows that are not `done`.
-    pub(super) fn new(rows: Rows, done: Vec<bool>) -> Self {
-        Self { rows, row: 0, done }
+    pub(super) fn new(rows: Rows, done: Vec<bool>, tools: ToolRows) -> Self {
+        Self {
+            rows,
+            row: 0,
+            done,
+            tools,
+        }
     }
 }
 
@@ -72,8 +78,10 @@ impl Iterator for Pending {
             let index = usize::try_from(self.row - 1).unwrap_or(usize::MAX);
             // A row beyond those counted is of a dataset that has grown since; that ends in an error later.
             let done = self.done.get(index).copied().unwrap_or(true);
-            match row.content {
-                Content::Conversation(conversation) if !done && planned(&conversation).is_ok() => {
+            match row.or_conversation().content {
+                Content::Conversation(conversation)
+                    if !done && planned(&conversation, self.tools).is_ok() =>
+                {
                     return Some(Ok((self.row, place, conversation)));
                 }
                 _ => {}
@@ -87,6 +95,7 @@ pub(super) struct Shared<'a> {
     answers: &'a dyn Answers,
     work: &'a Work<'a>,
     truncated: Truncated,
+    tools: ToolRows,
     rows: Mutex<Pending>,
     pace: Pace,
     started: Instant,
@@ -111,6 +120,7 @@ impl<'a> Shared<'a> {
             answers,
             work,
             truncated,
+            tools: rows.tools,
             rows: Mutex::new(rows),
             pace: Pace::new(work.requests_per_second),
             started: Instant::now(),
@@ -138,7 +148,7 @@ impl<'a> Shared<'a> {
                 None => return,
                 Some(Err(error)) => Some(Err(error)),
                 Some(Ok((row, place, conversation))) => {
-                    self.converse(row, &place, conversation, &mut rng).map(Ok)
+                    self.converse(row, &place, &conversation, &mut rng).map(Ok)
                 }
             };
             // Without a reader there is nothing left to do.
@@ -157,53 +167,42 @@ impl<'a> Shared<'a> {
         &self,
         row: u64,
         place: &Location,
-        conversation: Conversation,
+        conversation: &Conversation,
         rng: &mut StdRng,
     ) -> Option<Ended> {
-        let messages = conversation.messages;
-        let mut history = Vec::with_capacity(messages.len() + 1);
         let mut answers: Vec<Answer> = Vec::new();
-        for step in steps(&messages).unwrap_or_default() {
-            match step {
-                Step::Said(index) => history.push(messages[index].clone()),
-                Step::Answered => {
-                    let turn = answers.len() + 1;
-                    let request = Request {
+        let mut dropped = false;
+        // Others were not taken from the dataset.
+        let mut talk = Talk::of(conversation, self.tools).ok()?;
+        while !dropped && talk.asks() {
+            let turn = answers.len() + 1;
+            let request = Request {
+                row,
+                turn,
+                messages: talk.said(),
+                tools: &conversation.tools,
+            };
+            let answer = match self.ask(&request, rng) {
+                Ok(answer) => answer,
+                Err(unanswered) => {
+                    let (tries, reason) = unanswered?;
+                    return Some(Ended::Failed(Failed {
                         row,
+                        place: place.to_string(),
                         turn,
-                        messages: &history,
-                    };
-                    let answer = match self.ask(&request, rng) {
-                        Ok(answer) => answer,
-                        Err(unanswered) => {
-                            let (tries, reason) = unanswered?;
-                            return Some(Ended::Failed(Failed {
-                                row,
-                                place: place.to_string(),
-                                turn,
-                                tries,
-                                reason,
-                            }));
-                        }
-                    };
-                    let dropped = answer.truncated && self.truncated == Truncated::Drop;
-                    history.push(answer.message.clone());
-                    answers.push(answer);
-                    if dropped {
-                        let entry = Entry {
-                            row,
-                            answers,
-                            dropped,
-                        };
-                        return Some(Ended::Answered(entry));
-                    }
+                        tries,
+                        reason,
+                    }));
                 }
-            }
+            };
+            dropped = answer.truncated && self.truncated == Truncated::Drop;
+            talk.take(answer.message.clone());
+            answers.push(answer);
         }
         Some(Ended::Answered(Entry {
             row,
             answers,
-            dropped: false,
+            dropped,
         }))
     }
 

@@ -116,7 +116,8 @@ fn a_list_that_is_none_says_where_it_breaks() {
     let one = line("one");
     for (text, found) in [
         (format!("[{one}"), "the file's end after 0 of them"),
-        (format!("[{one},{one}] x"), "more text after 1 of them"),
+        (format!("[{one},{one}] x"), "more text after 2 of them"),
+        (format!("[{one},] x"), "more text after 1 of them"),
         (
             format!("[{one},,{one}]"),
             "nothing between two commas after 1 of them",
@@ -207,6 +208,9 @@ fn a_file_to_come_is_known_to_be_part_of_a_dataset() {
     assert!(would_read(&path("a.jsonl"), &path("a.jsonl")));
     assert!(would_read(&path("*.jsonl"), &path("new.jsonl")));
     assert!(!would_read(&path("b*.jsonl"), &path("new.jsonl")));
+    std::fs::create_dir(path("sub")).unwrap();
+    assert!(!would_read(&path("*"), &path("sub/new.jsonl")));
+    assert!(would_read(&path("**/*"), &path("sub/new.jsonl")));
     assert!(!would_read(&path("a.jsonl"), &path("new.jsonl")));
     assert!(!would_read(folder.path(), &path("new.journal")));
 }

@@ -165,11 +165,13 @@ impl<R: BufRead> Texts<R> {
             let is_blank = self.row.iter().all(u8::is_ascii_whitespace);
             if closing == b']' {
                 self.shape = Shape::Ended;
+                // A list may be empty, and some programs write a comma after the last item.
+                let is_item = !is_blank || matches!(read, Read::TooLong);
                 if !self.rest_is_blank()? {
+                    location.row += usize::from(is_item);
                     return Ok(Read::Broken("more text"));
                 }
-                // A list may be empty, and some programs write a comma after the last item.
-                if is_blank && matches!(read, Read::Row) {
+                if !is_item {
                     return Ok(Read::End);
                 }
             } else if is_blank && matches!(read, Read::Row) {

@@ -1,7 +1,7 @@
 //! The drafters of one evaluation: the one that it is of, and others beside it.
 use spectrain_models::{Capture, Proposer, Sampling};
 
-use crate::draft::DraftChoice;
+use crate::draft::{DraftChoice, Reach, drafted};
 
 /// A drafter that is evaluated.
 pub struct Contender<'a, 'p> {
@@ -11,14 +11,19 @@ pub struct Contender<'a, 'p> {
     pub sessions: &'a dyn Fn() -> Box<dyn Proposer + 'p>,
     /// The hidden states that it reads.
     pub capture: &'a Capture,
-    /// What it drafts.
+    /// What it is asked to draft.
     pub drafts: Vec<DraftChoice>,
 }
 
 impl Contender<'_, '_> {
-    /// What it drafts at `sampling`.
-    pub(super) fn at(&self, sampling: &Sampling) -> impl Iterator<Item = DraftChoice> {
-        self.drafts.iter().flat_map(|draft| draft.at(sampling))
+    /// What it can draft.
+    pub(super) fn reach(&self) -> Reach {
+        Reach::of((self.sessions)().as_ref())
+    }
+
+    /// What it drafts at `sampling`: of longer chains than it can draft the longest that it can.
+    pub(super) fn at(&self, sampling: &Sampling) -> Vec<DraftChoice> {
+        drafted(&self.drafts, &self.reach(), sampling)
     }
 }
 
@@ -27,8 +32,8 @@ pub(super) fn rounds(contenders: &[Contender], samplings: &[Sampling], baseline:
     let of = |sampling| {
         let drafts = contenders
             .iter()
-            .flat_map(|contender| contender.at(sampling));
-        drafts.count() + usize::from(baseline)
+            .map(|contender| contender.at(sampling).len());
+        drafts.sum::<usize>() + usize::from(baseline)
     };
     samplings.iter().map(of).sum()
 }

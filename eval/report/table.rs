@@ -78,6 +78,7 @@ impl Report {
         let texts = texts.map(|texts| format!("Acceptance was {texts}."));
         let known = self.known_prompts.iter().map(|known| format!("{known}."));
         let all = texts.chain(known).chain(self.batch_note());
+        let all = all.chain(self.shorter_chains_note());
         let all = all.chain(self.baseline_note());
         let all = all.chain(self.nothing_accepted_note());
         all.map(|note| format!("\n{note}\n")).collect()

@@ -31,6 +31,26 @@ fn what_to_deploy_survives_json_and_has_a_table() {
 }
 
 #[test]
+fn chains_that_were_asked_for_and_cannot_be_drafted_are_told_once() {
+    let mut report = report();
+    let longest = 2;
+    assert_eq!(report.shorter_chains_note(), None);
+    report.recipe = serde_json::json!({"evaluate": {
+        "draft_lengths": [0, longest, 100, 7],
+        "drafts": [{"shape": "chain", "length": 100}, {"shape": "dynamic", "nodes": 60}],
+    }});
+    let told = report.shorter_chains_note().unwrap();
+    assert!(
+        told.contains("Chains of 7 and 100 tokens were asked for"),
+        "{told}"
+    );
+    assert!(told.contains("at most 2"), "{told}");
+    assert_eq!(report.to_markdown().matches(&told).count(), 1);
+    let short = crate::summary::summary(&[("a".into(), report)]);
+    assert!(short.contains("Chains of 7 and 100 tokens"), "{short}");
+}
+
+#[test]
 fn keys_stand_in_the_order_of_the_schema_and_unknown_values_are_left_out() {
     let json: Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
     let keys = |value: &Value| {

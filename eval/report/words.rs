@@ -57,6 +57,32 @@ impl Report {
         })
     }
 
+    /// That longer chains were asked for than the report's own drafter can draft.
+    pub(crate) fn shorter_chains_note(&self) -> Option<String> {
+        let is_chain = |draft: &&Value| draft["shape"] == "chain";
+        let evaluate = &self.recipe["evaluate"];
+        let lengths = evaluate["draft_lengths"].as_array().into_iter().flatten();
+        let drafts = evaluate["drafts"].as_array().into_iter().flatten();
+        let drafts = drafts.filter(is_chain).map(|draft| &draft["length"]);
+        let own = self.settings.iter().filter(|one| one.drafter.is_none());
+        let chains = own.filter_map(|setting| match setting.draft {
+            DraftReport::Chain { length, .. } => Some(length as u64),
+            _ => None,
+        });
+        let longest = chains.max()?;
+        let mut longer: Vec<u64> = lengths.chain(drafts).filter_map(Value::as_u64).collect();
+        longer.retain(|&length| length > longest);
+        longer.sort_unstable();
+        longer.dedup();
+        let longer: Vec<String> = longer.iter().map(u64::to_string).collect();
+        (!longer.is_empty()).then(|| {
+            format!(
+                "Chains of {} tokens were asked for; this drafter drafts at most {longest}, so in their place are chains of {longest}.",
+                longer.join(" and ")
+            )
+        })
+    }
+
     /// In which ways of decoding nothing of the report's own drafter was accepted, and what that usually means.
     pub(crate) fn nothing_accepted_note(&self) -> Option<String> {
         let accepts_nothing = |setting: &&SettingReport| {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_checkpoints::Mismatch;
 
-use super::heads::MarkovKind;
+use crate::blocks::BlockSight;
 use crate::bounds::{self, Bounded};
 use crate::error::{Error, Result};
 use crate::target::TargetSpec;
@@ -17,6 +17,21 @@ pub enum Context {
     Features,
     /// Only the embeddings of the tokens, to measure what the hidden states contribute. No engine loads such a drafter.
     Tokens,
+}
+
+/// What a slot's logits take from the token before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MarkovKind {
+    /// The token before the slot.
+    #[default]
+    Vanilla,
+    /// The token before the slot, and the slot's hidden state.
+    Gated,
+    /// All tokens of the block before the slot.
+    Rnn,
+    /// All tokens of the block before the slot, by the target's embeddings of them, and the slot's hidden state (Domino).
+    Domino,
 }
 
 /// The `[drafter]` table of a DFlash recipe. Every key but `mask_token` may be left out.
@@ -37,10 +52,17 @@ pub struct DFlashConfig {
     pub mask_token: Option<u32>,
     /// How many positions back a layer sees, including its own; 0 sees all.
     pub window: usize,
+    /// Layers of the drafter that see all positions although `window` is set, 0-based and ascending. z-lab's drafters for
+    /// Qwen3.6 have one, the last.
+    pub full_layers: Vec<usize>,
     /// Whether a position of a block sees only the positions before it in the block (JetSpec).
     pub causal: bool,
+    /// Whether `causal` leaves out `full_layers`, in which a position then sees its whole block. Engines and trainers take
+    /// drafters to be like that, `causal` and this, if some layers have a window and their folder says no more.
+    pub full_layers_see_block: bool,
     /// Whether each head has a score of its own that takes weight from what it sees and gives nothing, so that a head may
-    /// read little where there is little to read (attention sinks). Of the engines, only vLLM loads it.
+    /// read little where there is little to read (attention sinks). Of the engines, only vLLM was seen to load it; SGLang 0.5.23
+    /// has the same key.
     pub sinks: bool,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
@@ -59,10 +81,15 @@ pub struct DFlashConfig {
     pub selector_rank: usize,
     /// Candidates from which the selector chooses in each slot.
     pub selector_top_k: usize,
-    /// Width of the codes of the bias that depends on the tokens before (see `markov`); DSpark uses 256, 0 leaves the bias out.
+    /// Width of the codes of the bias that depends on the tokens before (see `markov`); DSpark and Domino use 256, 0 leaves
+    /// the bias out.
     pub markov_rank: usize,
     /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
     pub markov: MarkovKind,
+    /// With `"domino"`: width of the recurrent unit over the embeddings of the tokens.
+    pub markov_state: usize,
+    /// With `"domino"`: slots before the first that has a bias. SGLang loads only 1.
+    pub markov_from: usize,
     /// Whether a head guesses how likely the target is to keep a slot's token (DSpark). Drafts of the shape `"confident"` use
     /// this guess to stop early.
     pub confidence: bool,
@@ -77,7 +104,9 @@ impl Default for DFlashConfig {
             block_size: 16,
             mask_token: None,
             window: 0,
+            full_layers: Vec::new(),
             causal: false,
+            full_layers_see_block: false,
             sinks: false,
             d_ff: 0,
             heads: 0,
@@ -89,6 +118,8 @@ impl Default for DFlashConfig {
             selector_top_k: 16,
             markov_rank: 0,
             markov: MarkovKind::default(),
+            markov_state: 1024,
+            markov_from: 1,
             confidence: false,
         }
     }
@@ -97,7 +128,7 @@ impl Default for DFlashConfig {
 impl DFlashConfig {
     /// Fails on numbers that make no sense for any target.
     pub(super) fn check(&self) -> Result<()> {
-        Ok(bounds::check([
+        bounds::check([
             bounds::up_to("layers", self.layers, bounds::LAYERS),
             Bounded {
                 key: "block_size",
@@ -113,7 +144,52 @@ impl DFlashConfig {
             bounds::or_none("selector_rank", self.selector_rank, bounds::RANK),
             bounds::or_none("selector_top_k", self.selector_top_k, bounds::RANK),
             bounds::or_none("markov_rank", self.markov_rank, bounds::RANK),
-        ])?)
+            bounds::up_to("markov_state", self.markov_state, bounds::WIDTH),
+            bounds::or_none("markov_from", self.markov_from, bounds::DRAFT),
+        ])?;
+        self.check_full_layers()
+    }
+
+    /// Checks which layers have no window.
+    fn check_full_layers(&self) -> Result<()> {
+        let problem = |key, expected: String, got: String| {
+            Err(Error::Drafter {
+                key,
+                mismatch: Mismatch::new(expected, got),
+            })
+        };
+        let full = &self.full_layers;
+        let got = || format!("{full:?}");
+        if !full.is_empty() && self.window == 0 {
+            let expected = "none where `window` is 0, as all layers see everything".into();
+            return problem("full_layers", expected, got());
+        }
+        let known = full.iter().all(|&layer| layer < self.layers);
+        if !known || !full.is_sorted_by(|a, b| a < b) {
+            let expected = format!("ascending layers below {}", self.layers);
+            return problem("full_layers", expected, got());
+        }
+        if !full.is_empty() && full.len() == self.layers {
+            let expected = "not all layers, for which `window` is 0".into();
+            return problem("full_layers", expected, got());
+        }
+        if self.full_layers_see_block && (!self.causal || full.is_empty()) {
+            let expected = "false without `causal` or without `full_layers`".into();
+            return problem("full_layers_see_block", expected, "true".into());
+        }
+        Ok(())
+    }
+
+    /// What the places of a block see in each layer.
+    pub fn sights(&self) -> Vec<BlockSight> {
+        let of_layer = |layer| {
+            let full = self.full_layers.contains(&layer);
+            BlockSight {
+                causal: self.causal && !(full && self.full_layers_see_block),
+                window: (self.window > 0 && !full).then_some(self.window),
+            }
+        };
+        (0..self.layers).map(of_layer).collect()
     }
 
     /// With the sizes that were left out taken from the target.
@@ -154,7 +230,7 @@ impl DFlashConfig {
         })
     }
 
-    /// Checks the parts of DFlash 2 and DSpark.
+    /// Checks the parts of DFlash 2, DSpark and Domino.
     fn check_parts(&self, target: &TargetSpec) -> Result<()> {
         let problem = |key, expected: String, got: String| {
             Err(Error::Drafter {
@@ -185,6 +261,10 @@ impl DFlashConfig {
             let got = serde_json::json!(self.markov).to_string();
             return problem("markov", expected, format!("`{got}`"));
         }
+        if self.markov == MarkovKind::Domino && self.markov_from >= self.slots() {
+            let expected = format!("less than the {} slots of a block", self.slots());
+            return problem("markov_from", expected, self.markov_from.to_string());
+        }
         Ok(())
     }
 
@@ -196,6 +276,14 @@ impl DFlashConfig {
     /// The place in a block of the one that predicts the token behind the anchor.
     pub fn first_slot(&self) -> usize {
         usize::from(!self.sample_from_anchor)
+    }
+
+    /// Width of the codes of tokens that a guess reads.
+    pub(super) fn code_width(&self) -> usize {
+        match self.markov {
+            MarkovKind::Domino => 0,
+            _ => self.markov_rank,
+        }
     }
 
     /// Width of what the context is made of; sizes are resolved.
@@ -242,6 +330,61 @@ fn spread(layers: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_without_a_window_see_their_whole_block_where_they_are_to() {
+        let config = DFlashConfig {
+            layers: 3,
+            window: 8,
+            full_layers: vec![2],
+            causal: true,
+            full_layers_see_block: true,
+            ..Default::default()
+        };
+        config.check().unwrap();
+        let sight = |causal, window| BlockSight { causal, window };
+        assert_eq!(
+            config.sights(),
+            [
+                sight(true, Some(8)),
+                sight(true, Some(8)),
+                sight(false, None)
+            ]
+        );
+        let all_causal = DFlashConfig {
+            full_layers_see_block: false,
+            ..config
+        };
+        assert_eq!(all_causal.sights()[2], sight(true, None));
+    }
+
+    #[test]
+    fn full_layers_that_make_no_sense_are_refused() {
+        let refused = |window, full_layers: &[usize], causal, full_layers_see_block| {
+            let config = DFlashConfig {
+                layers: 3,
+                window,
+                full_layers: full_layers.to_vec(),
+                causal,
+                full_layers_see_block,
+                ..Default::default()
+            };
+            config.check().unwrap_err().to_string()
+        };
+        for (error, part) in [
+            (refused(0, &[2], false, false), "`window` is 0"),
+            (refused(8, &[3], false, false), "ascending layers below 3"),
+            (
+                refused(8, &[2, 1], false, false),
+                "ascending layers below 3",
+            ),
+            (refused(8, &[0, 1, 2], false, false), "not all layers"),
+            (refused(8, &[2], false, true), "without `causal`"),
+            (refused(8, &[], true, true), "without `full_layers`"),
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
 
     #[test]
     fn captured_layers_are_those_of_the_authors() {

@@ -17,7 +17,7 @@ use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 use crate::language_model::logits;
-use crate::mask::token_ids;
+use crate::mask::{Masks, token_ids};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
 use crate::untrained::Untrained;
@@ -266,8 +266,7 @@ impl DFlash {
             row_length: positions.len(),
             block_size: size,
             lengths: Some(&lengths),
-            causal: config.causal,
-            window: self.window(),
+            sights: &config.sights(),
         };
         let layout = BlockLayout::new(&layout, &device);
         let tokens = token_ids(&tokens, &device).reshape([places.len(), size]);
@@ -342,7 +341,7 @@ impl DFlash {
         match &self.markov_head {
             None => shared,
             Some(markov) => {
-                let states = markov.states(behind.hidden, behind.previous);
+                let states = self.markov_states(markov, behind.hidden, behind.previous);
                 let states = states.narrow(1, depth - 1, 1);
                 shared + markov.bias(states.squeeze_dim(1))
             }
@@ -359,16 +358,20 @@ impl DFlash {
         let rotation = self.rotation(cached, tokens.len(), &device);
         let config = &self.frozen.config;
         let size = tokens.len();
-        let mask = BlockLayout::decoding(cached, size, config.causal, self.window(), &device);
-        // One for all layers: attention with sinks takes a mask where nothing is hidden, too.
-        let mask = Some(mask).filter(|mask| config.sinks || !mask.sight().hides_nothing());
+        let masks = Masks::new(&config.sights(), |sight| {
+            let mask = BlockLayout::decoding(cached, size, sight, &device);
+            // Attention with sinks takes a mask where nothing is hidden, too.
+            Some(mask).filter(|mask| config.sinks || !mask.sight().hides_nothing())
+        });
         let mut x = self
             .frozen
             .target
             .embed(token_ids(&tokens, &device), &device);
-        for (layer, cache) in self.layers.iter().zip(&mut state.caches) {
+        let layers = self.layers.iter().zip(&mut state.caches).enumerate();
+        for (index, (layer, cache)) in layers {
+            let mask = masks.of(index).as_ref();
             x = layer.forward(x, |attention, x| {
-                let out = attention.forward(x, &rotation, mask.as_ref(), Some(cache));
+                let out = attention.forward(x, &rotation, mask, Some(cache));
                 // The context stays, the block is filled anew next time.
                 cache.truncate(cached);
                 out

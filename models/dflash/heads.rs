@@ -1,71 +1,136 @@
 //! The heads of DSpark (<https://arxiv.org/abs/2607.05147>): one that lets a slot depend on the token drafted before it, and
-//! one that guesses how likely the target keeps what the slot drafts.
+//! one that guesses how likely the target keeps what the slot drafts. Domino (<https://arxiv.org/abs/2605.29707>) has the first
+//! in a form of its own.
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
-use burn::tensor::activation::sigmoid;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use burn::tensor::activation::{sigmoid, silu};
 
+use super::config::{DFlashConfig, MarkovKind};
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
+use crate::target::TargetSpec;
 use crate::weights::{Init, Scope, lift};
-
-/// What a slot's logits take from the token before it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum MarkovKind {
-    /// The token before the slot.
-    #[default]
-    Vanilla,
-    /// The token before the slot, and the slot's hidden state.
-    Gated,
-    /// All tokens of the block before the slot.
-    Rnn,
-}
 
 /// A low-rank bias on the logits of a slot, by the tokens before it in the block.
 #[derive(Module, Debug)]
 pub struct MarkovHead {
-    /// `E`, `[vocab, rank]`
-    markov_w1: Embedding,
+    /// `E`, `[vocab, rank]`, but for Domino.
+    markov_w1: Option<Embedding>,
     /// `W₂`
     markov_w2: Linear,
     /// Of the gated kind.
     gate_proj: Option<Linear>,
-    /// Of the recurrent kind: gate, candidate and output of `[state; E[a]; h]`.
+    /// Of the recurrent kind: gate, candidate and output of `[state; E[a]; h]`. Of Domino's: of `[h; state]` behind
+    /// `prefix_gru`.
     joint_proj: Option<Linear>,
+    prefix_gru: Option<PrefixGru>,
+    /// Slots before the first that has a bias.
+    #[module(skip)]
+    first: usize,
+}
+
+/// A gated recurrent unit over embeddings of tokens, without biases, as PyTorch has it: of a token `x` and the state `s`
+/// before it, `r = σ(x₁ + s₁)`, `z = σ(x₂ + s₂)` and `n = tanh(x₃ + r s₃)` make the state `(1 - z) n + z s`. Before the first
+/// token it is 0.
+#[derive(Module, Debug)]
+pub struct PrefixGru {
+    /// `x₁`, `x₂` and `x₃`.
+    input: Linear,
+    /// `s₁`, `s₂` and `s₃`.
+    hidden: Linear,
+}
+
+impl PrefixGru {
+    fn new(scope: &mut Scope, d_input: usize, d_state: usize) -> Result<Self> {
+        let init = Init::Linear { fan_in: d_state };
+        let mut linear = |name, d_in| -> Result<Linear> {
+            let scope = &mut scope.child(name);
+            Ok(Linear {
+                weight: scope.transposed("weight", [d_in, 3 * d_state], init)?,
+                bias: None,
+                lora: None,
+            })
+        };
+        Ok(Self {
+            input: linear("input", d_input)?,
+            hidden: linear("hidden", d_state)?,
+        })
+    }
+
+    /// The state behind each token.
+    ///
+    /// # Shapes
+    /// - tokens: `[blocks, slots, d_model]`
+    /// - output: `[blocks, slots, d_state]`
+    fn forward(&self, tokens: Tensor<3>) -> Tensor<3> {
+        let [blocks, slots, _] = tokens.dims();
+        let [d_state, _] = self.hidden.weight.dims();
+        let inputs = self.input.forward(tokens);
+        let part = |of: &Tensor<3>, at: usize| of.clone().narrow(2, at * d_state, d_state);
+        let mut state = Tensor::zeros([blocks, 1, d_state], (&inputs.device(), inputs.dtype()));
+        let mut states = Vec::with_capacity(slots);
+        for slot in 0..slots {
+            let x = inputs.clone().narrow(1, slot, 1);
+            let s = self.hidden.forward(state.clone());
+            let reset = sigmoid(part(&x, 0) + part(&s, 0));
+            let update = sigmoid(part(&x, 1) + part(&s, 1));
+            let candidate = (part(&x, 2) + reset * part(&s, 2)).tanh();
+            state = (-update.clone() + 1.0) * candidate + update * state;
+            states.push(state.clone());
+        }
+        Tensor::cat(states, 1)
+    }
 }
 
 impl MarkovHead {
-    /// The head `scope` names.
+    /// The head `scope` names, of a drafter for `target` with the settings `config`.
     ///
     /// # Errors
     /// The source lacks a parameter, or holds it in another shape.
     pub(super) fn new(
         scope: &mut Scope,
-        kind: MarkovKind,
-        [vocab, d_model, rank]: [usize; 3],
+        config: &DFlashConfig,
+        target: &TargetSpec,
     ) -> Result<Self> {
-        let mut optional = |name, wanted: bool, d_in, d_out| {
-            let new = || Linear::new(&mut scope.child(name), d_in, d_out, Bias::With);
-            wanted.then(new).transpose()
+        let (kind, rank, d_state) = (config.markov, config.markov_rank, config.markov_state);
+        let (vocab, d_model) = (target.vocab, target.d_model);
+        let mut linear = |name, d_in, d_out, bias| {
+            Linear::new(&mut scope.child(name), d_in, d_out, bias).map(Some)
         };
-        let gate = optional("gate_proj", kind == MarkovKind::Gated, d_model + rank, rank)?;
-        let joint = optional(
-            "joint_proj",
-            kind == MarkovKind::Rnn,
-            2 * rank + d_model,
-            3 * rank,
-        )?;
-        let codes = scope
-            .child("markov_w1")
-            .matrix("weight", [vocab, rank], Init::Normal(0.01))?;
+        let (gate, joint) = match kind {
+            MarkovKind::Vanilla => (None, None),
+            MarkovKind::Gated => (linear("gate_proj", d_model + rank, rank, Bias::With)?, None),
+            MarkovKind::Rnn => (
+                None,
+                linear("joint_proj", 2 * rank + d_model, 3 * rank, Bias::With)?,
+            ),
+            MarkovKind::Domino => (
+                None,
+                linear("joint_proj", d_model + d_state, rank, Bias::Without)?,
+            ),
+        };
+        let (codes, gru) = match kind {
+            MarkovKind::Domino => {
+                let scope = &mut scope.child("prefix_gru");
+                (None, Some(PrefixGru::new(scope, d_model, d_state)?))
+            }
+            _ => {
+                let scope = &mut scope.child("markov_w1");
+                let weight = scope.matrix("weight", [vocab, rank], Init::Normal(0.01))?;
+                (Some(Embedding { weight }), None)
+            }
+        };
         Ok(Self {
-            markov_w1: Embedding { weight: codes },
+            markov_w1: codes,
             markov_w2: Linear::new(&mut scope.child("markov_w2"), rank, vocab, Bias::Without)?,
             gate_proj: gate,
             joint_proj: joint,
+            prefix_gru: gru,
+            first: match kind {
+                MarkovKind::Domino => config.markov_from,
+                _ => 0,
+            },
         })
     }
 
@@ -79,15 +144,15 @@ impl MarkovHead {
         self.markov_w2.forward(states).cast(DType::F32)
     }
 
-    /// `E[a]`, in the type of the parameters.
+    /// `E[a]`, in the type of the parameters, where there is an `E`.
     ///
     /// # Shapes
     /// - previous: `[blocks, slots]`
     /// - output: `[blocks, slots, rank]`
-    pub(super) fn codes(&self, previous: Tensor<2, Int>) -> Tensor<3> {
-        let device = self.markov_w1.weight.device();
-        self.markov_w1
-            .forward(lift(previous.without_autodiff(), &device))
+    pub(super) fn codes(&self, previous: Tensor<2, Int>) -> Option<Tensor<3>> {
+        let codes = self.markov_w1.as_ref()?;
+        let device = codes.weight.device();
+        Some(codes.forward(lift(previous.without_autodiff(), &device)))
     }
 
     /// What `W₂` is applied to.
@@ -95,9 +160,23 @@ impl MarkovHead {
     /// # Shapes
     /// - hidden: `[blocks, slots, d_model]`, from the first slot on
     /// - previous: `[blocks, slots]`
+    /// - output of `embed`, given `previous`: `[blocks, slots, d_model]`, the target's embeddings
     /// - output: `[blocks, slots, rank]`
-    pub(super) fn states(&self, hidden: Tensor<3>, previous: Tensor<2, Int>) -> Tensor<3> {
-        let codes = self.codes(previous).cast(hidden.dtype());
+    pub(super) fn states(
+        &self,
+        hidden: Tensor<3>,
+        previous: Tensor<2, Int>,
+        embed: impl FnOnce(Tensor<2, Int>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        if let (Some(gru), Some(joint)) = (&self.prefix_gru, &self.joint_proj) {
+            let prefixes = gru.forward(embed(previous).cast(hidden.dtype()));
+            let states = silu(joint.forward(Tensor::cat(vec![hidden, prefixes], 2)));
+            return without_first(states, self.first);
+        }
+        let Some(codes) = self.codes(previous) else {
+            unreachable!("only Domino's has no codes");
+        };
+        let codes = codes.cast(hidden.dtype());
         if let Some(gate) = &self.gate_proj {
             let read = Tensor::cat(vec![hidden, codes.clone()], 2);
             return sigmoid(gate.forward(read)) * codes;
@@ -107,6 +186,20 @@ impl MarkovHead {
             Some(joint) => recur(joint, hidden, codes),
         }
     }
+}
+
+/// `[blocks, slots, rank]` with zeros in the first slots, which so have no bias.
+fn without_first(states: Tensor<3>, first: usize) -> Tensor<3> {
+    let [blocks, slots, rank] = states.dims();
+    let first = first.min(slots);
+    if first == 0 {
+        return states;
+    }
+    let zeros = Tensor::zeros([blocks, first, rank], (&states.device(), states.dtype()));
+    if first == slots {
+        return zeros;
+    }
+    Tensor::cat(vec![zeros, states.narrow(1, first, slots - first)], 1)
 }
 
 /// `z = J [state; E[a]; h]` in three parts: `state = σ(z₁) state + (1 - σ(z₁)) tanh(z₂)`, and the output is `tanh(z₃)`.

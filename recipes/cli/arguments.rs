@@ -75,6 +75,22 @@ pub struct DataArgument {
     preset: Option<String>,
 }
 
+/// How many rows a command reads.
+#[derive(Debug, Args)]
+pub struct LimitArgument {
+    /// Read the first N rows alone, over all files, as `data.max_samples` in a recipe; without it, all rows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+}
+
+impl LimitArgument {
+    /// The most rows that are read.
+    pub fn rows(&self) -> Option<usize> {
+        self.limit
+            .map(|rows| usize::try_from(rows).unwrap_or(usize::MAX))
+    }
+}
+
 /// What happens to rows that cannot be used.
 #[derive(Debug, Args)]
 pub struct UnusableArgument {
@@ -108,7 +124,21 @@ pub(crate) fn dataset(origin: Origin, output: Output) -> Result<Dataset> {
             output.warn(remark);
         }
     }
+    for remark in fetched.not_read() {
+        output.warn(remark);
+    }
     Ok(fetched)
+}
+
+/// Fails where what `option` names to write is read by the command, as part of what `read` names.
+pub(crate) fn check_written(option: &str, file: &Path, read: &str, is_read: bool) -> Result<()> {
+    if !is_read {
+        return Ok(());
+    }
+    let file = file.display();
+    let message =
+        format!("`{option}`: expected a file that is not part of `{read}`, found `{file}`");
+    Err(Misuse(message).into())
 }
 
 /// `KEY=VALUE`, as it was given.

@@ -133,7 +133,8 @@ pub fn main() -> ExitCode {
         // A log that cannot be written must not end what it is about.
         .log_internal_errors(false)
         .init();
-    match install_interrupt().and_then(|()| arguments.run()) {
+    let signals = install_interrupt().and_then(|()| outlive_file_limit());
+    match signals.and_then(|()| arguments.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(format!("error: {}", explain(&error)));
@@ -187,6 +188,22 @@ fn install_interrupt() -> Result<()> {
         tell("stopping at the next safe point; press Ctrl-C again to stop at once");
     })
     .context("cannot listen for Ctrl-C")
+}
+
+/// Lets a write that would make a file larger than the system allows fail as one on a full disk does: unheard, the signal that comes
+/// with it ends the program without a word.
+#[cfg(unix)]
+fn outlive_file_limit() -> Result<()> {
+    use signal_hook::consts::SIGXFSZ;
+    // What it says is not of interest: the write itself fails.
+    signal_hook::flag::register(SIGXFSZ, Default::default())
+        .map(drop)
+        .context("cannot listen for the signal of a limit on files")
+}
+
+#[cfg(not(unix))]
+fn outlive_file_limit() -> Result<()> {
+    Ok(())
 }
 
 impl Arguments {

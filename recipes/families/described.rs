@@ -14,6 +14,7 @@ use spectrain_checkpoints::mtp::TARGET_CLASS;
 use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_eval::Reach;
 use spectrain_models::listing::{Parameter, hollow, parameters};
 use spectrain_models::weights::{CHOICE_BIAS, TensorWeights, export};
 use spectrain_models::{TargetParts, TargetSpec};
@@ -24,6 +25,7 @@ use crate::families::drafter_folder::{
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Footprint, in_matrices, values};
 use crate::recipe::inline::inline;
+use crate::recipe::tables::Engine;
 
 /// The target's, which folders may repeat.
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -31,8 +33,17 @@ const HEAD: &str = "lm_head.weight";
 
 /// What a drafter is, in the words of dialects.
 pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
-    let mut settings = Settings::of(table_of::<D>(drafter.config())?);
-    let spec = &drafter.target().spec;
+    let (spec, draft_vocab) = (&drafter.target().spec, drafter.vocabulary().len());
+    settings_of::<D>(drafter.config(), spec, draft_vocab)
+}
+
+/// The same of a drafter that is yet to be.
+fn settings_of<D: Family>(
+    config: &D::Config,
+    spec: &TargetSpec,
+    draft_vocab: usize,
+) -> Result<Settings> {
+    let mut settings = Settings::of(table_of::<D>(config)?);
     let of_target = [
         ("d_model", spec.d_model),
         ("d_ff", spec.d_ff),
@@ -50,7 +61,7 @@ pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
         }
     }
     settings.set("norm_epsilon", spec.norm_epsilon);
-    settings.set("draft_vocab", drafter.vocabulary().len());
+    settings.set("draft_vocab", draft_vocab);
     settings.set_rope(&rope_layout(&spec.rope)?);
     if settings.word("head") == "copied" {
         // What it started as is in no folder.
@@ -296,21 +307,80 @@ pub(crate) fn unserved_beside<D: Family>(
     Ok(remark.map(|line| line.text.trim_start_matches("# ").to_owned()))
 }
 
+/// Those of the engines `to` that are not known to load a drafter of these settings beside a target of this class, and those that are;
+/// of language models, which say it otherwise, nothing of either.
+///
+/// # Errors
+/// An engine of `to` loads a layout that has no place for such a drafter.
+pub(crate) fn check_export<D: Family>(
+    config: &D::Config,
+    to: &[Engine],
+    spec: &TargetSpec,
+    class: Option<&str>,
+) -> Result<[Vec<Engine>; 2]> {
+    if D::DIALECTS[0].0.is_language_model {
+        return Ok(Default::default());
+    }
+    let settings = settings_at_start::<D>(config, spec, class)?;
+    let mut known = Vec::new();
+    for (dialect, engine) in D::DIALECTS {
+        let is_asked = engine.is_some_and(|engine| to.contains(&engine));
+        if is_asked {
+            let mut settings = settings.clone();
+            writes_head(&mut settings, dialect);
+            dialect.check_settings(&settings).context("`export.to`")?;
+        }
+        let lines = (dialect.launch)(&settings, Path::new("drafter"), "target", 1);
+        let engines = lines.iter().filter_map(|line| line.server);
+        known.extend(engines.map(Engine::of));
+    }
+    let unknown = to.iter().filter(|engine| !known.contains(engine));
+    Ok([unknown.copied().collect(), known])
+}
+
+/// The settings that a drafter of the recipe's will have, as far as they are known before there is one.
+fn settings_at_start<D: Family>(
+    config: &D::Config,
+    spec: &TargetSpec,
+    class: Option<&str>,
+) -> Result<Settings> {
+    let mut settings = settings_of::<D>(config, spec, spec.vocab)?;
+    let table = table_of::<D>(config)?;
+    if let Some(draft_vocab) = table.get("draft_vocab").and_then(Value::as_u64)
+        && draft_vocab > 0
+    {
+        settings.set("draft_vocab", draft_vocab);
+    }
+    if table.contains_key("captured_layers") {
+        settings.set("captured_layers", D::capture(config, spec)?.layers);
+    }
+    if let Some(class) = class {
+        settings.set(TARGET_CLASS, class);
+    }
+    Ok(settings)
+}
+
+/// Whether the target's head, which a drafter shares, is written into its folder; the settings then say so.
+fn writes_head(settings: &mut Settings, dialect: &Dialect) -> bool {
+    let is_written = settings.shares_head()
+        && match dialect.shared_head {
+            SharedHead::Never => false,
+            SharedHead::OfDraftVocabulary => settings.has_draft_vocab(),
+            SharedHead::AsOwn | SharedHead::Beside => true,
+        };
+    if is_written && dialect.shared_head != SharedHead::Beside {
+        settings.set("head", "own");
+    }
+    is_written
+}
+
 /// Writes a drafter's folder in a dialect, whole or not at all.
 pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing) -> Result<()> {
     let mut settings = settings(drafter)?;
     let vocabulary = drafter.vocabulary();
     let mut tensors = export(drafter);
-    let is_written = match dialect.shared_head {
-        SharedHead::Never => false,
-        SharedHead::OfDraftVocabulary => !vocabulary.is_full(),
-        SharedHead::AsOwn | SharedHead::Beside => true,
-    };
-    if settings.shares_head() && is_written {
+    if writes_head(&mut settings, dialect) {
         tensors.push(target_head(drafter.target(), vocabulary));
-        if dialect.shared_head != SharedHead::Beside {
-            settings.set("head", "own");
-        }
     }
     let verifier = json!({
         "name": writing.target,
@@ -431,14 +501,29 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
+/// How many tokens a drafter of these settings proposes.
+fn draft_vocab<D: Family>(config: &D::Config, target: &TargetSpec) -> Result<usize> {
+    let given = serde_json::to_value(config).context("cannot write the settings")?;
+    Ok(match given["draft_vocab"].as_u64() {
+        None | Some(0) => target.vocab,
+        Some(size) => size as usize,
+    })
+}
+
+/// What a drafter of these settings can draft, by the drafter itself without its weights.
+///
+/// # Errors
+/// The settings do not fit the target.
+pub(crate) fn reach<D: Family>(config: &D::Config, target: &TargetSpec) -> Result<Reach> {
+    let draft_vocab = draft_vocab::<D>(config, target)?;
+    let drafter = hollow::<D>(config, target, draft_vocab)?;
+    Ok(Reach::of_drafter(&drafter))
+}
+
 /// Sizes of a drafter, counted from the list of its parameters.
 pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> Result<Footprint> {
     let captured = D::capture(config, target)?.layers.len() as u64;
-    let given = serde_json::to_value(config).context("cannot write the settings")?;
-    let draft_vocab = match given["draft_vocab"].as_u64() {
-        None | Some(0) => target.vocab,
-        Some(size) => size as usize,
-    };
+    let draft_vocab = draft_vocab::<D>(config, target)?;
     let listed = parameters::<D>(config, target, draft_vocab)?;
     let (untrained, listed): (Vec<_>, Vec<_>) = listed
         .into_iter()

@@ -6,7 +6,7 @@ use spectrain_checkpoints::dflash::speculators::SPECULATORS;
 use spectrain_checkpoints::dflash::transformers::TRANSFORMERS;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_models::TargetSpec;
-use spectrain_models::dflash::{DFlash, DFlashConfig};
+use spectrain_models::dflash::{DFlash, DFlashConfig, MarkovKind};
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::drafter_folder::tokens_of;
@@ -44,6 +44,10 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3",
         "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nsinks = true",
         "layers = 2\nblock_size = 4\nmask_token = 5\nsinks = true\nmarkov_rank = 3\nconfidence = true\nsample_from_anchor = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nfull_layers = [1]\ncausal = true\nfull_layers_see_block = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nfull_layers = [0]",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"domino\"\nmarkov_state = 6\nsample_from_anchor = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"domino\"\nmarkov_state = 6\nmarkov_from = 0\nconfidence = true",
     ];
 
     fn activations(
@@ -75,8 +79,13 @@ impl Family for DFlash {
             taps => 4 * layers * (taps + 1) * layer.d_model,
         };
         let ranks = (2 * config.selector_rank + 4 * config.markov_rank) as u64;
+        let prefixes = match config.markov {
+            // Both products' three parts, what is made of them, and what the two matrices read.
+            MarkovKind::Domino => 14 * config.markov_state as u64 + 2 * layer.d_model,
+            _ => 0,
+        };
         Ok(Activations {
-            kept: all.kept + context + places * (convolved + ranks) as f64,
+            kept: all.kept + context + places * (convolved + ranks + prefixes) as f64,
             ..all
         })
     }

@@ -78,9 +78,12 @@ pub(crate) fn not_for_this(folder: &Path) -> String {
 /// Fails where a drafter's tokens are not the target's: the same ids must stand for the same texts. Without a tokenizer on
 /// either side nothing can be said.
 pub(crate) fn check_tokenizer(folder: &Path, target: &TargetParts) -> Result<()> {
-    let Some(of_target) = &target.folder else {
-        return Ok(());
-    };
+    let of_target = target.folder.as_deref();
+    of_target.map_or(Ok(()), |of_target| check_same_tokens(folder, of_target))
+}
+
+/// The same of a target in the folder `of_target`.
+pub(crate) fn check_same_tokens(folder: &Path, of_target: &Path) -> Result<()> {
     let has_tokenizer = |folder: &Path| folder.join("tokenizer.json").exists();
     if !has_tokenizer(folder) || !has_tokenizer(of_target) {
         return Ok(());

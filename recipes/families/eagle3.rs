@@ -31,6 +31,8 @@ impl Family for Eagle3 {
         "fc_norm = true\nnorm_output = true\nnorm_before_residual = true\nd_ff = 40",
         "captured_layers = [0, 4]\nwindow = 9\nheads = 2\nkv_heads = 1",
         "norm_before_fc = true\nnorm_output = true",
+        "head_norm = true",
+        "head_norm = true\nwindow = 9\ndraft_vocab = 20\nfc_norm = true\nnorm_output = true",
     ];
 
     fn activations(
@@ -52,7 +54,7 @@ fn layer(config: &Eagle3Config, target: &TargetSpec) -> Result<LayerSizes> {
     let layer = LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?;
     Ok(LayerSizes {
         d_input: 2 * layer.d_model,
-        head_norms: false,
+        head_norms: config.head_norm,
         ..layer
     })
 }

@@ -10,15 +10,17 @@ use spectrain_checkpoints::language_model::{
 };
 use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
+use spectrain_eval::Reach;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::weights::export;
 use spectrain_models::{
-    Bias, Capture, Drafter, FolderWeights, Linear, Scope, Start, StartConfig as _, TargetParts,
-    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
+    Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, Scope, Start, StartConfig as _,
+    TargetParts, TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
+use crate::families::described;
 use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
@@ -86,6 +88,15 @@ impl Shipped for LanguageModel {
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
         let lines = commands(dialect, writing);
         Ok(with_remark(lines, self.model().config(), self.target()))
+    }
+
+    /// Whatever it starts from, it drafts alike.
+    fn reach(_: &LanguageModelConfig, target: &TargetSpec) -> Result<Reach> {
+        let fresh = LanguageModelConfig {
+            fresh: Some(FreshConfig::default()),
+            ..LanguageModelConfig::default()
+        };
+        described::reach::<Self>(&fresh, target)
     }
 
     fn footprint(config: &LanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {
@@ -196,6 +207,17 @@ impl Shipped for Pard {
                 [vec![Launch::remark(note)], lines].concat()
             }
         })
+    }
+
+    /// Whatever it starts from, it drafts alike.
+    fn reach(config: &PardConfig, target: &TargetSpec) -> Result<Reach> {
+        let fresh = PardConfig {
+            model: String::new(),
+            keep_layers: Vec::new(),
+            fresh: Some(FreshConfig::default()),
+            ..config.clone()
+        };
+        described::reach::<Self>(&fresh, target)
     }
 
     fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {

@@ -8,15 +8,17 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::masked_language_model::{self, DEER, MaskedLayout};
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_eval::Reach;
 use spectrain_models::masked_language_model::{
     Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
-    Capture, Drafter, FolderWeights, Scope, StartConfig as _, TargetParts, TargetSpec, Transformer,
-    TransformerConfig, ignored_tensors,
+    Capture, Drafter, FolderWeights, FreshConfig, Scope, StartConfig as _, TargetParts, TargetSpec,
+    Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
+use crate::families::described;
 use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
@@ -109,6 +111,17 @@ impl Shipped for MaskedLanguageModel {
 
     fn captured(&self) -> Result<Capture> {
         Ok(Capture::default())
+    }
+
+    /// Whatever it starts from, it drafts alike.
+    fn reach(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Reach> {
+        let fresh = MaskedLanguageModelConfig {
+            model: String::new(),
+            keep_layers: Vec::new(),
+            fresh: Some(FreshConfig::default()),
+            ..config.clone()
+        };
+        described::reach::<Self>(&fresh, target)
     }
 
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_data::vocabulary::DraftVocabulary;
+use spectrain_eval::Reach;
 use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
 use spectrain_train::{Objective, Train, TrainConfig, Trainee, Workload};
 
@@ -14,6 +15,7 @@ use crate::families::footprint::{Activations, Footprint, Packed};
 use crate::families::shipped::Shipped;
 use crate::families::trained::{Loaded, Trained};
 use crate::recipe::settings::Settings;
+use crate::recipe::tables::Engine;
 
 /// A recipe's drafter and objective with their tables, without their types.
 pub trait Method: Any + Send + Sync {
@@ -21,6 +23,8 @@ pub trait Method: Any + Send + Sync {
     fn capture(&self, target: &TargetSpec) -> Result<Capture>;
     /// Sizes of the drafter.
     fn footprint(&self, target: &TargetSpec) -> Result<Footprint>;
+    /// See [`Shipped::reach`].
+    fn reach(&self, target: &TargetSpec) -> Result<Reach>;
     /// See [`Objective::workload`].
     fn workload(&self, stage: &str) -> Workload;
     /// What a step of a stage of the training keeps.
@@ -33,6 +37,13 @@ pub trait Method: Any + Send + Sync {
     fn unheld(&self) -> Vec<(&'static str, u32)>;
     /// See [`Shipped::unserved`].
     fn unserved(&self, class: &str) -> Result<Option<String>>;
+    /// See [`Shipped::check_export`].
+    fn check_export(
+        &self,
+        to: &[Engine],
+        target: &TargetSpec,
+        class: Option<&str>,
+    ) -> Result<[Vec<Engine>; 2]>;
     /// See [`Shipped::check_start`].
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()>;
     /// An untrained drafter with random parameters.
@@ -76,6 +87,10 @@ where
         D::footprint(&self.drafter, target)
     }
 
+    fn reach(&self, target: &TargetSpec) -> Result<Reach> {
+        D::reach(&self.drafter, target)
+    }
+
     fn workload(&self, stage: &str) -> Workload {
         O::workload(&self.objective, stage)
     }
@@ -98,6 +113,15 @@ where
 
     fn unserved(&self, class: &str) -> Result<Option<String>> {
         D::unserved(&self.drafter, class)
+    }
+
+    fn check_export(
+        &self,
+        to: &[Engine],
+        target: &TargetSpec,
+        class: Option<&str>,
+    ) -> Result<[Vec<Engine>; 2]> {
+        D::check_export(&self.drafter, to, target, class)
     }
 
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()> {

@@ -13,6 +13,7 @@ mod language_model;
 mod masked_language_model;
 mod medusa;
 pub mod method;
+pub(crate) mod model_at_start;
 mod mtp;
 mod peagle;
 mod qwen_mtp;

@@ -23,6 +23,8 @@ impl Family for PEagle {
         "mask_token = 47\nlayers = 1\nshared_embeddings = true\ndraft_vocab = 20\nfc_norm = true",
         "mask_token = 47\nlayers = 3\nhead = \"shared\"\nnorm_before_residual = true\nd_ff = 40",
         "mask_token = 47\nlayers = 1\nnorm_before_fc = true",
+        "mask_token = 47\nlayers = 2\nhead_norm = true\nwindow = 9\nnorm_before_residual = true\nshared_embeddings = true",
+        "mask_token = 47\nlayers = 1\nwindow = 9",
     ];
 
     fn activations(
@@ -32,7 +34,7 @@ impl Family for PEagle {
         batch: Packed,
     ) -> Result<Activations> {
         let layer = LayerSizes {
-            head_norms: false,
+            head_norms: config.head_norm,
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
         };
         let attended = Attended::of(work, batch, Sees::Back);

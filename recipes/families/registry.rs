@@ -49,7 +49,7 @@ pub const RECIPES: &[Recipe] = &[
         "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
         &[
             "[objective]\ndraft_steps = 4\nout_of_vocab = \"keep\"",
-            "[drafter]\nfc_norm = true\nnorm_output = true\nnorm_before_residual = true\n[objective]\ndraft_steps = 4\nrecompute = false",
+            "[drafter]\nhead_norm = true\nfc_norm = true\nnorm_output = true\nnorm_before_residual = true\n[objective]\ndraft_steps = 4\nrecompute = false",
         ],
     ),
     Recipe::of::<PEagle, PEagleLoss>(
@@ -57,6 +57,7 @@ pub const RECIPES: &[Recipe] = &[
         "EAGLE-3's inputs with more layers, which draft all tokens in one pass (P-EAGLE)",
         &[
             "[drafter]\nmask_token = 47\nlayers = 3\nnorm_before_residual = true\n[objective]\ndraft_tokens = 4",
+            "[drafter]\nmask_token = 47\nlayers = 2\nhead_norm = true\nwindow = 200\n[objective]\ndraft_tokens = 4",
         ],
     ),
     Recipe::of::<Eagle1, FeatureRegression>(
@@ -121,6 +122,8 @@ pub const RECIPES: &[Recipe] = &[
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 5\ncausal = true\nwindow = 200\nsinks = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nconv_taps = 2\nconv_group = 4\nmarkov_rank = 8\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 3\nmask_token = 47\nblock_size = 5\nwindow = 100\nfull_layers = [2]\ncausal = true\nfull_layers_see_block = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nmarkov_rank = 8\nmarkov = \"domino\"\nmarkov_state = 24\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nbase_weight = 1.0\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
     Recipe::of::<DFlash, StagedBlockLoss>(

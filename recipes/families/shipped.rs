@@ -7,11 +7,13 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::launch::Launch;
+use spectrain_eval::Reach;
 use spectrain_models::{Capture, TargetParts, TargetSpec};
 
 use crate::families::described;
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::Footprint;
+use crate::recipe::tables::Engine;
 
 /// What dialects and the list of its parameters say of a drafter; language models say some of it otherwise.
 pub trait Shipped: Family {
@@ -78,9 +80,27 @@ pub trait Shipped: Family {
         }
     }
 
+    /// See [`described::check_export`]; nothing where the class decides it and is not known.
+    fn check_export(
+        config: &Self::Config,
+        to: &[Engine],
+        target: &TargetSpec,
+        class: Option<&str>,
+    ) -> Result<[Vec<Engine>; 2]> {
+        match (Self::BESIDE_CLASS, class) {
+            (true, None) => Ok(Default::default()),
+            _ => described::check_export::<Self>(config, to, target, class),
+        }
+    }
+
     /// The hidden states that it reads.
     fn captured(&self) -> Result<Capture> {
         Ok(Self::capture(self.config(), &self.target().spec)?)
+    }
+
+    /// What it can draft, before there is one.
+    fn reach(config: &Self::Config, target: &TargetSpec) -> Result<Reach> {
+        described::reach::<Self>(config, target)
     }
 
     /// Sizes, for an estimate before anything is loaded.

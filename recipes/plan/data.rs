@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use spectrain_data::dataset::Dataset;
 use spectrain_data::hub_data::Downloads;
 use spectrain_data::rows::text_bytes;
 use spectrain_data::tokens::TokenIndex;
@@ -17,6 +18,8 @@ use crate::runtime::target::hub_options;
 pub(crate) const MOST_PASSES: u64 = 20;
 /// Bytes of text for a token, where only the size of a file is known.
 pub(crate) const BYTES_PER_TOKEN: u64 = 4;
+/// Rows by which the size of all is estimated where only some are read.
+const SAMPLED_ROWS: usize = 200;
 
 /// The training data as `prepare` counted it.
 pub(super) fn prepared(run: &Path) -> Option<TokenIndex> {
@@ -61,5 +64,16 @@ pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
     for source in train.each() {
         bytes += text_bytes(&source.files().ok()?)? as f64 * source.weight;
     }
+    if let Some(most) = recipe.data.max_samples {
+        bytes = bytes.min(most as f64 * bytes_of_row(&train)?);
+    }
     Some(bytes as u64 / BYTES_PER_TOKEN)
+}
+
+/// Bytes of a row with its copies, on average of the first ones that can be read.
+fn bytes_of_row(data: &Dataset) -> Option<f64> {
+    let rows = data.rows().ok()?.take(SAMPLED_ROWS).flatten();
+    let lengths = rows.map(|row| (row.row.to_json().len() * row.copies) as f64);
+    let lengths: Vec<f64> = lengths.collect();
+    (!lengths.is_empty()).then(|| lengths.iter().sum::<f64>() / lengths.len() as f64)
 }

@@ -11,6 +11,7 @@ use crate::plan::preflight::Asked;
 
 mod capture;
 pub(crate) mod data;
+mod drafts;
 mod estimate;
 mod flops;
 mod memory;

@@ -5,6 +5,7 @@ use anyhow::{Context as _, Error, Result};
 use spectrain_checkpoints::Error as HubError;
 use spectrain_checkpoints::hub::Surroundings;
 
+use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::{prompt_sets, start_at, target};
 
@@ -15,12 +16,15 @@ pub(super) fn refusals(recipe: &ResolvedRecipe) -> Vec<Error> {
     }
     let found = |folder: Result<_>| folder.map(drop).err().filter(is_unreachable);
     let further = recipe.evaluate.targets.iter().map(String::as_str);
-    let further = further.chain(recipe.method.model());
     let further = further.filter_map(|model| found(target::resolve(model, None)));
+    let drafter = recipe.method.model();
+    let drafter = drafter.map(|model| target::resolve_as(WHAT, model, None));
+    let drafter = drafter.map(|folder| folder.context("`drafter.model`"));
     let start = recipe.start.iter().map(|start| start_at::folder(start));
     let own = recipe.target_folder().map(drop).err();
     let own = own.filter(is_unreachable).into_iter();
-    let models = own.chain(start.filter_map(found)).chain(further);
+    let models = own.chain(start.filter_map(found));
+    let models = models.chain(drafter.and_then(found)).chain(further);
     models.chain(prompts(recipe)).collect()
 }
 

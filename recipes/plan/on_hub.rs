@@ -1,4 +1,4 @@
-//! Whether the hub has the targets of a recipe, of which nothing is on this machine yet. Nothing is downloaded.
+//! Whether the hub has the targets of a recipe and the model that its drafter starts from, of which nothing is on this machine yet. Nothing is downloaded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +11,7 @@ use spectrain_checkpoints::hub::{
 };
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 
+use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
@@ -69,7 +70,7 @@ impl OnHub {
         }
     }
 
-    /// What the hub says of the targets of a recipe of which nothing is here. Where it may not be asked, the run is refused for
+    /// What the hub says of the models of a recipe of which nothing is here. Where it may not be asked, the run is refused for
     /// that.
     pub(super) fn targets(&mut self, recipe: &ResolvedRecipe) -> Found {
         let mut found = Found::default();
@@ -82,7 +83,9 @@ impl OnHub {
         });
         let further = recipe.evaluate.targets.iter();
         let further = further.map(|model| ("evaluate.targets", (model.clone(), None)));
-        for (key, named) in own.into_iter().chain(further) {
+        let drafter = recipe.method.model();
+        let drafter = drafter.map(|model| ("drafter.model", (model.to_owned(), None)));
+        for (key, named) in own.into_iter().chain(further).chain(drafter) {
             let (model, revision) = (named.0.as_str(), named.1.as_deref());
             // What is no name of a model is refused elsewhere, and what is here in part is completed.
             let is_asked = check_model(model).is_ok() && !Path::new(model).exists();
@@ -93,8 +96,12 @@ impl OnHub {
             match self.told(named) {
                 Told::There => {}
                 Told::Refused(why) => {
+                    let what = match key {
+                        "drafter.model" => WHAT,
+                        _ => "target",
+                    };
                     let refused =
-                        Error::msg(why).context(format!("cannot open the target `{model}`"));
+                        Error::msg(why).context(format!("cannot open the {what} `{model}`"));
                     found.refusals.push(refused.context(format!("`{key}`")));
                 }
                 Told::Unknown(why) => found

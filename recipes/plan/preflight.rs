@@ -1,6 +1,6 @@
 //! What would stop a run, found before anything heavy is done: by the run itself, and by its plan.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, bail};
@@ -9,13 +9,16 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 
 use crate::families::drafter_folder::architectures_in;
+use crate::families::model_at_start;
 use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::FeatureMode;
-use crate::runs::run_folder::{self, Existing, RunName};
+use crate::recipe::tables::{Engine, ExportTable, FeatureMode};
+use crate::runs::run_folder::{self, Existing, RunName, Status, manifest_in};
 use crate::runtime::server::client::Client;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::{device, prompt_sets, start_at, target};
+use crate::stages::inputs::settings;
+use crate::stages::order;
 
 /// Fails with the first of them.
 fn first(refusals: Vec<Error>) -> Result<()> {
@@ -64,6 +67,9 @@ impl<'a> Asked<'a> {
             run_folder::check(self.run(), self.existing),
             self.check_models(),
             self.check_drafter(),
+            self.check_drafter_model(),
+            self.check_drafts(),
+            self.check_training_free(),
             self.check_target(),
             self.check_addresses(),
         ];
@@ -107,17 +113,57 @@ impl<'a> Asked<'a> {
 
     /// What does not stop the run and should be known before it.
     pub fn warnings(&self) -> Vec<String> {
-        let found = [self.longer_texts(), self.unserved()];
+        let found = [
+            self.longer_texts(),
+            self.unserved(),
+            self.unloaded(),
+            self.shorter_chains(),
+        ];
         found.into_iter().flatten().collect()
+    }
+
+    /// Those of the engines of `export.to` that are not known to load the drafter, and those that are.
+    fn engines(&self) -> Result<[Vec<Engine>; 2]> {
+        let (recipe, sizes) = (self.recipe, target_sizes::of(self.recipe));
+        let Some(sizes) = sizes else {
+            return Ok(Default::default());
+        };
+        let class = self.target_class();
+        let (to, class) = (&recipe.export.to, class.as_deref());
+        recipe.method.check_export(to, &sizes.spec, class)
+    }
+
+    /// That an engine which the recipe names would not load the drafter. The usual ones, which most recipes do not name, are
+    /// remarked upon when the drafter is written.
+    fn unloaded(&self) -> Option<String> {
+        let is_usual = self.recipe.export.to == ExportTable::default().to;
+        let names = |engines: &[Engine]| {
+            let mut names: Vec<&str> = engines.iter().map(|engine| engine.key()).collect();
+            names.dedup();
+            format!("`{}`", names.join("`, `"))
+        };
+        let [unknown, known] = self.engines().ok()?;
+        let is_told = !is_usual && !unknown.is_empty() && !known.is_empty();
+        is_told.then(|| {
+            format!(
+                "`export.to`: {} is not known to load a drafter with these settings, and no command for it will be printed; these do: {}",
+                names(&unknown),
+                names(&known)
+            )
+        })
     }
 
     /// That no engine would serve the drafter, where the class of a target on this machine says so.
     fn unserved(&self) -> Option<String> {
-        let target = &self.recipe.target;
-        let folder = folder_of(self.recipe.model()?, target.revision.as_deref())?;
-        let class = architectures_in(&folder).ok()?.into_iter().next()?;
-        let why = self.recipe.method.unserved(&class).ok()??;
+        let why = self.recipe.method.unserved(&self.target_class()?).ok()??;
         Some(format!("no engine would serve this drafter: {why}"))
+    }
+
+    /// The class of a target on this machine.
+    fn target_class(&self) -> Option<String> {
+        let revision = self.recipe.target.revision.as_deref();
+        let folder = folder_of(self.recipe.model()?, revision)?;
+        architectures_in(&folder).ok()?.into_iter().next()
     }
 
     /// That texts are longer than the target was made for.
@@ -199,12 +245,36 @@ impl<'a> Asked<'a> {
         };
         let method = &self.recipe.method;
         method.capture(&sizes.spec)?;
+        self.engines()?;
         match method.footprint(&sizes.spec) {
             // What it starts from is no model to start from.
             Err(refused) if refused.is::<spectrain_models::Error>() => Err(refused),
             // Its sizes may be unknown yet.
             _ => Ok(()),
         }
+    }
+
+    /// Whether the drafter can start from the model that it names.
+    fn check_drafter_model(&self) -> Result<()> {
+        match self.recipe.method.model() {
+            Some(model) => model_at_start::check_here(model, self.target_folder().as_deref()),
+            None => Ok(()),
+        }
+    }
+
+    /// The folder of the target, where it is on this machine: of one that `[synthetic]` has made, where it will not be made anew.
+    fn target_folder(&self) -> Option<PathBuf> {
+        let recipe = self.recipe;
+        if let Some(model) = recipe.model() {
+            return folder_of(model, recipe.target.revision.as_deref());
+        }
+        let run = self.runs.join(&recipe.name);
+        let stage = order::of(recipe).into_iter().next()?;
+        let made = manifest_in(&run, stage.name).ok().flatten();
+        let made = made.filter(|made| made.status == Status::Done)?;
+        let is_kept = self.existing == Existing::Continue
+            && settings(recipe, &stage).is_ok_and(|wanted| wanted == made.settings);
+        is_kept.then(|| run.join(stage.name).join("target"))
     }
 
     /// Whether what the target computes can be had: here, from servers that are named, or from what was imported.

@@ -40,6 +40,7 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     };
     let here = |sources: Option<Sources>| sources?.here(&hub_options()).ok();
     let train = here(recipe.data.train_sources());
+    let train = train.map(|data| data.at_most(recipe.data.max_samples));
     let train = train.map(|data| match recipe.regenerate {
         // What is trained on is still to be answered.
         Some(_) => check_rows(&data, recipe.data.unusable).context(TRAIN_DATA),

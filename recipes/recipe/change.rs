@@ -67,7 +67,8 @@ impl Change {
     }
 }
 
-/// Puts the keys of `from` into `into`, which stands at `path`. What stands at the key `whole` may become a table.
+/// Puts the keys of `from` into `into`, which stands at `path`. The key `whole` of a table gets its new value as it is; a table of
+/// the recipe keeps its other keys.
 pub(super) fn merge<'a>(
     into: &mut DeTable<'a>,
     from: DeTable<'a>,
@@ -78,13 +79,17 @@ pub(super) fn merge<'a>(
         match into.get_mut(&key) {
             None => drop(into.insert(key, value)),
             Some(existing) => {
+                // A key in a table is set, whatever it was: another choice takes the place of `{ tempered_kl = 0.5 }`.
+                if here == whole && !path.is_empty() {
+                    *existing = value;
+                    continue;
+                }
                 let span = value.span();
                 match (existing.get_mut(), value.into_inner()) {
                     (DeValue::Table(existing), DeValue::Table(changed)) => {
                         merge(existing, changed, (&format!("{here}."), whole))?;
                     }
-                    // In a table of the recipe a value may take the place of a table: `divergence = "kl"`.
-                    (DeValue::Table(_), other) if here != whole || path.is_empty() => {
+                    (DeValue::Table(_), other) => {
                         bail!("`{here}` is a table, found {}", other.type_str())
                     }
                     (other, DeValue::Table(_)) if here != whole => {

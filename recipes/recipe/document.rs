@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue};
 use crate::recipe::change::{Change, merge};
 use crate::recipe::defaults::fill;
 use crate::recipe::file::{File, OPTIONAL_TABLES};
+use crate::recipe::kinds;
 use crate::recipe::problem::{Problem, setting};
 use crate::recipe::renamed::new_name;
 use crate::recipe::settings::Settings;
@@ -82,8 +83,18 @@ impl<'a> Document<'a> {
         }
         self.fill_stages(table.get_mut(), stages)?;
         self.check_lengths(table.get_ref())?;
-        let mut file: File<D, O> = File::deserialize(toml::Deserializer::from(table))
-            .map_err(|error| self.explain(error))?;
+        if let Some(date) = kinds::date(self.table.get_ref()) {
+            return Err(self.locate(&date));
+        }
+        let mut file: File<D, O> = File::deserialize(toml::Deserializer::from(table.clone()))
+            .map_err(|error| {
+                let choices = choices::<D, O>(table, &error);
+                self.explain(error, choices)
+            })?;
+        let read = serde_json::to_value(&file).context("cannot write the recipe as JSON")?;
+        if let Some(positional) = kinds::positional(self.table.get_ref(), &read) {
+            return Err(self.locate(&positional));
+        }
         let trainings = std::iter::once(&mut file.train).chain(file.stages.values_mut());
         for training in trainings.filter(|training| training.epochs.is_some()) {
             training.steps = OF_EPOCHS;
@@ -180,7 +191,7 @@ impl<'a> Document<'a> {
     }
 
     /// The parser's error with the lines of the file, or with the override, that it is about.
-    fn explain(&self, mut error: toml::de::Error) -> anyhow::Error {
+    fn explain(&self, mut error: toml::de::Error, choices: Option<String>) -> anyhow::Error {
         if let Some(renamed) = self.renamed(&error) {
             return renamed;
         }
@@ -194,18 +205,30 @@ impl<'a> Document<'a> {
             found.is_some_and(|(value, span)| value.start == span.start)
         };
         let from_one = FROM_ONE.iter().any(is_at);
+        let own = error.message().to_owned();
+        let said = self.in_words(&error, choices);
+        let said = said.as_deref().unwrap_or(&own);
         match span {
             // Only a table that was left out stands at no place.
             None | Some(Range { start: 0, end: 0 }) => {}
             Some(span) => match self.override_at(&span) {
                 Some(given) => {
-                    return anyhow!("`--set {given}`: {}", worded(error.message(), from_one));
+                    return anyhow!("`--set {given}`: {}", worded(said, from_one));
                 }
                 None => error.set_input(Some(self.text)),
             },
         }
-        let text = worded(error.to_string().trim_end(), from_one);
+        let text = error.to_string().replacen(&own, said, 1);
+        let text = worded(text.trim_end(), from_one);
         anyhow!("{}", text.replace("\nin `", " in `"))
+    }
+
+    /// What is wrong with a choice, of which there are these where they are known.
+    fn in_words(&self, error: &toml::de::Error, choices: Option<String>) -> Option<String> {
+        let (path, value) = kinds::at(self.table.get_ref(), &error.span()?)?;
+        let choices =
+            choices.map(|known| format!("expected {known}, found {}", kinds::words(value)));
+        choices.or_else(|| kinds::choice(error.message(), &path, value))
     }
 
     /// The error at a key by its old name.
@@ -281,6 +304,19 @@ impl<'a> Document<'a> {
         }
         span
     }
+}
+
+/// The choices of which one would be right where a value is none.
+fn choices<D: Settings, O: Settings>(
+    mut table: Spanned<DeTable>,
+    error: &toml::de::Error,
+) -> Option<String> {
+    if error.message() != kinds::NO_CHOICE || !kinds::unname(table.get_mut(), &error.span()?) {
+        return None;
+    }
+    let said = File::<D, O>::deserialize(toml::Deserializer::from(table)).err()?;
+    let (_, known) = said.message().split_once(", expected ")?;
+    Some(known.to_owned())
 }
 
 /// What is said of a stage that a recipe with these ones does not train in.

@@ -5,6 +5,7 @@ mod defaults;
 pub mod document;
 pub mod file;
 pub(crate) mod inline;
+mod kinds;
 mod other_names;
 pub mod problem;
 pub mod read;

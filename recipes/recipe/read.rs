@@ -15,6 +15,9 @@ use crate::recipe::problem::Problem;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::found;
 
+/// What `recipe.toml` of an imported drafter says in the place of a recipe's name.
+pub const IMPORTED_RECIPE: &str = "import";
+
 /// Reads the recipe that a user names, a file or one that is shipped, and changes the keys that `overrides` (`train.steps=100`)
 /// name.
 pub fn read_file(path: &Path, overrides: &[String]) -> Result<ResolvedRecipe> {
@@ -63,7 +66,12 @@ pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
     let known = registry::names();
     let name = document.recipe(&known)?;
     let Some(kind) = registry::find(name) else {
-        let message = format!("unknown recipe `{name}`; {}", registry::known(name));
+        let message = match name {
+            IMPORTED_RECIPE => "a run that `spectrain import` made has no stages and nothing to train; its drafter can be exported, \
+                         evaluated and decoded with"
+                .to_owned(),
+            _ => format!("unknown recipe `{name}`; {}", registry::known(name)),
+        };
         return Err(document.locate(&Problem::new("recipe", message)));
     };
     let resolved = (kind.read)(&document)?;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -49,6 +50,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "dflash-2",
     "dflash-deer",
     "dspark",
+    "domino",
     "distillspec",
     "pard",
     "pard-2",
@@ -149,8 +151,7 @@ pub fn found(given: &Path) -> Result<(Cow<'static, str>, Origin)> {
     let is_there = |path: &&Path| path.exists() && !path.is_dir();
     let mut files = [Some(given), beside.as_deref()].into_iter().flatten();
     if let Some(file) = files.find(is_there) {
-        let text = std::fs::read_to_string(file);
-        return match text {
+        return match read_text(file) {
             Ok(text) => Ok((text.into(), Origin::File(file.to_owned()))),
             Err(error) => bail!("cannot read the recipe `{shown}`: {error}"),
         };
@@ -162,13 +163,25 @@ pub fn found(given: &Path) -> Result<(Cow<'static, str>, Origin)> {
     if beside.is_some() && !given.is_dir() {
         return Err(Misuse(no_recipe(given, &shown)).into());
     }
-    match std::fs::read_to_string(given) {
+    match read_text(given) {
         Ok(text) => Ok((text.into(), Origin::File(given.to_owned()))),
         Err(error) => bail!(
             "cannot read the recipe `{shown}`: {error}{}",
             instead(given)
         ),
     }
+}
+
+/// A file's text. Where it is none, the error says in which line.
+fn read_text(file: &Path) -> io::Result<String> {
+    String::from_utf8(std::fs::read(file)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let (before, rest) = error.as_bytes().split_at(at);
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let byte = rest.first().copied().unwrap_or_default();
+        let message = format!("line {line}: expected text in UTF-8, found the byte 0x{byte:02x}");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
 }
 
 /// The name of a path that is only that.

@@ -285,6 +285,10 @@ fn an_error_in_an_override_names_the_override() {
         ("target=x", "`target` is a table"),
         ("name.x=1", "`name` is not a table"),
         ("recipe=nothing", "unknown recipe `nothing`"),
+        (
+            "recipe=import",
+            "a run that `spectrain import` made has no stages",
+        ),
         ("a b=1", "expected a key"),
         ("export.to=[\"tgi\"]", "unknown variant `tgi`"),
     ];
@@ -409,6 +413,71 @@ fn several_sources_have_weights_and_the_evaluation_none() {
 }
 
 #[test]
+fn a_whole_value_takes_the_place_of_another_and_a_table_of_the_recipe_keeps_its_keys() {
+    let recipe = format!(
+        "{MINIMAL}[objective]\ndraft_steps = 3\ndivergence = {{ tempered_kl = 0.5 }}\n[train]\nsteps = 5\n"
+    );
+    let divergence = |change: &str| accept(&recipe, &[change]).json["objective"].clone();
+    let changed = divergence("objective.divergence={ jsd = 0.25 }");
+    assert_eq!(changed["divergence"], serde_json::json!({"jsd": 0.25}));
+    assert_eq!(changed["draft_steps"], 3);
+    assert_eq!(divergence("objective.divergence=kl")["divergence"], "kl");
+    let changed = divergence("objective={ draft_steps = 4 }");
+    assert_eq!(
+        changed["divergence"],
+        serde_json::json!({"tempered_kl": 0.5})
+    );
+    assert_eq!(changed["draft_steps"], 4);
+    assert_eq!(accept(&recipe, &["train={ keep = 1 }"]).train.steps, 5);
+}
+
+#[test]
+fn a_value_of_another_kind_is_told_in_words() {
+    for (change, expected) in [
+        (
+            "train.optimizer=3",
+            "expected `adamw` or `muon`, found a whole number",
+        ),
+        ("features.mode=true", "expected one of `live`, `stored`"),
+        (
+            "objective.divergence=jsd",
+            "expected `{ jsd = VALUE }`, found the name alone",
+        ),
+        (
+            "objective.divergence={ kl = 1 }",
+            "`kl` has no value: expected `\"kl\"` alone, found a whole number behind it",
+        ),
+        (
+            "objective.divergence={}",
+            "the name of one choice, found none in it",
+        ),
+        (
+            "objective.divergence={ jsd = 0.5, top_k = 3 }",
+            "the name of one choice, found several in it",
+        ),
+        ("target=3", "`target` is a table"),
+        ("drafter=3", "expected a table"),
+        ("evaluate.drafts=[3]", "expected a table"),
+        ("train.steps=2020-01-01", "expected no date"),
+        (
+            "data.template_variables={ a = 2020-01-01 }",
+            "expected no date",
+        ),
+        (
+            "features=[\"stored\"]",
+            "key `features`: expected a table, found a list",
+        ),
+    ] {
+        let error = refuse(MINIMAL, &[change]);
+        let key = change.split('=').next().unwrap();
+        assert!(
+            error.contains(expected) && error.contains(key),
+            "{change}: {error}"
+        );
+    }
+}
+
+#[test]
 fn without_evaluation_data_a_share_is_held_out() {
     let recipe = MINIMAL.replace("eval = \"e.jsonl\"\n", "");
     assert_eq!(accept(&recipe, &[]).data.held_out(), 0.02);
@@ -490,4 +559,48 @@ fn a_file_that_is_no_recipe_is_told_by_what_it_is() {
         recipe.origin.unwrap().to_string(),
         path.display().to_string()
     );
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_told_with_its_line() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a.toml");
+    std::fs::write(&path, b"recipe = \"eagle3\"\nname = \"\xff\"\n").unwrap();
+    let error = format!("{:#}", read_file(&path, &[]).unwrap_err());
+    assert!(
+        error.ends_with("line 2: expected text in UTF-8, found the byte 0xff"),
+        "{error}"
+    );
+}
+
+#[test]
+fn numbers_of_an_optimiser_that_could_only_end_in_no_number_are_refused() {
+    for (change, expected) in [
+        ("train.min_lr_ratio=1.5", "expected 0 to 1, found 1.5"),
+        ("train.min_lr_ratio=inf", "expected 0 to 1, found inf"),
+        ("train.weight_decay=inf", "expected 0 to 1000000, found inf"),
+        (
+            "train.epsilon=inf",
+            "expected a number above 0, at most 1, found inf",
+        ),
+        ("train.learning_rate=1e308", "at most 1000000, found 1e308"),
+        (
+            "evaluate.temperatures=[1e308]",
+            "expected 0 to 100, found 1e308",
+        ),
+    ] {
+        let error = refuse(MINIMAL, &[change]);
+        let key = change.split('=').next().unwrap();
+        assert!(
+            error.contains(&format!("key `{key}`: ")) && error.ends_with(expected),
+            "{error}"
+        );
+    }
+    for change in [
+        "train.min_lr_ratio=1.0",
+        "train.weight_decay=0.0",
+        "train.epsilon=1e-10",
+    ] {
+        accept(MINIMAL, &[change]);
+    }
 }

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 use spectrain_checkpoints::atomic::{partial_path, write_file};
+use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
 
 use crate::runs::files::{remove_whole, write_json};
@@ -259,6 +260,14 @@ impl RunFolder {
             )
         })?;
         Ok(aside)
+    }
+
+    /// Sets aside what stands in the place of a model's folder and is none: no writer takes it for its own. Returns where it is
+    /// then; nothing where the place is free, or a model is there, which a writer replaces.
+    pub fn free_for_model(&self, path: impl AsRef<Path>) -> Result<Option<PathBuf>> {
+        let folder = self.path.join(&path);
+        let is_free = !folder.exists() || folder.join(CONFIG).exists();
+        (!is_free).then(|| self.set_aside(path)).transpose()
     }
 
     fn hashes(&self) -> HashMemory {

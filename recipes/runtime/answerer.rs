@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use spectrain_data::regenerate::{
-    Answers, ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, Work,
+    Answers, ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, ToolRows, Work,
 };
 
 use crate::cli::progress::{Output, Progress};
@@ -37,6 +37,21 @@ impl Answerer {
         match self {
             Self::Servers(servers) => Ok(servers.settings()),
             Self::Target(target) => target.settings(),
+        }
+    }
+
+    /// What happens to rows with tools, where this was said or not, and everything that the answers depend on. Servers answer
+    /// them; the calls that this program decodes are in no form that it knows.
+    pub fn with_tools(&self, given: Option<ToolRows>) -> Result<(ToolRows, Map<String, Value>)> {
+        let mut settings = self.settings()?;
+        match self {
+            Self::Servers(_) => {
+                if given == Some(ToolRows::Copy) {
+                    settings.insert("tools".into(), json!(ToolRows::Copy));
+                }
+                Ok((given.unwrap_or(ToolRows::Answer), settings))
+            }
+            Self::Target(_) => Ok((ToolRows::Copy, settings)),
         }
     }
 

@@ -34,6 +34,10 @@ impl Later for LaterTurns {
         self.turns.len()
     }
 
+    fn identity(&self) -> String {
+        format!("{:?}", self.turns)
+    }
+
     fn ask(&self, answers: &[Vec<u32>]) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
         let Renderer {
             tokenizer,

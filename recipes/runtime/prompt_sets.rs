@@ -1,5 +1,6 @@
 //! Sets of prompts that an evaluation names: their files, here or from the hub, and what is asked in them.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -10,12 +11,12 @@ use spectrain_data::hub_data::FetchedData;
 use spectrain_data::prepare::Category;
 use spectrain_data::prompts::read_prompts;
 use spectrain_data::prompts::sets::{HubFile, KnownSet, names, near};
-use spectrain_data::rows::files;
+use spectrain_data::rows::{files, would_read};
 use spectrain_data::sources::{Origin, Sources};
 use spectrain_eval::PromptSet;
 
 use crate::recipe::tables::{ChosenSet, PromptEntry};
-use crate::runtime::prompts::split;
+use crate::runtime::prompts::{self, split};
 use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
 
@@ -28,10 +29,16 @@ pub struct ReadSets {
     pub others: Vec<Vec<u32>>,
     /// How many prompts were left out of each set, of which some were, as they are too long.
     pub too_long: Vec<(String, usize)>,
+    /// How many prompts were left out of each set, of which some were, as they repeat earlier ones.
+    pub repeated: Vec<(String, usize)>,
+    /// Sets with so many prompts that another set, which is named first, has too.
+    pub shared: Vec<([String; 2], usize)>,
     /// What is wrong with the roles of a set's messages, by set.
     pub roles: Vec<(String, String)>,
     /// Rows of presets that are no conversations, by set.
     pub unusable: Vec<(String, Category)>,
+    /// What to say of files that stand beside those of a set and are not read, by set.
+    pub not_read: Vec<(String, String)>,
     /// What of them is of the hub, by its address.
     pub of_hub: Vec<FetchedData>,
 }
@@ -42,13 +49,27 @@ impl ReadSets {
         let too_long = self.too_long.iter().map(|(name, count)| {
             format!("prompts of `{name}` longer than {longest} tokens, which are left out: {count}")
         });
+        let repeated = self.repeated.iter();
+        let repeated = repeated.filter_map(|(name, count)| prompts::repeated(name, *count));
+        let shared = self.shared.iter().map(|([first, second], count)| {
+            format!(
+                "prompts of `{second}` that `{first}` has too: {count}; over all prompts together they count twice, so intervals \
+                 there are too narrow"
+            )
+        });
         let unusable = self.unusable.iter();
         let unusable = unusable.map(|(name, rows)| format!("`{name}`: {}", rows.left_out()));
         let roles = self.roles.iter();
         let roles = roles.map(|(name, lack)| format!("the prompts `{name}`: {lack}"));
+        let not_read = self.not_read.iter();
+        let not_read = not_read.map(|(name, remark)| format!("the prompts `{name}`: {remark}"));
         let remarks = self.of_hub.iter().filter_map(|data| data.remark.clone());
-        let left_out = too_long.chain(unusable);
-        left_out.chain(roles).chain(remarks).collect()
+        let left_out = too_long.chain(repeated).chain(shared).chain(unusable);
+        left_out
+            .chain(roles)
+            .chain(not_read)
+            .chain(remarks)
+            .collect()
     }
 }
 
@@ -72,19 +93,43 @@ pub fn read(entries: &[PromptEntry], text: &Text, count: usize) -> Result<ReadSe
         if !unusable.is_none() {
             read.unusable.push((chosen.name.clone(), unusable));
         }
+        let not_read = dataset.not_read().into_iter();
+        let not_read = not_read.map(|remark| (chosen.name.clone(), remark));
+        read.not_read.extend(not_read);
         read.of_hub.extend(dataset.of_hub().cloned());
-        let (prompts, left) = split(found.prompts, count);
+        let (distinct, repeated) = prompts::distinct(found.prompts);
+        if repeated > 0 {
+            read.repeated.push((chosen.name.clone(), repeated));
+        }
+        let (prompts, left) = split(distinct, count);
         read.others.extend(left);
         read.sets.push(PromptSet {
             name: chosen.name,
             prompts,
         });
     }
+    read.shared = shared(&read.sets);
     // Of sets that overlap, what is evaluated from one is not measured on from another.
     let judged = read.sets.iter().flat_map(|set| &set.prompts);
     let judged: Vec<&[u32]> = judged.map(|prompt| &prompt.tokens[..]).collect();
     read.others.retain(|other| !judged.contains(&&other[..]));
     Ok(read)
+}
+
+/// Each two of the sets that share prompts, and how many.
+fn shared(sets: &[PromptSet]) -> Vec<([String; 2], usize)> {
+    let mut found = Vec::new();
+    for (at, second) in sets.iter().enumerate() {
+        for first in &sets[..at] {
+            let known: HashSet<&[u32]> = first.prompts.iter().map(|of| &of.tokens[..]).collect();
+            let both = second.prompts.iter();
+            let both = both.filter(|of| known.contains(&of.tokens[..])).count();
+            if both > 0 {
+                found.push(([first.name.clone(), second.name.clone()], both));
+            }
+        }
+    }
+    found
 }
 
 fn choose(entry: &PromptEntry) -> Result<ChosenSet> {
@@ -138,6 +183,16 @@ fn own(path: &Path, chosen: &ChosenSet) -> Result<PathBuf> {
         false => format!("the prompts `{}`", chosen.name),
     })?;
     Ok(path.to_owned())
+}
+
+/// Whether prompts are read from a file, which need not be there yet.
+pub(crate) fn are_read_from(entries: &[PromptEntry], file: &Path) -> bool {
+    let chosen = entries.iter().filter_map(|entry| entry.choose().ok());
+    let mut paths = chosen.filter_map(|chosen| match &chosen.origin {
+        Some(Origin::Path(path)) => own(path, &chosen).ok(),
+        _ => None,
+    });
+    paths.any(|path| would_read(&path, file))
 }
 
 /// The file of a known set, from the hub unless it is here.

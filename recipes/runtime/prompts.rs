@@ -1,5 +1,7 @@
 //! Which prompts are decoded.
 
+use std::collections::HashMap;
+
 use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, PromptSet};
 
 use crate::recipe::tables::EvaluateTable;
@@ -7,6 +9,32 @@ use crate::recipe::tables::EvaluateTable;
 /// Whether a target of so many positions has room for a token behind a prompt.
 pub fn has_room(prompt: &[u32], positions: usize) -> bool {
     prompt.len() < positions
+}
+
+/// The prompts without those that ask the same as an earlier one, and how many those are. An answer says once what it says: counted
+/// as often as it is repeated, it would make intervals narrower than what is known.
+pub fn distinct(prompts: Vec<Prompt>) -> (Vec<Prompt>, usize) {
+    let all = prompts.len();
+    let mut kept: Vec<Prompt> = Vec::with_capacity(all);
+    let mut places: HashMap<Vec<u32>, Vec<usize>> = HashMap::new();
+    for prompt in prompts {
+        let alike = places.entry(prompt.tokens.clone()).or_default();
+        if !alike.iter().any(|&at| kept[at].asks_as(&prompt)) {
+            alike.push(kept.len());
+            kept.push(prompt);
+        }
+    }
+    let repeated = all - kept.len();
+    (kept, repeated)
+}
+
+/// What is said of so many prompts of `name` that were left out because they repeat others.
+pub fn repeated(name: &str, count: usize) -> Option<String> {
+    (count > 0).then(|| {
+        format!(
+            "prompts of `{name}` that repeat an earlier one and are left out, as they would only make intervals too narrow: {count}"
+        )
+    })
 }
 
 /// At most `count` prompts, spread evenly.
@@ -49,6 +77,11 @@ pub fn calibration(
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
+    use std::sync::Arc;
+
+    use spectrain_eval::Later;
+
     use super::*;
 
     #[test]
@@ -71,6 +104,52 @@ mod tests {
         let found = calibrated_on(10);
         assert_eq!(found.prompts, [[0], [5]]);
         assert_eq!(found.measured_on, MeasuredOn::Evaluated);
+    }
+
+    #[derive(Debug)]
+    struct Turns(&'static [&'static str]);
+
+    impl Later for Turns {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn identity(&self) -> String {
+            format!("{:?}", self.0)
+        }
+
+        fn ask(&self, _: &[Vec<u32>]) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_is_there_already_is_left_out() {
+        let of = |tokens: &[u32], turns: Option<&'static [&'static str]>| Prompt {
+            later: turns.map(|turns| Arc::new(Turns(turns)) as Arc<dyn Later>),
+            ..Prompt::from(tokens.to_vec())
+        };
+        let given = vec![
+            of(&[1, 2], None),
+            of(&[3], None),
+            of(&[1, 2], None),
+            of(&[1, 2], Some(&["go on"])),
+            of(&[1, 2], Some(&["stop"])),
+            of(&[1, 2], Some(&["go on"])),
+            of(&[3], None),
+        ];
+        let (kept, count) = distinct(given);
+        let found: Vec<(&[u32], usize)> = kept
+            .iter()
+            .map(|prompt| (&prompt.tokens[..], prompt.turns()))
+            .collect();
+        assert_eq!(
+            found,
+            [(&[1, 2][..], 1), (&[3], 1), (&[1, 2], 2), (&[1, 2], 2)]
+        );
+        assert_eq!(count, 3);
+        assert!(repeated("a", count).unwrap().ends_with(": 3"));
+        assert_eq!(repeated("a", 0), None);
     }
 
     #[test]

@@ -97,7 +97,12 @@ impl TrainedFor {
 
 /// What a drafter's folder says of its target.
 pub fn trained_for(drafter: &ModelFolder) -> Option<TrainedFor> {
-    let target = &seal::provenance(drafter.config())?["target"];
+    trained_for_by(seal::provenance(drafter.config())?)
+}
+
+/// The same by what is known of its origin.
+pub fn trained_for_by(provenance: &Value) -> Option<TrainedFor> {
+    let target = &provenance["target"];
     let text = |key: &str| target[key].as_str().map(printable);
     Some(TrainedFor {
         model: text("model")?,
@@ -201,7 +206,7 @@ fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Opti
         let template =
             ChatTemplate::from_source(&source, tokenizer.bos_token(), tokenizer.eos_token())
                 .with_context(|| format!("the template `{}`", path.display()))?;
-        return Ok((tokenizer, Some(template)));
+        return Ok((tokenizer, Some(template.read_from(path))));
     }
     let own = folder.join("chat_template.jinja").exists()
         || read_json(&folder.join("tokenizer_config.json"))
@@ -245,10 +250,8 @@ pub fn other_token(folder: &Path, like: &Path) -> Result<Option<OtherToken>> {
 
 /// The tokens at which the target stops, as its generation settings say, else its configuration, else its tokenizer.
 pub fn stop_tokens(model: &ModelFolder) -> Result<Vec<u32>> {
-    match stop_tokens_of([model.generation_config(), Some(model.config())]) {
-        Some(ids) => Ok(ids),
-        None => end_of_text(model.path()),
-    }
+    let found = stop_tokens_of(model.path(), model.generation_config(), model.config())?;
+    found.map_or_else(|| end_of_text(model.path()), Ok)
 }
 
 /// The same of a target in a folder that may hold no weights at all.
@@ -256,22 +259,39 @@ pub fn stop_tokens_by_text(folder: &Path) -> Result<Vec<u32>> {
     let generation = folder.join(GENERATION_CONFIG);
     let generation = generation.exists().then(|| read_json(&generation));
     let (generation, config) = (generation.transpose()?, read_json(&folder.join(CONFIG))?);
-    match stop_tokens_of([generation.as_ref(), Some(&config)]) {
-        Some(ids) => Ok(ids),
-        None => end_of_text(folder),
-    }
+    let found = stop_tokens_of(folder, generation.as_ref(), &config)?;
+    found.map_or_else(|| end_of_text(folder), Ok)
 }
 
 /// The first ids that settings name, the generation settings and the configuration.
-fn stop_tokens_of(settings: [Option<&Value>; 2]) -> Option<Vec<u32>> {
+///
+/// # Errors
+/// The target has no token of such an id.
+fn stop_tokens_of(
+    folder: &Path,
+    generation: Option<&Value>,
+    config: &Value,
+) -> Result<Option<Vec<u32>>> {
     let named = |settings: &Value| -> Vec<u32> {
         match &settings["eos_token_id"] {
             Value::Array(ids) => ids.iter().filter_map(token).collect(),
             id => token(id).into_iter().collect(),
         }
     };
-    let mut ids = settings.into_iter().flatten().map(named);
-    ids.find(|ids| !ids.is_empty())
+    let vocab = config["vocab_size"].as_u64().unwrap_or(u64::MAX);
+    for (file, settings) in [(GENERATION_CONFIG, generation), (CONFIG, Some(config))] {
+        let ids = settings.map(named).unwrap_or_default();
+        if let Some(id) = ids.iter().find(|&&id| u64::from(id) >= vocab) {
+            bail!(
+                "`{}`: key `eos_token_id`: expected ids below {vocab}, the number of the target's tokens, found {id}",
+                folder.join(file).display()
+            );
+        }
+        if !ids.is_empty() {
+            return Ok(Some(ids));
+        }
+    }
+    Ok(None)
 }
 
 /// The token that ends a text, as the tokenizer in a folder says.
@@ -284,4 +304,25 @@ fn end_of_text(folder: &Path) -> Result<Vec<u32>> {
 
 fn token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_token_to_stop_at_that_the_target_does_not_have_is_refused_by_file_and_key() {
+        let stop = |generation: Value, config: Value| {
+            stop_tokens_of(Path::new("t"), Some(&generation), &config)
+        };
+        let config = json!({"vocab_size": 10, "eos_token_id": 9});
+        let found = stop(json!({"eos_token_id": [1, 2]}), config.clone()).unwrap();
+        assert_eq!(found, Some(vec![1, 2]));
+        assert_eq!(stop(json!({}), config.clone()).unwrap(), Some(vec![9]));
+        assert_eq!(stop(json!({}), json!({})).unwrap(), None);
+        let error = stop(json!({"eos_token_id": [1, 10]}), config).unwrap_err();
+        let place = "`t/generation_config.json`: key `eos_token_id`: expected ids below 10";
+        assert!(error.to_string().starts_with(place), "{error}");
+    }
 }

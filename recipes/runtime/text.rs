@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, json};
 use spectrain_data::Error;
 use spectrain_data::conversation::Content;
+use spectrain_data::lint::{DRAFT_VOCABULARIES, LintReport, Linter, lint};
 use spectrain_data::mask;
 use spectrain_data::prepare::{PrepareReport, PrepareSettings, check_tokens, prepare};
 use spectrain_data::prompts::Asked;
@@ -26,6 +27,9 @@ use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 
 /// Tokens of one shard.
 const TOKENS_PER_SHARD: usize = 4_000_000;
+
+/// Rows of each set that are linted where they are prepared: tokenising everything twice would double the time.
+pub(crate) const LINTED_ROWS: usize = 20_000;
 
 /// Rows, whatever they come from.
 pub(crate) type RowsOf<'a> = Box<dyn Iterator<Item = spectrain_data::Result<LocatedRow>> + 'a>;
@@ -114,6 +118,23 @@ impl Text {
         extra.insert(TEMPLATE_VARIABLES.into(), json!(variables));
         writer.finish(extra)?;
         Ok(report)
+    }
+
+    /// What is wrong with the first rows that are trained on and evaluated with, of the target in `folder`.
+    pub(crate) fn lint(&self, folder: &Path, sets: [RowsOf<'_>; 2]) -> Result<LintReport> {
+        let linter = Linter {
+            template: self.template.as_ref(),
+            tokenizer: &self.tokenizer,
+            settings: &self.settings,
+            stop_tokens: &self.stop_tokens(folder),
+            draft_vocabularies: &DRAFT_VOCABULARIES,
+            shown: 2,
+            lists_rows: false,
+        };
+        let [train, eval] = sets.map(|rows| rows.take(LINTED_ROWS).take_while(|_| !interrupted()));
+        let report = lint(train, eval, &linter);
+        check_interrupted()?;
+        Ok(report?)
     }
 
     /// The prompts of rows that were made samples: each conversation up to its last answer. What cannot be used was counted then.

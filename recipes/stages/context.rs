@@ -45,6 +45,18 @@ impl StageContext<'_> {
         self.run.stage(stage)
     }
 
+    /// Makes room for a model at this path within the run, where something stands that is none, such as a folder from which a file
+    /// was deleted.
+    pub(super) fn make_room(&self, path: &str) -> Result<()> {
+        if let Some(aside) = self.run.free_for_model(path)? {
+            let aside = aside.display();
+            self.output.warn(format!(
+                "`{path}` was no whole model; it is kept as `{aside}`"
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether what is trained is written here: by rank 0, where there are several.
     pub(super) fn leads(&self) -> bool {
         self.group.is_none_or(Group::leads)
@@ -112,14 +124,15 @@ impl StageContext<'_> {
         self.folder("regenerate").join("train.jsonl")
     }
 
-    /// The conversations of `data.train`; downloads what is missing.
+    /// The conversations of `data.train`, as many as are wanted; downloads what is missing.
     pub fn given_data(&self) -> Result<Dataset> {
         let given = self.recipe.data.train_sources();
         let sources = given.or_else(|| self.made("train.jsonl"));
         let sources = sources.context("`data.train` is missing")?;
-        sources
+        let fetched = sources
             .fetch(&target::hub_options())
-            .context("`data.train`")
+            .context("`data.train`")?;
+        Ok(fetched.at_most(self.recipe.data.max_samples))
     }
 
     /// The conversations to evaluate with; none where some of those to train on are held out. Downloads what is missing.

@@ -19,7 +19,7 @@ use crate::runs::places::EXPORTED;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::model_files::read_json;
 use crate::runtime::prompt_sets::{self, ReadSets};
-use crate::runtime::prompts::{calibration, has_room, split};
+use crate::runtime::prompts::{calibration, distinct, has_room, repeated, split};
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::runtime::text::Text;
@@ -176,6 +176,10 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
     let held_out = fitting(context, places)?;
     if table.sets().is_empty() {
         let name = name_of(context.eval_data()?.as_ref());
+        let (held_out, repeats) = distinct(held_out);
+        if let Some(told) = repeated(&name, repeats) {
+            context.output.warn(format!("evaluate: {told}"));
+        }
         let there = held_out.len();
         if there == 0 {
             bail!("no held-out prompt leaves room in the target's context of {places} tokens");

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
-use spectrain_eval::Report;
+use spectrain_eval::{Reach, Report};
 use spectrain_models::{Target as _, load_parts};
 
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
-use crate::recipe::tables::Engine;
+use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::{has_room, spread};
 use crate::runtime::texts::StoredTexts;
 use crate::stages::card::{self, Facts};
 use crate::stages::context::StageContext;
-use crate::stages::exported::Written;
+use crate::stages::exported::{NAMED, Written, named};
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
@@ -45,8 +45,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let (mut ground, trained) = ground(context, &trained_folder)?;
     let provenance = provenance(context, &trained_folder)?;
     let before = ground.accepted(trained.as_ref())?;
-    let own = trained.session().draft_length();
-    let length = context.recipe.evaluate.draft_length(own);
+    let length = draft_length(context, trained.as_ref());
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>, Facts)> = Vec::new();
     for (folder, engines) in folders(&export.to, trained.as_ref()) {
@@ -82,17 +81,28 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "tau_trained": before.tau(),
         "tau_exported": first.1,
         "launch": first.2,
+        NAMED: named(&context.run.path().join(&first.0), &name),
         "card": first.3,
     });
     if !further.is_empty() {
         summary["further"] = further
             .iter()
             .map(|(folder, tau, lines, facts)| {
-                json!({"folder": folder, "tau_exported": tau, "launch": lines, "card": facts})
+                let named = named(&context.run.path().join(folder), &name);
+                json!({
+                    "folder": folder, "tau_exported": tau, "launch": lines, NAMED: named, "card": facts,
+                })
             })
             .collect();
     }
     Ok(summary)
+}
+
+/// Tokens of a draft of servers: those of the first chain that is evaluated.
+pub(super) fn draft_length(context: &StageContext, drafter: &dyn Trained) -> usize {
+    let session = drafter.session();
+    let asked = context.recipe.evaluate.draft_length(session.draft_length());
+    Reach::of(session.as_ref()).chain(asked)
 }
 
 /// The trained drafter, and what it is compared on with what was written of it.
@@ -159,7 +169,7 @@ fn training(context: &StageContext) -> Result<Value> {
 }
 
 /// The folders to write, within the run, and whom each is for. The first is the one that is evaluated.
-fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
+pub(super) fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<Engine>)> {
     let (others, usual): (Vec<Engine>, Vec<Engine>) =
         to.iter().partition(|engine| is_apart(**engine, drafter));
     // It is there whatever is asked for: other stages and commands read it.
@@ -216,7 +226,7 @@ impl Conversion<'_> {
             folder: self.folder,
             dtype: self.dtype,
             target: self.named,
-            draft_length: trained.session().draft_length(),
+            draft_length: self.draft_length(trained.session().draft_length()),
             provenance: self.provenance,
         };
         if !is_apart(self.engine, trained.as_ref()) {
@@ -229,6 +239,15 @@ impl Conversion<'_> {
         let facts = Facts::of(read_back.as_ref(), &[self.engine], writing)?;
         card::write(self.folder, &facts, self.report)?;
         commands(read_back.as_ref(), &[self.engine], writing)
+    }
+}
+
+impl Conversion<'_> {
+    /// The length of the recipe's first chain, where the drafter is of a recipe; `own` is the drafter's.
+    fn draft_length(&self, own: usize) -> usize {
+        let evaluate = self.provenance["recipe"]["evaluate"].clone();
+        let evaluate = serde_json::from_value::<EvaluateTable>(evaluate);
+        evaluate.map_or(own, |evaluate| evaluate.draft_length(own))
     }
 }
 

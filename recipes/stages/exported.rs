@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use serde_json::Value;
-use spectrain_checkpoints::printable;
+use serde_json::{Value, json};
 
 use crate::runs::run_folder::RunFolder;
 use crate::stages::card::{Facts, recorded};
@@ -39,19 +38,12 @@ pub(super) fn written(run: &RunFolder) -> Result<Vec<Written>> {
     Ok(named.collect())
 }
 
-/// The commands that serve what the stage left, for a shell: those for each folder behind its name.
-pub fn commands_again(run: &RunFolder) -> Result<String> {
-    let mut text = String::new();
-    for part in parts(run)? {
-        let folder = run.path().join(part["folder"].as_str().unwrap_or_default());
-        text.push_str(&format!("# {}{}\n", folder.display(), seen_from(&folder)));
-        let lines = part["launch"].as_array().into_iter().flatten();
-        for line in lines.filter_map(Value::as_str) {
-            text.push_str(&format!("{}\n", printable(line)));
-        }
-        text.push('\n');
-    }
-    Ok(text)
+/// The key of the names in recorded commands. Earlier versions did not record them.
+pub(super) const NAMED: &str = "launch_names";
+
+/// What commands for a folder name.
+pub(super) fn named(folder: &Path, target: &str) -> Value {
+    json!({"drafter": folder.display().to_string(), "target": target})
 }
 
 /// The folder in which commands hold that name this one, where they hold in one alone.
@@ -63,7 +55,7 @@ pub(crate) fn seen_from(folder: &Path) -> String {
 }
 
 /// What the stage recorded, for each folder that it wrote.
-fn parts(run: &RunFolder) -> Result<Vec<Value>> {
+pub(super) fn parts(run: &RunFolder) -> Result<Vec<Value>> {
     let Some(manifest) = run.manifest("export")? else {
         return Ok(Vec::new());
     };

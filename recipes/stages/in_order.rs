@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::state;
 
+use crate::families::model_at_start;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
@@ -100,7 +101,11 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
     let say = |message: String| context.output.say(format!("{name}: {message}"));
     let mut longer = None;
-    match context.state(stage)? {
+    let state = context.state(stage)?;
+    if !matches!(state, StageState::Done(_)) {
+        check_beginning(context, stage)?;
+    }
+    match state {
         StageState::Done(_) => {
             say("done before".into());
             return Ok(());
@@ -134,6 +139,17 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     context
         .run
         .finish(manifest, started.elapsed().as_secs_f64(), summary)
+}
+
+/// Fails where a training could not begin, before it makes room for what was trained.
+fn check_beginning(context: &StageContext, stage: &Stage) -> Result<()> {
+    let method = &context.recipe.method;
+    match method.model() {
+        Some(model) if method.stages().contains(&stage.name) => {
+            model_at_start::check(model, &context.target_folder()?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a stage did before under other settings; `longer` is the step from which it goes on under new ones.

@@ -4,6 +4,7 @@ mod answers;
 pub mod array;
 pub mod borrowed;
 pub mod card;
+pub mod commands_again;
 pub mod context;
 pub mod evaluate;
 pub mod export;

@@ -10,7 +10,6 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::held_out::HeldOut;
 use spectrain_data::hub_data::FetchedData;
-use spectrain_data::lint::{DRAFT_VOCABULARIES, Linter, lint};
 use spectrain_data::prepare::{Category, PrepareReport};
 use spectrain_data::prompts::Labels;
 use spectrain_data::rows::LocatedRow;
@@ -20,11 +19,9 @@ use spectrain_eval::Prompt;
 
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::{check_interrupted, interrupted};
-use crate::runtime::text::{RowsOf, Text};
+use crate::runtime::text::{LINTED_ROWS, RowsOf, Text};
 use crate::stages::context::StageContext;
 
-/// Rows of each set that are linted: tokenising everything twice would double the time of this stage.
-const LINTED_ROWS: usize = 20_000;
 /// What is wrong with the data, as JSON.
 pub(super) const LINT: &str = "lint.json";
 
@@ -138,6 +135,19 @@ impl Sets {
         train.chain(eval.map(|data| ("eval", data)))
     }
 
+    /// What to say of files that stand beside theirs and are not read.
+    fn not_read(&self) -> impl Iterator<Item = String> {
+        let given = self.given.as_ref().unwrap_or(&self.train);
+        let sets = [(TRAIN_DATA, Some(given)), (EVAL_DATA, self.eval.as_ref())];
+        let sets = sets
+            .into_iter()
+            .filter_map(|(data, set)| Some((data, set?)));
+        sets.flat_map(|(data, set)| {
+            let remarks = set.not_read().into_iter();
+            remarks.map(move |remark| format!("{data}: {remark}"))
+        })
+    }
+
     /// Says which datasets of the hub these are.
     fn announce(&self, context: &StageContext) {
         for (key, data) in self.of_hub() {
@@ -148,7 +158,8 @@ impl Sets {
         }
     }
 
-    /// Adds to the manifest which commits of the hub's datasets these are, and how many rows were of no use.
+    /// Adds to the manifest which commits of the hub's datasets these are, how many rows were of no use, and what of the training
+    /// data is not read.
     fn record(&self, context: &StageContext, summary: &mut Value, unusable: Category) {
         let of_hub: Vec<Value> = self
             .of_hub()
@@ -166,6 +177,11 @@ impl Sets {
                 .output
                 .say(format!("prepare: {}", unusable.left_out()));
             summary["rows_of_no_use"] = json!(unusable);
+        }
+        if let Some(left_out) = self.train.left_out() {
+            let message = format!("prepare: `data.max_samples`: {left_out}");
+            context.output.say(message);
+            summary["left_out"] = json!(left_out);
         }
     }
 
@@ -313,26 +329,7 @@ fn check_data(
     written: [(&str, &PrepareReport); 2],
 ) -> Result<Vec<String>> {
     let folder = context.folder("prepare");
-    let linter = Linter {
-        template: text.template.as_ref(),
-        tokenizer: &text.tokenizer,
-        settings: &text.settings,
-        stop_tokens: &text.stop_tokens(&context.target_folder()?),
-        draft_vocabularies: &DRAFT_VOCABULARIES,
-        shown: 2,
-        lists_rows: false,
-    };
-    let train = sets
-        .train()?
-        .take(LINTED_ROWS)
-        .take_while(|_| !interrupted());
-    let eval = sets
-        .eval()?
-        .take(LINTED_ROWS)
-        .take_while(|_| !interrupted());
-    let report = lint(train, eval, &linter);
-    check_interrupted()?;
-    let report = report?;
+    let report = text.lint(&context.target_folder()?, [sets.train()?, sets.eval()?])?;
     write(
         &folder.join(LINT),
         &json!({"rows_at_most": LINTED_ROWS, "report": report}),
@@ -342,9 +339,8 @@ fn check_data(
         let remarks = report.remarks().into_iter();
         remarks.map(move |remark| format!("{name}: {remark}"))
     });
-    Ok(remarks
-        .chain(report.beside_preparation().problems())
-        .collect())
+    let problems = report.beside_preparation().problems();
+    Ok(sets.not_read().chain(remarks).chain(problems).collect())
 }
 
 fn write(path: &Path, value: &Value) -> Result<()> {

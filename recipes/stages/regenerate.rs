@@ -37,11 +37,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
         }
         None => Answerer::Target(Box::new(decoded(context, table)?)),
     };
+    let (tools, settings) = answerer.with_tools(table.tools)?;
     let wanted = RegenerateSettings {
         data: &data,
         out: &out,
-        settings: answerer.settings()?,
+        settings,
         truncated: table.truncated,
+        tools,
         unusable: context.recipe.data.unusable,
     };
     let answered = match Answered::open(&wanted, ExistingAnswers::Continue, context.output) {

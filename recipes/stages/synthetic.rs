@@ -72,6 +72,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         held_out,
     )?;
     check_interrupted()?;
+    context.make_room("synthetic/target")?;
     text.write_target(&target, &folder.join("target"))?;
     let loss = summary.best.as_ref().map(|(_, best)| best.loss);
     context.output.say(format!(

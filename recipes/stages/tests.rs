@@ -29,6 +29,7 @@ use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, S
 use crate::runtime::model_files::read_json;
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
+use crate::stages::commands_again::commands_again;
 use crate::stages::failure;
 use crate::stages::inputs::{TRAIN, settings};
 use crate::stages::order::{STAGES, selected};
@@ -295,7 +296,8 @@ fn every_key_that_a_stage_reads_exists() {
     let mut recipe = recipe(root.path(), &[]);
     recipe.json["synthetic"] = json!({});
     recipe.json["start"] = json!("folder");
-    let given = ["model", "extra", "temperature", "top_p"].map(|key| (key.to_owned(), json!(1)));
+    let given = ["model", "extra", "temperature", "top_p", "tools"];
+    let given = given.map(|key| (key.to_owned(), json!(1)));
     recipe.json["regenerate"] = json!(RegenerateTable::default());
     for (key, value) in given {
         recipe.json["regenerate"][key] = value;
@@ -303,6 +305,7 @@ fn every_key_that_a_stage_reads_exists() {
     // Keys that are not written where nothing is said.
     recipe.json["data"]["template_variables"] = json!({});
     recipe.json["data"]["held_out"] = json!(0.1);
+    recipe.json["data"]["max_samples"] = json!(1);
     for stage in STAGES {
         for path in stage.reads {
             let value = path.split('.').fold(&recipe.json, |value, key| &value[key]);
@@ -537,6 +540,33 @@ fn a_trained_drafter_is_exported_and_judged() {
             StageState::Done(_)
         ));
     });
+}
+
+#[test]
+fn the_commands_of_a_run_that_has_moved_name_where_it_is() {
+    let root = fixture();
+    let first = with_trained(root.path(), |context| {
+        run(context, &["export".into()]).unwrap();
+        commands_again(context).unwrap()
+    });
+    assert!(first.contains("runs/a/export/drafter\"") || first.contains("runs/a/export/drafter "));
+    let at = |name: &str| root.path().join(name);
+    fs::rename(at("runs/a"), at("runs/moved")).unwrap();
+    fs::rename(at("target"), at("renamed")).unwrap();
+    let target = format!("target.model={:?}", at("renamed"));
+    let again = with_context(
+        root.path(),
+        &[
+            "name=moved",
+            &target,
+            "evaluate.draft_lengths=[2]",
+            "export.dtype=f32",
+        ],
+        |context| commands_again(context).unwrap(),
+    );
+    let path = |name: &str| at(name).display().to_string();
+    let expected = first.replace(&path("runs/a"), &path("runs/moved"));
+    assert_eq!(again, expected.replace(&path("target"), &path("renamed")));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use spectrain_models::weights::import;
 use spectrain_train::{FitSummary, Objective, Trainee, Validation};
 
 use crate::families::drafter_folder::{check_tokenizer, check_unheld};
+use crate::families::model_at_start::WHAT;
 use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
 use crate::runs::places::trained;
@@ -76,7 +77,9 @@ where
         "step": step,
     });
     let provenance = with_history(context, stage, provenance)?;
-    let folder = context.run.path().join(trained(stage));
+    let place = trained(stage);
+    context.make_room(&place)?;
+    let folder = context.run.path().join(place);
     write_usual(&best, &folder, DType::F32, &provenance)?;
     report(context, stage, &summary, step);
     Ok(json!({ "fit": summary, (EXPORTED_STEP): step, "draft_vocab": draft_vocab }))
@@ -91,7 +94,8 @@ fn first<D: Shipped>(
 ) -> Result<D> {
     let (recipe, parts) = (context.recipe, setup.parts.clone());
     if let Some(model) = D::model(config) {
-        check_tokenizer(&target::resolve(model, None)?, &parts)?;
+        let folder = target::resolve_as(WHAT, model, None).context("`drafter.model`")?;
+        check_tokenizer(&folder, &parts)?;
     }
     check_unheld(D::unheld(config), &setup.tokens)?;
     let device = graph_device(&context.device, &setup.config);

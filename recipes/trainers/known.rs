@@ -1,9 +1,11 @@
 //! The trainers whose settings are known.
 
 use super::modelopt::MODELOPT;
+use super::nemo::NEMO;
 use super::rows::Trainer;
 use super::specforge::SPECFORGE;
 use super::speculators::SPECULATORS;
+use super::torchspec::TORCHSPEC;
 
 /// Every one of them. A new one is added here.
-pub const TRAINERS: [&Trainer; 3] = [&SPECFORGE, &SPECULATORS, &MODELOPT];
+pub const TRAINERS: [&Trainer; 5] = [&SPECFORGE, &SPECULATORS, &MODELOPT, &NEMO, &TORCHSPEC];

@@ -6,16 +6,20 @@
 
 mod command;
 mod known;
+mod model_file;
 mod modelopt;
+mod nemo;
 mod read;
 mod rows;
 mod settings;
 mod shared;
 mod specforge;
 mod speculators;
+mod torchspec;
 mod translate;
 
 pub use known::TRAINERS;
+pub use model_file::{FILE_KEYS, FileKey};
 pub use rows::{Becomes, Row, Trainer};
 pub(crate) use settings::{TARGET, TRAIN};
 pub(crate) use shared::rounded_rate;

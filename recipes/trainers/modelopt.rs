@@ -6,8 +6,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    NOT_SHARED, accumulate, by_total_variation, conversations, one_layer, positive, rows_of,
-    server, steps_of, warm_up,
+    self, NOT_SHARED, accumulate, by_total_variation, conversations, name, one_layer, positive,
+    rows_of, server, steps_of, warm_up,
 };
 
 const ALL: &[&str] = &[];
@@ -15,6 +15,7 @@ const EAGLE3: &[&str] = &["eagle3"];
 const BLOCKS: &[&str] = &["dflash", "dspark"];
 const DFLASH: &[&str] = &["dflash"];
 const DSPARK: &[&str] = &["dspark"];
+const MEDUSA: &[&str] = &["medusa"];
 
 /// `launch_train.sh --config RECIPE`.
 pub(super) const MODELOPT: Trainer = Trainer {
@@ -24,6 +25,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
         ("eagle3", "eagle3"),
         ("dflash", "dflash"),
         ("dspark", "dflash"),
+        ("medusa", "medusa"),
     ],
     rows: ROWS,
     always: &[
@@ -33,7 +35,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
     kind,
     is_of: |flat: &Map<String, Value>| {
         let kind = flat.get("metadata.recipe_type").and_then(Value::as_str);
-        let sections = ["eagle.", "dflash."];
+        let sections = ["eagle.", "dflash.", "medusa."];
         let mut keys = flat.keys();
         kind.is_some_and(|kind| kind.starts_with("speculative_"))
             || keys.any(|key| sections.iter().any(|section| key.starts_with(section)))
@@ -41,6 +43,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
     named: |name| name,
     programs: &[(&["launch_train.sh"], &[]), (&["main.py"], &[])],
     before: &[],
+    repeated: &[],
     further: None,
 };
 
@@ -49,8 +52,11 @@ fn kind(settings: &Map<String, Value>) -> String {
     let text = |key: &str| settings.get(key).and_then(Value::as_str);
     let is_block = text("metadata.recipe_type") == Some("speculative_dflash")
         || settings.keys().any(|key| key.starts_with("dflash."));
+    let is_medusa = settings.keys().any(|key| key.starts_with("medusa."));
     let kind = match (is_block, text("metadata.recipe_type")) {
         (true, _) => text(PROJECTOR).unwrap_or("dflash"),
+        (false, Some("speculative_medusa")) => "medusa",
+        (false, None) if is_medusa => "medusa",
         (false, Some("speculative_eagle") | None) => "eagle3",
         (false, Some(other)) => other,
     };
@@ -73,12 +79,26 @@ const ROWS: &[Row] = &[
     row(ALL, "model.trust_remote_code", "false", Nothing("spectrain runs no code of a model's folder")),
     row(ALL, "model.use_fake_base_for_offline", "false", Nothing("with features from a server or from files, only the parts of the target that are needed are read")),
     row(EAGLE3, "eagle.eagle_architecture_config.draft_vocab_size", "", Key("drafter.draft_vocab")),
-    row(EAGLE3, "eagle.eagle_architecture_config.intermediate_size", "", Key("drafter.d_ff")),
-    row(EAGLE3, "eagle.eagle_architecture_config.num_attention_heads", "", Key("drafter.heads")),
-    row(EAGLE3, "eagle.eagle_architecture_config.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(EAGLE3, "eagle.eagle_architecture_config.intermediate_size", "14336", By("`drafter.d_ff`, whatever the target has", |asked| llama_size(asked, "drafter.d_ff"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.num_attention_heads", "32", By("`drafter.heads`, whatever the target has", |asked| llama_size(asked, "drafter.heads"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.num_key_value_heads", "8", By("`drafter.kv_heads`, whatever the target has", |asked| llama_size(asked, "drafter.kv_heads"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
+    row(EAGLE3, "eagle.eagle_architecture_config.rope_theta", "10000", By("nothing: the drafter keeps the target's rotary embedding", rope_theta)),
+    row(EAGLE3, "eagle.eagle_architecture_config.rope_scaling.*", "", Nothing(ROPE)),
+    row(EAGLE3, "eagle.eagle_architecture_config.hidden_size", "", Nothing("the drafter is as wide as the target, in ModelOpt, too")),
+    row(EAGLE3, "eagle.eagle_architecture_config.hidden_act", "\"silu\"", Nothing("layers have SiLU, as engines expect")),
+    row(EAGLE3, "eagle.eagle_architecture_config.rms_norm_eps", "0.00001", By("nothing: norms have the target's epsilon", norm_epsilon)),
+    row(EAGLE3, "eagle.eagle_architecture_config.use_aux_hidden_state", "true", By("only true is possible", |asked| shared::only_true(asked, "the drafter reads three layers of the target; `recipe = \"eagle1\"` reads its last hidden state"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.use_input_layernorm_in_first_layer", "true", By("only true is possible", |asked| shared::only_true(asked, "the embedding is normed"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.use_last_layernorm", "true", By("only true is possible", |asked| shared::only_true(asked, "there is a norm before the head"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.use_mtp_layernorm", "false", By("only false is possible", |asked| shared::only_false(asked, "`recipe = \"mtp\"` has such norms"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.has_lm_head", "false", Nothing("`drafter.head` says where the head comes from")),
+    row(EAGLE3, "eagle.eagle_architecture_config.attention_bias", "false", By("only false is possible", |asked| shared::only_false(asked, "the layer has no bias"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.mlp_bias", "false", By("only false is possible", |asked| shared::only_false(asked, "the layer has no bias"))),
+    row(EAGLE3, "eagle.eagle_architecture_config.*", "", Nothing("the layer is that of the paper, in the sizes above")),
     row(EAGLE3, "eagle.eagle_architecture_config.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(EAGLE3, "eagle.eagle_architecture_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
-    row(EAGLE3, "eagle.eagle_decoder_type", "\"llama\"", Nothing("the layer is Llama's")),
+    row(EAGLE3, "eagle.eagle_decoder_type", "\"llama\"", By("only `llama` is possible", decoder_type)),
     row(EAGLE3, "eagle.eagle_ttt_steps", "3", Key("objective.draft_steps")),
     row(EAGLE3, "eagle.eagle_loss_decay_factor", "0.9", Key("objective.decay")),
     row(EAGLE3, "eagle.eagle_self_logit_distillation", "true", By("only true is possible: the loss is by the target's distributions", distillation)),
@@ -89,9 +109,12 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "eagle.eagle_report_acc", "true", Nothing(WHEN)),
     row(EAGLE3, "eagle.eagle_use_torch_compile", "true", Nothing(COMPILED)),
     row(EAGLE3, "eagle.eagle_enable_nvtx", "false", Nothing(OWN)),
-    row(EAGLE3, "eagle.eagle_export_rope_scaling.rope_type", "", Nothing(ROPE)),
-    row(EAGLE3, "eagle.eagle_export_rope_scaling.factor", "", Nothing(ROPE)),
-    row(EAGLE3, "eagle.eagle_export_rope_scaling.original_max_position_embeddings", "", Nothing(ROPE)),
+    row(EAGLE3, "eagle.eagle_export_rope_scaling.*", "", Nothing(ROPE)),
+    row(EAGLE3, "eagle.eagle_base_lora", "false", By("only false is possible", |asked| shared::only_false(asked, "the target stays as it is: the drafter is trained for it alone"))),
+    row(EAGLE3, "eagle.eagle_base_lora_*", "", Read("see `eagle.eagle_base_lora`")),
+    row(EAGLE3, "eagle.eagle_offline", "", Read("`data.mode` says it")),
+    row(MEDUSA, "medusa.medusa_num_heads", "2", Key("drafter.medusa_heads")),
+    row(MEDUSA, "medusa.medusa_num_layers", "1", Key("drafter.head_layers")),
     row(BLOCKS, "dflash.dflash_block_size", "8", Key("drafter.block_size")),
     row(BLOCKS, "dflash.dflash_num_anchors", "512", Key("objective.anchors")),
     row(BLOCKS, "dflash.dflash_mask_token_id", "", Key("drafter.mask_token")),
@@ -102,7 +125,7 @@ const ROWS: &[Row] = &[
     row(DFLASH, "dflash.dflash_self_logit_distillation", "true", By("true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite", labels_or_teacher)),
     row(DSPARK, "dflash.dflash_self_logit_distillation", "true", Nothing("DSpark's three weights say what it learns from")),
     row(DSPARK, "dflash.dflash_ce_loss_alpha", "0.1", Key("objective.label_weight")),
-    row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By("`objective.teacher_weight`, with `divergence = \"tv\"`", by_total_variation)),
+    row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
     row(BLOCKS, "dflash.dflash_swa_window_size", "", Key("drafter.window")),
     row(BLOCKS, "dflash.dflash_draft_attention", "\"bidirectional\"", By("`drafter.causal`", |asked| Made::key("drafter.causal", asked.value == "causal"))),
@@ -111,21 +134,32 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_report_acc", "true", Nothing(WHEN)),
     row(BLOCKS, "dflash.dflash_use_torch_compile", "true", Nothing(COMPILED)),
     row(BLOCKS, "dflash.dflash_architecture_config.num_hidden_layers", "5", Key("drafter.layers")),
-    row(BLOCKS, "dflash.dflash_architecture_config.intermediate_size", "", Key("drafter.d_ff")),
-    row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "", Key("drafter.heads")),
-    row(BLOCKS, "dflash.dflash_architecture_config.num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "", Nothing("heads are as wide as the target's")),
+    row(BLOCKS, "dflash.dflash_architecture_config.intermediate_size", "22016", Key("drafter.d_ff")),
+    row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "32", Key("drafter.heads")),
+    row(BLOCKS, "dflash.dflash_architecture_config.num_key_value_heads", "32", Key("drafter.kv_heads")),
+    row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
+    row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", Key("drafter.captured_layers")),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
     row(DSPARK, "dflash.dflash_architecture_config.use_confidence_head", "false", Key("drafter.confidence")),
+    row(BLOCKS, "dflash.dflash_architecture_config.rms_norm_eps", "0.000001", By("nothing: norms have the target's epsilon", norm_epsilon)),
+    row(BLOCKS, "dflash.dflash_architecture_config.rope_*", "", Nothing(ROPE)),
+    row(BLOCKS, "dflash.dflash_architecture_config.*", "", Nothing("the layers are Qwen3's, in the sizes above, with the target's rotary embedding")),
+    row(BLOCKS, "dflash.dflash_offline", "", Read("`data.mode` says it")),
+    row(BLOCKS, "dflash.dflash_export_rope_scaling.*", "", Nothing(ROPE)),
+    row(BLOCKS, "dflash.dflash_lambda_base_*", "", Read("nothing: only Domino reads it")),
     // Data.
     row(ALL, "data.mode", "", Nothing("`features.mode` says where hidden states come from")),
     row(ALL, "data.data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
     row(ALL, "data.offline_data_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
     row(ALL, "data.chat_template", "", Nothing("the target's own template is read, and spectrain finds by itself what the assistant says; `data.template` takes the file of another template")),
     row(ALL, "data.draft_vocab_cache", "", Nothing("spectrain counts the tokens of the training data itself")),
-    row(ALL, "data.sample_size", "-1", Nothing("all conversations are read; cut the file instead")),
+    row(ALL, "data.sample_size", "-1", By("`data.max_samples`, where it is above 0", |asked| positive(asked, "data.max_samples"))),
+    row(ALL, "data.lazy_preprocess", "true", Nothing(OWN)),
+    row(ALL, "data.vlm_img_dir", "", Nothing(TEXT)),
+    row(ALL, "data.vlm_processor", "", Nothing(TEXT)),
+    row(ALL, "data.final_aux_is_base_hidden", "false", Nothing("which layers a server hands out follows from `drafter.captured_layers`")),
     row(ALL, "data.streaming_server_url", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
     row(ALL, "data.streaming_model_name", "", Key("target.server_model")),
     row(ALL, "training.training_seq_len", "2048", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("training.per_device_train_batch_size").unwrap_or(1)))),
@@ -154,18 +188,79 @@ const ROWS: &[Row] = &[
     row(ALL, "training.remove_unused_columns", "", Nothing(OWN)),
     row(ALL, "training.bf16", "", By("`target.dtype = \"bf16\"`", bf16)),
     row(ALL, "training.tf32", "", Nothing("the device decides how it multiplies numbers in f32")),
+    row(ALL, "training.optim", "\"adamw_torch_fused\"", By("`train.optimizer`, which is AdamW", optimizer)),
+    row(ALL, "training.dataloader_num_workers", "0", Nothing(OWN)),
+    row(ALL, "training.gradient_checkpointing_kwargs.*", "", Read("see `training.gradient_checkpointing`")),
     row(ALL, "training.seed", "42", Key("seed")),
     // What is kept and shown.
     row(ALL, "training.output_dir", "", Nothing("a run's files are in `runs/NAME`")),
     row(ALL, "training.logging_steps", "500", Key("train.log_every")),
     row(ALL, "training.save_steps", "500", Key("train.save_every")),
     row(ALL, "training.save_strategy", "\"steps\"", Nothing("states are saved every `train.save_every` steps")),
+    row(ALL, "training.save_total_limit", "", Key("train.keep")),
+    row(ALL, "training.eval_steps", "", Key("train.validate_every")),
+    row(ALL, "training.eval_strategy", "\"no\"", Nothing(WHEN)),
+    row(ALL, "training.run_name", "", By("`name`", name)),
     row(ALL, "training.do_eval", "false", Nothing(WHEN)),
     row(ALL, "training.estimate_ar", "false", Nothing(WHEN)),
     row(ALL, "training.ar_validate_steps", "", Nothing(WHEN)),
     row(ALL, "training.disable_tqdm", "", Nothing(OWN)),
     row(ALL, "training.report_to", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
 ];
+
+const TEXT: &str = "spectrain trains on text";
+const HEAD_WIDTH: &str = "nothing: heads are as wide as the target's";
+
+/// A size of Llama's layer, whose default is ModelOpt's own and not the target's; other layers have other sizes.
+fn llama_size(asked: &Asked, key: &'static str) -> Made {
+    match asked.of("eagle.eagle_decoder_type").as_str() {
+        Some("llama") => Made::key(key, asked.value.clone()),
+        _ => Made::nothing(),
+    }
+}
+
+fn decoder_type(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some("llama") => Made::nothing(),
+        _ => Made::note("the layer is Llama's, in the target's sizes"),
+    }
+}
+
+fn head_width(asked: &Asked) -> Made {
+    match asked.sizes() {
+        Some(spec) if asked.value.as_u64() != Some(spec.d_head as u64) => {
+            Made::note(format!("heads are {} wide, as the target's", spec.d_head))
+        }
+        _ => Made::nothing(),
+    }
+}
+
+fn rope_theta(asked: &Asked) -> Made {
+    match asked.sizes() {
+        Some(spec) if asked.value.as_f64() != Some(spec.rope.theta) => Made::note(format!(
+            "the drafter keeps the target's rotary embedding, whose base is {}",
+            spec.rope.theta
+        )),
+        _ => Made::nothing(),
+    }
+}
+
+fn norm_epsilon(asked: &Asked) -> Made {
+    match asked.sizes() {
+        Some(spec) if asked.value.as_f64() != Some(spec.norm_epsilon) => Made::note(format!(
+            "norms have the target's epsilon, {}",
+            spec.norm_epsilon
+        )),
+        _ => Made::nothing(),
+    }
+}
+
+fn optimizer(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some(name) if name.starts_with("adamw") && !name.contains("bit") => Made::nothing(),
+        _ => Made::note("the optimiser is AdamW; `train.optimizer = \"muon\"` is Muon"),
+    }
+}
 
 const ROPE: &str =
     "a drafter keeps the target's rotary embedding, with its scaling, in training as in the export";

@@ -1,5 +1,6 @@
 //! Settings as somebody gave them: a file in YAML or JSON, or the commands of a shell script.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -189,13 +190,19 @@ impl Given {
     ) -> Result<()> {
         let flags = flags(words);
         // What the command says goes before what a file says.
-        for (name, values) in &flags {
-            if let ("config" | "c", [file]) = (name.as_str(), &values[..]) {
-                let text = beside(file, script)
-                    .with_context(|| format!("`{file}`, which `--{name}` names"))?;
-                let flat = document(&text).with_context(|| format!("`{file}`"))?;
-                self.add(trainer, flat, prefix);
-            }
+        let files = words.iter().take_while(|word| !word.starts_with('-'));
+        let files = files.filter(|word| word.ends_with(".yaml") || word.ends_with(".yml"));
+        let files = files.map(|file| (file, "which the command reads".to_owned()));
+        let named = flags
+            .iter()
+            .filter_map(|(name, values)| match (name.as_str(), &values[..]) {
+                ("config" | "c", [file]) => Some((file, format!("which `--{name}` names"))),
+                _ => None,
+            });
+        for (file, why) in files.chain(named) {
+            let text = beside(file, script).with_context(|| format!("`{file}`, {why}"))?;
+            let flat = document(&text).with_context(|| format!("`{file}`"))?;
+            self.add(trainer, flat, prefix);
         }
         for word in words.iter().filter(|word| !word.starts_with('-')) {
             if is_setting(word) {
@@ -204,18 +211,17 @@ impl Given {
         }
         let rows = trainer.rows.iter();
         let known: Vec<&str> = rows.map(|row| row.key).collect();
+        let mut from_flags = BTreeSet::new();
         for (name, values) in flags {
             if matches!(name.as_str(), "config" | "c") {
                 continue;
             }
             let full = |name: &str| {
                 let name = format!("{prefix}{name}");
-                // Where a file has a longer name, the flag is its last part.
-                let found = known.iter().find(|key| {
-                    let rest = key.strip_suffix(name.as_str());
-                    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-                });
-                (found.map_or(name, |key| (*key).to_owned()), found.is_some())
+                match full_name(&known, &name) {
+                    Some(found) => (found, true),
+                    None => (name, false),
+                }
             };
             let (key, is_known) = full(&name);
             let opposite = name.strip_prefix("no_").map(&full);
@@ -225,9 +231,36 @@ impl Given {
                 (_, [one]) => (key, scalar(one)),
                 (_, several) => (key, several.iter().map(|word| scalar(word)).collect()),
             };
-            self.settings.insert(key, value);
+            if trainer.repeated.contains(&key.as_str()) && from_flags.contains(&key) {
+                self.append(&key, value);
+            } else {
+                self.note_other(&key, &value, prefix);
+                self.settings.insert(key.clone(), value);
+            }
+            from_flags.insert(key);
         }
         Ok(())
+    }
+
+    /// Adds a value to those that a setting has.
+    fn append(&mut self, key: &str, value: Value) {
+        let list = |value: Value| match value {
+            Value::Array(values) => values,
+            one => vec![one],
+        };
+        let had = self.settings.remove(key).map(list).unwrap_or_default();
+        let all: Vec<Value> = had.into_iter().chain(list(value)).collect();
+        self.settings.insert(key.to_owned(), all.into());
+    }
+
+    /// Tells of a setting that two commands before the training give, each another value.
+    fn note_other(&mut self, key: &str, value: &Value, prefix: &str) {
+        let had = self.settings.get(key);
+        if let Some(had) = had.filter(|had| !prefix.is_empty() && *had != value) {
+            self.notes.push(format!(
+                "`{key} = {had}`: another command of the script sets it to `{value}`, which the recipe takes"
+            ));
+        }
     }
 
     /// Adds the settings of the file that a setting names, if it is here.
@@ -247,6 +280,22 @@ impl Given {
         }
         Ok(())
     }
+}
+
+/// The name of a setting in a file, where a flag is its last part; of names that stand for several, their beginning.
+fn full_name(known: &[&str], flag: &str) -> Option<String> {
+    let same = known.iter().find(|key| {
+        let rest = key.strip_suffix(flag);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    });
+    if let Some(same) = same {
+        return Some((*same).to_owned());
+    }
+    known.iter().find_map(|key| {
+        let (table, last) = key.strip_suffix('*')?.rsplit_once('.')?;
+        let begins = !last.is_empty() && flag.starts_with(last);
+        begins.then(|| format!("{table}.{flag}"))
+    })
 }
 
 /// The text of a file, by its path from the working directory or from the folder of `beside`.

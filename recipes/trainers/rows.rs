@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use spectrain_models::TargetSpec;
 
-use super::settings::Given;
+use super::settings::{Given, TARGET};
 use crate::runtime::sizes::known_sizes;
 
 /// Another trainer.
@@ -28,15 +28,17 @@ pub struct Trainer {
     pub(super) programs: &'static [(&'static [&'static str], &'static [&'static str])],
     /// Programs that run before it and say something of the data: their words, and what stands before the names of their flags.
     pub(super) before: &'static [(&'static [&'static str], &'static str)],
-    /// The setting that names a file of further settings, and what stands before their names.
-    pub(super) further: Option<(&'static str, &'static str)>,
+    /// Flags that a command may have several times, whose values then are one list; of others the last one holds.
+    pub(super) repeated: &'static [&'static str],
+    /// The setting that names the drafter's file, and what stands before the names of its keys.
+    pub further: Option<(&'static str, &'static str)>,
 }
 
 /// A setting of a trainer.
 pub struct Row {
     /// The kinds of drafters that it is for, by the trainer's names; none stands for all.
     pub kinds: &'static [&'static str],
-    /// Its name.
+    /// Its name. One with a `*` behind it stands for all settings whose names begin so and that have no row of their own.
     pub key: &'static str,
     /// Its default in JSON; empty where it has none.
     pub default: &'static str,
@@ -96,6 +98,11 @@ impl Row {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 
+    /// What the names of its settings begin with, where it stands for several.
+    pub(super) fn prefix(&self) -> Option<&'static str> {
+        self.key.strip_suffix('*')
+    }
+
     /// What is given of it, or its default.
     pub(super) fn value(&self, given: &Given) -> Value {
         let default = || serde_json::from_str(self.default).unwrap_or_default();
@@ -107,6 +114,16 @@ impl Row {
     }
 }
 
+impl Trainer {
+    /// The sizes of the target that settings name, where they are known without a download.
+    pub(super) fn sizes(&self, given: &Given) -> Option<TargetSpec> {
+        let mut rows = self.rows.iter();
+        let named = rows.find(|row| matches!(row.becomes, Becomes::Key(TARGET)))?;
+        let (spec, _) = known_sizes(named.value(given).as_str()?, None)?;
+        Some(spec)
+    }
+}
+
 impl Asked<'_> {
     /// The value of another setting, or its default.
     pub(super) fn of(&self, key: &str) -> Value {
@@ -115,10 +132,9 @@ impl Asked<'_> {
         row.map_or(Value::Null, |row| row.value(self.given))
     }
 
-    /// The sizes of the target that another setting names, where they are known without a download.
-    pub(super) fn sizes_of(&self, key: &str) -> Option<TargetSpec> {
-        let (spec, _) = known_sizes(self.of(key).as_str()?, None)?;
-        Some(spec)
+    /// The sizes of the target, where they are known without a download.
+    pub(super) fn sizes(&self) -> Option<TargetSpec> {
+        self.trainer.sizes(self.given)
     }
 
     /// A whole number of another setting.

@@ -15,4 +15,6 @@ pub(super) const NAME: &str = "name";
 #[derive(Default)]
 pub(super) struct Given {
     pub(super) settings: Map<String, Value>,
+    /// What is to be told of how they were given.
+    pub(super) notes: Vec<String>,
 }

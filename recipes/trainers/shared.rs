@@ -1,5 +1,7 @@
 //! What becomes of settings that several trainers have.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use spectrain_data::held_out::LARGEST_SHARE;
 use spectrain_data::presets::Preset;
@@ -16,6 +18,29 @@ const MATCHED: f64 = 0.2;
 /// What is said of settings that share one drafter or target among devices.
 pub(super) const NOT_SHARED: &str = "spectrain has no tensor or sequence parallelism and no FSDP; serve a target that does not fit on one GPU with vLLM \
      (`features.mode = \"served\"`)";
+
+/// What layers see: blocks are causal in those that slide, and in no others.
+pub(super) fn layer_types(asked: &Asked) -> Made {
+    let types = asked.value.as_array().cloned().unwrap_or_default();
+    let full = (0..types.len()).filter(|&layer| types[layer] != "sliding_attention");
+    let full: Vec<usize> = full.collect();
+    if full.len() == types.len() {
+        return Made::nothing();
+    }
+    let Some(width) = asked.count("draft.sliding_window") else {
+        return Made::note("set `drafter.window`, how many positions back the sliding layers see");
+    };
+    let mut made = Made::keys([
+        ("drafter.window", json!(width)),
+        ("drafter.causal", json!(true)),
+    ]);
+    if !full.is_empty() {
+        made.keys.push(("drafter.full_layers", json!(full)));
+        made.keys
+            .push(("drafter.full_layers_see_block", json!(true)));
+    }
+    made
+}
 
 /// The divergence that libraries call by these names; a table with one name and any weight is that name.
 pub(super) fn divergence(value: &Value) -> Option<Value> {
@@ -53,6 +78,45 @@ pub(super) fn matrix_rate(rate: f64, is_original: bool, target: Option<TargetSpe
         None => Made::key(KEY, rate).with_note(
             "the target's sizes are not known here: multiply `train.matrix_learning_rate` by 0.2 √width of the target",
         ),
+    }
+}
+
+/// What is said where another trainer's drafter learns from the text's tokens and ours from the target's distributions.
+pub(super) const BY_TEXT: &str = "there the loss is the cross-entropy with the text's tokens; here it is the divergence from the target's distributions \
+     (`objective.divergence`), of which `\"ce\"` is by the likeliest token";
+
+/// A loss that weighs KL with `scale · exp(-decay · α)`.
+pub(super) fn lk_hybrid(scale: Option<f64>, decay: Option<f64>) -> Made {
+    let made = Made::key("objective.divergence", "lk_hybrid");
+    match (scale.unwrap_or(1.0), decay.unwrap_or(1.0)) {
+        (1.0, 3.0) => made,
+        (scale, decay) => made.with_note(format!(
+            "`lk_hybrid` weighs KL with exp(−3 α), as in the paper; there it is {scale} · exp(−{decay} · α), with the mean α of all positions"
+        )),
+    }
+}
+
+/// A number of which one value is possible.
+pub(super) fn only(asked: &Asked, number: f64, why: &str) -> Made {
+    match asked.value.as_f64() {
+        Some(given) if given == number => Made::nothing(),
+        _ => Made::note(why),
+    }
+}
+
+/// A setting that has to be true.
+pub(super) fn only_true(asked: &Asked, why: &str) -> Made {
+    match asked.value {
+        Value::Bool(false) => Made::note(why),
+        _ => Made::nothing(),
+    }
+}
+
+/// A setting that has to be false.
+pub(super) fn only_false(asked: &Asked, why: &str) -> Made {
+    match asked.value {
+        Value::Bool(true) => Made::note(why),
+        _ => Made::nothing(),
     }
 }
 
@@ -144,16 +208,47 @@ pub(super) fn layers_before(asked: &Asked) -> Made {
     }
 }
 
-/// Conversations: the name of a dataset that is known here, or a path.
+/// Conversations: the name of a dataset that is known here, or a path; or several of these.
 pub(super) fn conversations(asked: &Asked) -> Made {
-    match &asked.value {
-        Value::String(path) if Preset::find(path).is_ok() => Made::key(PRESET, path.clone()),
-        Value::String(path) => Made::key(TRAIN, path.clone()),
-        Value::Array(_) => {
-            Made::note("`data.train` takes a list of files: write it into the recipe")
+    sources(asked, |text| {
+        Ok(match Preset::find(text) {
+            Ok(_) => json!({ "preset": text }),
+            Err(_) => json!(text),
+        })
+    })
+}
+
+/// Conversations by the names that a trainer has for them, as `data.train` has them: a path, an address or `{ preset = … }`.
+/// What has no such name is told.
+pub(super) fn sources(asked: &Asked, named: impl Fn(&str) -> Result<Value, String>) -> Made {
+    let given = match &asked.value {
+        Value::Null => return Made::nothing(),
+        Value::String(text) if text.is_empty() => return Made::nothing(),
+        Value::Array(several) => several.clone(),
+        one => vec![one.clone()],
+    };
+    let mut found = Vec::new();
+    let mut notes = Vec::new();
+    for source in &given {
+        // What a name with digits alone is.
+        let text = source.as_str().map_or(source.to_string(), str::to_owned);
+        match named(&text) {
+            Ok(source) => found.push(source),
+            Err(why) => notes.push(why),
         }
-        _ => Made::nothing(),
     }
+    let mut made = match &found[..] {
+        [] => Made::nothing(),
+        [one] => match one.get("preset") {
+            Some(preset) => Made::key(PRESET, preset.clone()),
+            None => Made::key(TRAIN, one.clone()),
+        },
+        _ => Made::key(TRAIN, found),
+    };
+    if !notes.is_empty() {
+        made = made.with_note(notes.join("; "));
+    }
+    made
 }
 
 /// A run's name, where it can be a folder's.
@@ -181,12 +276,33 @@ pub(super) fn one_layer(layers: &Value) -> Made {
     }
 }
 
-/// The weight of the distance from the target's distribution, DSpark's second term.
+/// What is said of the weight of a sum of differences.
+pub(super) const BY_L1: &str = "`objective.teacher_weight`, twice this, with `divergence = \"tv\"`, which is half the sum of the differences";
+
+/// The weight of `Σ |p - q|`, DSpark's second term: the total variation is half of that.
 pub(super) fn by_total_variation(asked: &Asked) -> Made {
+    let weight = asked.value.as_f64().unwrap_or_default();
     Made::keys([
-        ("objective.teacher_weight", asked.value.clone()),
+        ("objective.teacher_weight", json!(2.0 * weight)),
         ("objective.divergence", json!("tv")),
     ])
+}
+
+/// A dataset of the hub where a text is no path here and looks like one's id; else the path that it is.
+pub(super) fn hub_or_path(text: &str, split: Option<&str>) -> String {
+    const FILES: [&str; 3] = [".json", ".jsonl", ".parquet"];
+    let parts: Vec<&str> = text.split('/').collect();
+    let is_id = parts.len() == 2
+        && parts
+            .iter()
+            .all(|part| !part.is_empty() && !part.starts_with('.'))
+        && !FILES.iter().any(|end| text.ends_with(end))
+        && !Path::new(text).exists();
+    match split {
+        _ if !is_id => text.to_owned(),
+        Some(split) => format!("hf://{text}:{split}"),
+        None => format!("hf://{text}"),
+    }
 }
 
 /// A file with the sizes of a drafter, whose settings are read with `prefix` before their names; `keys` are what they become.
@@ -215,4 +331,23 @@ pub(super) fn server(asked: &Asked) -> Made {
         "set `target.server_folder` to the folder into which the server writes hidden states, by its path on the server, and \
          `target.local_folder` to its path on this machine where that is another",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_path_may_be_a_dataset_of_the_hub() {
+        for (text, split, expected) in [
+            ("org/name", None, "hf://org/name"),
+            ("org/name", Some("train_sft"), "hf://org/name:train_sft"),
+            ("data/train.jsonl", Some("train"), "data/train.jsonl"),
+            ("./data", None, "./data"),
+            ("../data/chats", None, "../data/chats"),
+            ("/data/chats", None, "/data/chats"),
+        ] {
+            assert_eq!(hub_or_path(text, split), expected, "{text}");
+        }
+    }
 }

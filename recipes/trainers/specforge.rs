@@ -7,9 +7,10 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    NOT_SHARED, accumulate, by_total_variation, conversations, dtype_of, name, one_layer, positive,
-    rows_of, sizes_file, steps_of, warm_up,
+    self, NOT_SHARED, accumulate, by_total_variation, conversations, dtype_of, layer_types, name,
+    one_layer, positive, rows_of, sizes_file, steps_of, warm_up,
 };
+use super::torchspec;
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
@@ -19,6 +20,7 @@ const BLOCKS: &[&str] = &["dflash", "dspark"];
 const DFLASH: &[&str] = &["dflash"];
 const DSPARK: &[&str] = &["dspark"];
 const MASKED: &[&str] = &["peagle", "dflash", "dspark"];
+const MTP: &[&str] = &["mtp"];
 
 /// `specforge train`.
 pub(super) const SPECFORGE: Trainer = Trainer {
@@ -29,6 +31,7 @@ pub(super) const SPECFORGE: Trainer = Trainer {
         ("peagle", "peagle"),
         ("dflash", "dflash"),
         ("dspark", "dflash"),
+        ("mtp", "mtp-qwen"),
     ],
     rows: ROWS,
     always: &[
@@ -40,7 +43,10 @@ pub(super) const SPECFORGE: Trainer = Trainer {
         let kind = settings.get("training.strategy").and_then(Value::as_str);
         kind.unwrap_or("eagle3").to_owned()
     },
-    is_of: |flat: &Map<String, Value>| flat.contains_key("model.target_model_path"),
+    is_of: |flat: &Map<String, Value>| {
+        // TorchSpec has a setting of that name, too.
+        flat.contains_key("model.target_model_path") && !torchspec::is_of(flat)
+    },
     named: |name| name,
     programs: &[
         (&["specforge", "train"], &[]),
@@ -51,10 +57,18 @@ pub(super) const SPECFORGE: Trainer = Trainer {
         (&["train_domino.py"], &["training.strategy=domino"]),
     ],
     before: &[],
+    repeated: &[],
     further: Some(("model.draft_model_config", "draft.")),
 };
 
 const NO_ENGINE: &str = "spectrain computes the target's hidden states itself, or takes them from a server that you start (`target.server`)";
+const NO_SERVERS: &str = "spectrain starts no servers of the target and passes hidden states through no store: `target.server` names servers of vLLM that \
+     hand them out, with `features.mode = \"served\"` or `\"streamed\"`";
+const SGLANG: &str = "these are settings of the SGLang server that captures hidden states; those of a server of vLLM (`target.server`) stand in the \
+     command that starts it";
+const CHUNKED: &str = "losses never hold the logits of a whole batch";
+const COMPILED: &str = "spectrain compiles its kernels without being asked, for rows that all have `data.max_length` tokens";
+const OF_DOMINO: &str = "only Domino reads it";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
 const TRACKED: &str =
     "curves are written for TensorBoard; `spectrain track` sends them to other trackers";
@@ -63,6 +77,7 @@ const TRACKED: &str =
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     // The target and the drafter.
+    row(MTP, "training.strategy", "\"mtp\"", By("`recipe`; the loss is by the target's distributions, SpecForge's by the text's tokens", |_| Made::note(shared::BY_TEXT))),
     row(ALL, "training.strategy", "\"eagle3\"", Read("`recipe`")),
     row(ALL, "model.target_model_path", "", Key("target.model")),
     row(ALL, "model.draft_checkpoint_path", "", Key("start")),
@@ -79,12 +94,31 @@ const ROWS: &[Row] = &[
     row(ALL, "model.draft_num_hidden_layers", "", Read("`drafter.layers`, before `draft.num_hidden_layers`")),
     row(BLOCKS, "draft.block_size", "16", By("`drafter.block_size`", block_size)),
     row(BLOCKS, "model.draft_block_size", "", Read("`drafter.block_size`, before `draft.block_size`")),
+    row(BLOCKS, "draft.layer_types", "", By("`drafter.window`, that of `draft.sliding_window`, with `drafter.causal`; layers without one are `drafter.full_layers`, with `drafter.full_layers_see_block`", layer_types)),
+    row(BLOCKS, "draft.sliding_window", "", Read("see `draft.layer_types`")),
+    row(BLOCKS, "draft.use_sliding_window", "", Read("see `draft.layer_types`")),
     row(BLOCKS, "draft.dflash_config.mask_token_id", "", Key("drafter.mask_token")),
     row(MASKED, "model.mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "draft.dflash_config.target_layer_ids", "", Key("drafter.captured_layers")),
     row(DSPARK, "draft.dflash_config.markov_rank", "", Key("drafter.markov_rank")),
     row(DSPARK, "draft.dflash_config.markov_head_type", "", Key("drafter.markov")),
-    row(DSPARK, "draft.dflash_config.enable_confidence_head", "", Key("drafter.confidence")),
+    row(DSPARK, "draft.dflash_config.enable_confidence_head", "", By("`drafter.confidence`; without it, whether `draft.dflash_config.confidence_head_alpha` is above 0", confidence)),
+    row(DSPARK, "draft.dflash_config.confidence_head_alpha", "0.0", Read("see `draft.dflash_config.enable_confidence_head`")),
+    row(DSPARK, "draft.dflash_config.confidence_head_with_markov", "false", By("only true is possible where there is a `markov_rank`", confidence_with_markov)),
+    row(BLOCKS, "draft.dflash_config.projector_type", "", Read("`training.strategy` says the kind")),
+    row(BLOCKS, "draft.dflash_config.block_size", "", Read("`drafter.block_size`, before `draft.block_size`")),
+    row(DSPARK, "draft.dflash_config.attention_mode", "", Read("`drafter.kv_heads` says it")),
+    row(DFLASH, "draft.dflash_config.conv_kernel_size", "", Key("drafter.conv_taps")),
+    row(DFLASH, "draft.dflash_config.conv_group_size", "", Key("drafter.conv_group")),
+    row(DFLASH, "draft.dflash_config.selector_rank", "", Key("drafter.selector_rank")),
+    row(DFLASH, "draft.dflash_config.selector_top_k", "", Key("drafter.selector_top_k")),
+    row(BLOCKS, "draft.dflash_config.output_multiplier", "1.0", By("only 1 is possible", |asked| shared::only(asked, 1.0, "logits are those of the target's head, as they are"))),
+    row(BLOCKS, "draft.dflash_config.input_embedding_scale", "1.0", By("only 1 is possible", |asked| shared::only(asked, 1.0, "embeddings are the target's, as they are"))),
+    row(EAGLES, "draft.eagle_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
+    row(EAGLES, "draft.eagle_config.use_aux_hidden_state", "true", By("only true is possible", |asked| shared::only_true(asked, "the drafter reads three layers of the target"))),
+    row(PEAGLE, "draft.mask_token_id", "", Key("drafter.mask_token")),
+    row(PEAGLE, "draft.norm_before_residual", "", Key("drafter.norm_before_residual")),
+    row(MTP, "draft.mtp_config.share_lm_head", "true", By("only true is possible", |asked| shared::only_true(asked, "the head is the target's, frozen"))),
     row(ALL, "model.aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
     row(PEAGLE, "training.norm_before_residual", "", Key("drafter.norm_before_residual")),
     row(ALL, "model.torch_dtype", "", By("`target.dtype`", dtype_of)),
@@ -95,13 +129,14 @@ const ROWS: &[Row] = &[
     row(ALL, "model.lm_head_key", "", Nothing("spectrain finds the head by the target's architecture")),
     row(ALL, "model.tokenizer_pad_token_id", "", Nothing("padding needs no token")),
     row(ALL, "model.input_modality", "\"text\"", Nothing("spectrain trains on text")),
+    row(ALL, "model.sglang_*", "", Nothing(SGLANG)),
     row(ALL, "model.cache_dir", "", Nothing("`HF_HOME` is the folder of what is downloaded")),
     row(ALL, "model.target_backend", "", Nothing(NO_ENGINE)),
     row(ALL, "model.shard_target_output", "", Nothing(NO_ENGINE)),
     row(ALL, "model.use_liger_kernel", "", Nothing("spectrain has kernels of its own")),
     // Data.
     row(ALL, "data.train_data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
-    row(ALL, "data.prompts_path", "", Nothing("spectrain reads conversations, not tokens; give them with `--data`")),
+    row(ALL, "data.prompts_path", "", By("`data.train`: rows with `input_ids` and `loss_mask` are read as they are", conversations)),
     row(ALL, "data.hidden_states_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
     row(ALL, "data.eval_data_path", "", Key("data.eval")),
     row(ALL, "data.eval_hidden_states_path", "", Nothing("with imported features the held-out texts are some of them")),
@@ -109,16 +144,20 @@ const ROWS: &[Row] = &[
     row(ALL, "data.chat_template", "", Nothing("the target's own template is read; `data.template` takes the file of another")),
     row(ALL, "data.is_preformatted", "false", Nothing("spectrain applies the chat template itself")),
     row(ALL, "data.train_only_last_turn", "false", By("`data.mask = \"last_turn\"`", last_turn)),
-    row(ALL, "data.max_prompts", "", Nothing("all conversations are read; cut the file instead")),
+    row(ALL, "data.max_prompts", "", By("`data.max_samples`, where it is not 0", |asked| positive(asked, "data.max_samples"))),
     row(ALL, "data.build_dataset_num_proc", "", Nothing(LOADING)),
     row(ALL, "data.dataloader_num_workers", "", Nothing(LOADING)),
     row(ALL, "data.cache_dir", "", Nothing(LOADING)),
     row(ALL, "data.cache_key", "", Nothing(LOADING)),
     // Objectives.
     row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
-    row(EAGLE3, "training.lk_loss_type", "", By("`objective.divergence`: `lambda` is `lk_hybrid`, `alpha` is `nla`", lk_loss)),
-    row(EAGLE3, "training.kl_scale", "1.0", Nothing("`lk_hybrid` has the paper's scale, 1")),
-    row(EAGLE3, "training.kl_decay", "1.0", Nothing("`lk_hybrid` has the paper's decay, 3")),
+    row(EAGLE3, "training.lk_loss_type", "", By("`objective.divergence`: `lambda` is `lk_hybrid`, `alpha` is `nla`, `tv` is `tv`", lk_loss)),
+    row(BLOCKS, "training.lk_loss_type", "", By("nothing: of the text's tokens there is the cross-entropy, which `alpha` is, too", lk_of_labels)),
+    row(ALL, "training.kl_scale", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's scale, 1")),
+    row(ALL, "training.kl_decay", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's decay, 3")),
+    row(MTP, "training.mtp_num_speculative_steps", "1", Key("objective.draft_steps")),
+    row(MTP, "training.mtp_step_weight_beta", "", Key("objective.decay")),
+    row(MTP, "training.mtp_objective_chunk_size", "", Nothing(CHUNKED)),
     row(PEAGLE, "training.num_depths", "8", Key("objective.draft_tokens")),
     row(PEAGLE, "training.down_sample_ratio", "0.8", Key("objective.keep")),
     row(PEAGLE, "training.down_sample_ratio_min", "0.2", Key("objective.keep_least")),
@@ -128,11 +167,22 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "training.dpace_alpha", "0.5", Key("objective.certainty")),
     row(DFLASH, "training.dspark_ce_loss_alpha", "", Nothing("only for `dspark`")),
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
-    row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By("`objective.teacher_weight`, with `divergence = \"tv\"`", by_total_variation)),
+    row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
-    row(ALL, "training.objective_chunk_blocks", "", Nothing("losses never hold the logits of a whole batch")),
-    row(ALL, "training.compact_teacher", "", Nothing("losses never hold the logits of a whole batch")),
-    row(ALL, "training.compact_teacher_chunk_size", "", Nothing("losses never hold the logits of a whole batch")),
+    row(DFLASH, "training.dflash2_selector_loss_alpha", "1.0", By("`objective.selector_weight`, where the drafter has a selector", selector_weight)),
+    row(DFLASH, "training.dflash2_selector_warmup_ratio", "0.0", By(CONSTANT_WEIGHT, constant_weight)),
+    row(DFLASH, "training.dflash2_selector_ramp_ratio", "0.0", By(CONSTANT_WEIGHT, constant_weight)),
+    row(DFLASH, "training.dflash2_selector_stop_gradient", "false", By("only false is possible", |asked| shared::only_false(asked, "the selector's loss trains the layers, too"))),
+    row(BLOCKS, "training.dflash_teacher_metrics", "true", Nothing("`train.validate_every` says when τ is measured on held-out prompts")),
+    row(ALL, "training.objective_chunk_blocks", "", Nothing(CHUNKED)),
+    row(ALL, "training.compact_teacher", "", Nothing(CHUNKED)),
+    row(ALL, "training.compact_teacher_chunk_size", "", Nothing(CHUNKED)),
+    row(ALL, "training.trim_loss_positions", "false", Nothing("logits are computed only at positions that count")),
+    row(ALL, "training.static_shapes", "false", Nothing(COMPILED)),
+    row(ALL, "training.static_shape_buckets", "", Nothing(COMPILED)),
+    row(ALL, "training.compile_blocks", "false", Nothing(COMPILED)),
+    row(ALL, "training.lambda_base_start", "", Nothing(OF_DOMINO)),
+    row(ALL, "training.lambda_base_decay_ratio", "", Nothing(OF_DOMINO)),
     // Optimiser and schedule.
     row(ALL, "training.learning_rate", "0.0001", Key("train.learning_rate")),
     row(ALL, "training.lr_scheduler", "\"cosine\"", Key("train.schedule")),
@@ -146,6 +196,12 @@ const ROWS: &[Row] = &[
     row(ALL, PROCESSES, "", Read("see `training.accumulation_steps`")),
     row(ALL, "deployment.trainer.nproc_per_node", "1", Read("see `training.accumulation_steps`")),
     row(ALL, "deployment.trainer.nnodes", "1", Read("see `training.accumulation_steps`")),
+    row(ALL, "deployment.*", "", Nothing(NO_SERVERS)),
+    row(ALL, "runtime.*", "", Nothing(NO_SERVERS)),
+    row(ALL, "training.deployment_mode", "", Nothing(NO_SERVERS)),
+    row(ALL, "training.server_urls", "", Nothing(NO_SERVERS)),
+    row(ALL, "training.metadata_db_path", "", Nothing(NO_SERVERS)),
+    row(ALL, "training.backend", "\"fsdp\"", Nothing(NOT_SHARED)),
     row(ALL, "training.optimizer_cpu_offload", "false", Nothing("the optimiser's state is on the device")),
     row(ALL, "training.fsdp_sharding", "", Nothing(NOT_SHARED)),
     row(ALL, "training.attention_backend", "", Nothing("spectrain has one attention for each device")),
@@ -164,13 +220,65 @@ const ROWS: &[Row] = &[
     row(ALL, "training.prompt_seed", "", Nothing("`seed` sets the order of the data, too")),
     row(ALL, "run_id", "", By("`name`", name)),
     row(ALL, "output_dir", "", Nothing("a run's files are in `runs/NAME`")),
-    row(ALL, "tracking.report_to", "", Nothing(TRACKED)),
-    row(ALL, "profiling.enabled", "", Nothing("`spectrain bench` and the log say where time goes")),
+    row(ALL, "tracking.*", "", Nothing(TRACKED)),
+    row(ALL, "profiling.*", "", Nothing("`spectrain bench` and the log say where time goes")),
 ];
+
+const CONSTANT_WEIGHT: &str = "nothing: `objective.selector_weight` is the same at all steps";
+
+fn constant_weight(asked: &Asked) -> Made {
+    match asked.value.as_f64() {
+        Some(share) if share > 0.0 => {
+            Made::note("`objective.selector_weight` is the same at all steps")
+        }
+        _ => Made::nothing(),
+    }
+}
+
+/// The weight of a selector's loss; nothing of drafters that have none.
+fn selector_weight(asked: &Asked) -> Made {
+    match asked.of("draft.dflash_config.selector_rank") {
+        Value::Null => Made::nothing(),
+        _ => Made::key("objective.selector_weight", asked.value.clone()),
+    }
+}
+
+fn confidence(asked: &Asked) -> Made {
+    let alpha = asked.of("draft.dflash_config.confidence_head_alpha");
+    let has_file = !asked.of("model.draft_model_config").is_null();
+    match asked.value {
+        // What a file that is not read has cannot be told.
+        Value::Null
+            if has_file
+                && asked
+                    .given
+                    .settings
+                    .keys()
+                    .any(|key| key.starts_with("draft.")) =>
+        {
+            Made::key("drafter.confidence", alpha.as_f64() > Some(0.0))
+        }
+        Value::Null => Made::nothing(),
+        _ => Made::key("drafter.confidence", asked.value.clone()),
+    }
+}
+
+fn confidence_with_markov(asked: &Asked) -> Made {
+    let has_head = asked.of("draft.dflash_config.enable_confidence_head") == true;
+    let has_bias = asked
+        .count("draft.dflash_config.markov_rank")
+        .is_some_and(|rank| rank > 0);
+    if has_head && has_bias && asked.value != true {
+        return Made::note(
+            "the confidence head reads the code of the token before wherever there is a `markov_rank`",
+        );
+    }
+    Made::nothing()
+}
 
 /// A part of the target's tokens; all of them where it has no more.
 fn draft_vocab(asked: &Asked) -> Made {
-    let target = asked.sizes_of("model.target_model_path");
+    let target = asked.sizes();
     let has_no_more = |few: u64| target.is_some_and(|spec| spec.vocab as u64 <= few);
     match asked.value.as_u64() {
         Some(few) if has_no_more(few) => Made::nothing(),
@@ -216,15 +324,10 @@ fn batches(asked: &Asked) -> Made {
 }
 
 fn block_size(asked: &Asked) -> Made {
-    let own = asked.of("model.draft_block_size");
-    Made::key(
-        "drafter.block_size",
-        if own.is_null() {
-            asked.value.clone()
-        } else {
-            own
-        },
-    )
+    let others = ["model.draft_block_size", "draft.dflash_config.block_size"];
+    let mut others = others.into_iter().map(|key| asked.of(key));
+    let own = others.find(|size| !size.is_null());
+    Made::key("drafter.block_size", own.unwrap_or(asked.value.clone()))
 }
 
 fn last_turn(asked: &Asked) -> Made {
@@ -235,9 +338,23 @@ fn last_turn(asked: &Asked) -> Made {
 }
 
 fn lk_loss(asked: &Asked) -> Made {
+    const KEY: &str = "objective.divergence";
+    let of = |key: &str| asked.of(key).as_f64();
     match asked.value.as_str() {
-        Some("lambda") => Made::key("objective.divergence", "lk_hybrid"),
-        Some("alpha") => Made::key("objective.divergence", "nla"),
+        Some("lambda") => shared::lk_hybrid(of("training.kl_scale"), of("training.kl_decay")),
+        Some("alpha") => Made::key(KEY, "nla"),
+        Some("tv") => Made::key(KEY, "tv"),
         _ => Made::nothing(),
+    }
+}
+
+/// A loss on acceptance whose target distribution is the text's token alone.
+fn lk_of_labels(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        None | Some("alpha") => Made::nothing(),
+        Some(_) => Made::note(
+            "the loss is the cross-entropy with the text; `objective.teacher_weight` with `divergence = \"lk_hybrid\"` or `\"tv\"` is by \
+             the target's distribution",
+        ),
     }
 }

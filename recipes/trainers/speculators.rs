@@ -1,13 +1,17 @@
 //! speculators (<https://github.com/vllm-project/speculators>): `speculators train`, its flags and its `run.yaml`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
+use spectrain_data::hub_data::HubAddress;
+use spectrain_data::presets::Preset;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, conversations, divergence, dtype_of, held_out, layers_before,
-    matrix_rate, name, one_layer, rows_of, server, sizes_file, steps_of,
+    self, NOT_SHARED, accumulate, divergence, dtype_of, held_out, layers_before, matrix_rate, name,
+    one_layer, rows_of, server, sizes_file, sources, steps_of,
 };
 
 const ALL: &[&str] = &[];
@@ -53,6 +57,7 @@ pub(super) const SPECULATORS: Trainer = Trainer {
         (&["speculators", "prepare-data"], "prepare_data."),
         (&["prepare_data.py"], "prepare_data."),
     ],
+    repeated: &["prepare_data.data"],
     further: Some(("draft_config", "draft_config.")),
 };
 
@@ -78,7 +83,10 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "num_layers", "1", Key("drafter.layers")),
     row(BLOCKS, "num_layers", "5", Key("drafter.layers")),
     row(MTP, "num_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
-    row(ALL, "draft_arch", "", Nothing("layers are as the engines have them: Llama's in EAGLE-3, Qwen3's in DFlash")),
+    row(EAGLE3, "draft_arch", "\"llama\"", By(HEAD_NORM, head_norm)),
+    row(PEAGLE, "draft_arch", "\"qwen3\"", By(HEAD_NORM, head_norm)),
+    row(ALL, "draft_arch", "", Nothing("layers are as the engines have them: Qwen3's")),
+    row(EAGLES, "draft_config.model_type", "", Read("see `draft_arch`")),
     row(ALL, "draft_hidden_act", "\"silu\"", Nothing("layers have SiLU, as engines expect")),
     row(ALL, "draft_mrope_full_head_hack", "true", Nothing("spectrain reads targets with such positions from a server alone")),
     row(EAGLES, "target_layer_ids", "", By("`drafter.captured_layers`, each one less: spectrain counts outputs, speculators inputs", layers_before)),
@@ -95,12 +103,17 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "norm_output", "true", Key("drafter.norm_output")),
     row(PEAGLE, "embed_requires_grad", "false", By("`drafter.shared_embeddings`, the opposite", |asked| Made::key("drafter.shared_embeddings", !asked.value.as_bool().unwrap_or_default()))),
     row(ALL, "embed_requires_grad", "false", Nothing("the target's embeddings stay frozen")),
-    row(EAGLE3, "sliding_window", "2048", By("`drafter.window`; 0 where `full_attention_indices` names the layer", window)),
-    row(BLOCKS, "sliding_window", "2048", By("`drafter.window`, and `drafter.causal` unless `sliding_window_non_causal`; 0 where `full_attention_indices` names all layers", window)),
+    row(EAGLES, "sliding_window", "2048", By("`drafter.window`; 0 where `full_attention_indices` names every layer", window)),
+    row(BLOCKS, "sliding_window", "2048", By("`drafter.window`, and `drafter.causal` unless `sliding_window_non_causal`; `full_attention_indices` is `drafter.full_layers`, or `window = 0` where it names all layers", window)),
     row(ALL, "sliding_window", "2048", Nothing("the layers see the whole text")),
-    row(&["eagle3", "dflash", "dspark", "dflash2"], "full_attention_indices", "[]", Read("see `sliding_window`")),
+    row(FEATURES, "full_attention_indices", "[]", Read("see `sliding_window`")),
     row(&["dflash2"], "sliding_window_non_causal", "true", Read("see `sliding_window`")),
     row(&["dflash", "dspark"], "sliding_window_non_causal", "false", Read("see `sliding_window`")),
+    row(EAGLE3, "draft_config.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
+    row(&["peagle", "dflash", "dspark", "dflash2"], "draft_config.num_hidden_layers", "", Key("drafter.layers")),
+    row(FEATURES, "draft_config.layer_types", "", By("`drafter.window`, that of `draft_config.sliding_window`; the file of `draft_config` goes before `sliding_window`", window_of_file)),
+    row(FEATURES, "draft_config.sliding_window", "", Read("see `draft_config.layer_types`")),
+    row(FEATURES, "draft_config.use_sliding_window", "", Read("see `draft_config.layer_types`")),
     row(ALL, "draft_attn_impl", "\"simple_flex_attention\"", Nothing("there is one attention")),
     // Blocks.
     row(&["dflash"], "block_size", "16", Key("drafter.block_size")),
@@ -112,6 +125,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash_decay_gamma", "4.0", Key("objective.decay_slots")),
     row(BLOCKS, "dpace_alpha", "0.5", Key("objective.certainty")),
     row(BLOCKS, "max_anchors", "512", Key("objective.anchors")),
+    row(PEAGLE, "max_anchors", "512", By("nothing: rows of masks start at every position that counts, of which `objective.keep` keeps some", |_| Made::note(MASKS))),
     row(&["dflash2"], "conv_kernel_size", "2", Key("drafter.conv_taps")),
     row(&["dflash2"], "conv_group_size", "16", Key("drafter.conv_group")),
     row(&["dflash2"], "selector_rank", "256", Key("drafter.selector_rank")),
@@ -122,8 +136,17 @@ const ROWS: &[Row] = &[
     row(&["dspark"], "enable_confidence_head", "true", Key("drafter.confidence")),
     row(&["dspark"], "confidence_head_with_markov", "true", Nothing("the confidence head reads the code of the token before wherever there is a `markov_rank`")),
     row(&["dspark"], "confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
+    row(ALL, "xpress_rank", "", Read(OF_XPRESS)),
+    row(ALL, "xpress_mlp_ratio", "", Read(OF_XPRESS)),
+    row(ALL, "num_jacobi_passes", "", Read(OF_XPRESS)),
+    row(ALL, "consistency_weight", "", Read(OF_XPRESS)),
+    row(ALL, "consistency_passes", "", Read(OF_XPRESS)),
+    row(ALL, "base_anchor_weight", "", Read(OF_XPRESS)),
+    row(ALL, "ce_from_data", "", Read(OF_XPRESS)),
+    row(ALL, "base_anchor_full_weight", "", Read(OF_XPRESS)),
     // Losses and steps.
-    row(&["eagle3", "peagle", "mtp"], "loss_fn", "\"kl_div\"", By("`objective.divergence`", divergence_of)),
+    row(EAGLES, "loss_fn", "\"kl_div\"", By("`objective.divergence`", divergence_of)),
+    row(MTP, "loss_fn", "\"kl_div\"", By("nothing: speculators trains MTP with the cross-entropy of the text, whatever this says", |_| Made::note(format!("speculators' MTP does not read it: {}", shared::BY_TEXT)))),
     row(&["dflash"], "loss_fn", "\"ce\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
     row(OTHER_BLOCKS, "loss_fn", "\"kl_div\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
     row(ALL, "loss_implementation", "\"fused\"", Nothing("losses never hold the logits of a whole batch")),
@@ -135,7 +158,7 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "down_sample_ratio", "0.7", Key("objective.keep")),
     row(PEAGLE, "down_sample_ratio_min", "0.2", Key("objective.keep_least")),
     // Data.
-    row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
+    row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one; `hf:org/name:subset:split` is `hf://org/name:subset/split`", datasets)),
     row(ALL, "prepare_data.model", "", Nothing("the target is `verifier_name_or_path`")),
     row(ALL, "prepare_data.output", "", Nothing(PREPARED)),
     row(ALL, "prepare_data.overwrite", "", Nothing(PREPARED)),
@@ -148,12 +171,14 @@ const ROWS: &[Row] = &[
     row(ALL, "prepare_data.trust_remote_code", "", Nothing(CODE)),
     row(ALL, "prepare_data.seq_length", "", Nothing("`total_seq_len` is the length of rows")),
     row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
-    row(ALL, "prepare_data.max_samples", "", Nothing("all conversations are read; cut the file instead (`spectrain data` has commands)")),
+    row(ALL, "prepare_data.max_samples", "", Key("data.max_samples")),
     row(ALL, "data_path", "", Nothing("this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)")),
     row(ALL, "total_seq_len", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, 1))),
     row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
     row(ALL, "hidden_states_backend", "", By(NO_SERVER, of_states)),
+    row(ALL, "hidden_states_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
+    row(ALL, "mooncake_*", "", Nothing("hidden states come through files: `target.server_folder` is the folder into which the server writes them")),
     row(ALL, "num_workers", "", Nothing(LOADING)),
     row(ALL, "prefetch_factor", "", Nothing(LOADING)),
     row(ALL, "vllm_endpoint", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),
@@ -197,6 +222,80 @@ const ROWS: &[Row] = &[
     row(ALL, "dry_run", "", Nothing("`spectrain recipe FILE --plan` checks a recipe without training")),
 ];
 
+const HEAD_NORM: &str = "`drafter.head_norm`, with `qwen3`; the `model_type` of the file of `draft_config` goes before it";
+
+/// Whether queries and keys are normed, which is what Qwen3's layers have and Llama's have not.
+fn head_norm(asked: &Asked) -> Made {
+    let is_named = |key: &str| !matches!(asked.of(key).as_str(), None | Some(""));
+    let is_given = asked.given.settings.contains_key("draft_arch");
+    let arch = match asked.of("draft_config.model_type") {
+        // What another drafter, or a file that is not here, has cannot be told.
+        Value::Null if !is_given && (is_named("from_pretrained") || is_named("draft_config")) => {
+            return Made::nothing();
+        }
+        Value::Null => asked.value.clone(),
+        of_file => of_file,
+    };
+    Made::key("drafter.head_norm", arch == "qwen3")
+}
+
+const MASKS: &str = "there at most this many positions of a row, drawn at random, are followed by masks; here all that count, of which \
+                     `objective.keep` and `objective.keep_least` keep a share";
+const OF_XPRESS: &str = "nothing: only XPress drafters have it, which spectrain does not train";
+
+/// Datasets by the names that `speculators prepare-data` has, or had before version 0.9.
+fn datasets(asked: &Asked) -> Made {
+    sources(asked, |text| {
+        match text {
+        "open-perfectblend" => Ok(json!({ "preset": "perfectblend" })),
+        // Our preset of that name is another one of its datasets.
+        "magpie" => Ok(json!("hf://Magpie-Align/Magpie-Llama-3.1-Pro-300K-Filtered")),
+        "hermes-fc" => Ok(json!("hf://NousResearch/hermes-function-calling-v1:func_calling/train")),
+        "nemotron" => Err(
+            "`nemotron` (`nvidia/Llama-Nemotron-Post-Training-Dataset`) has columns that no preset reads: write it as JSON lines with \
+             `messages`"
+                .to_owned(),
+        ),
+        "sharegpt4v_coco" => Err("`sharegpt4v_coco` has images; spectrain trains on text".to_owned()),
+        name if Preset::find(name).is_ok() => Ok(json!({ "preset": name })),
+        path => address(path).map(Value::from),
+    }
+    })
+}
+
+/// `hf:org/name:subset:split` as the address that it is, and paths as they are.
+fn address(path: &str) -> Result<String, String> {
+    if let Some(rest) = path.strip_prefix("hf://datasets/") {
+        let file = rest.splitn(3, '/').nth(2);
+        return match file {
+            Some(file) => Err(format!(
+                "`{path}` is one file of a dataset: download `{file}` and name its path"
+            )),
+            None => Ok(path.to_owned()),
+        };
+    }
+    let Some(rest) = path
+        .strip_prefix("hf:")
+        .filter(|rest| !rest.starts_with("//"))
+    else {
+        return Ok(path.to_owned());
+    };
+    let address = match rest.split(':').collect::<Vec<_>>()[..] {
+        [id] => format!("hf://{id}"),
+        [id, split] => format!("hf://{id}:{split}"),
+        [id, subset, split] => format!("hf://{id}:{subset}/{split}"),
+        _ => {
+            return Err(format!(
+                "`{path}`: expected `hf:org/name`, with `:split` or `:subset:split` behind it"
+            ));
+        }
+    };
+    match HubAddress::parse(&address) {
+        Some(Err(error)) => Err(format!("`{path}`: {error}")),
+        _ => Ok(address),
+    }
+}
+
 const SLOT_WEIGHTS: &str =
     "`objective.slot_weights`: `fixed-exp-decay` is `exponential`, `dpace` is `d_pace`";
 
@@ -213,7 +312,7 @@ fn block_layers(asked: &Asked) -> Made {
     if !asked.value.is_null() {
         return layers_before(asked);
     }
-    let target = asked.sizes_of("verifier_name_or_path");
+    let target = asked.sizes();
     match target.map(|spec| spec.layers) {
         Some(layers) if layers > 6 => Made::key(
             "drafter.captured_layers",
@@ -232,21 +331,49 @@ fn block_layers(asked: &Asked) -> Made {
 fn window(asked: &Asked) -> Made {
     let is_block = BLOCKS.contains(&asked.kind);
     let layers = asked.count("num_layers").unwrap_or(1);
-    let whole = asked.of("full_attention_indices");
-    let whole = whole
-        .as_array()
-        .map_or(usize::from(whole.is_u64()), Vec::len) as u64;
-    let width = match (whole, asked.value.as_u64()) {
-        (0, Some(width)) => width,
-        (whole, _) if whole >= layers => 0,
-        _ => return Made::note("all layers have one window here, or none; set `drafter.window`"),
+    let full: BTreeSet<u64> = match asked.of("full_attention_indices") {
+        Value::Array(indices) => indices.iter().filter_map(Value::as_u64).collect(),
+        index => index.as_u64().into_iter().collect(),
+    };
+    let width = match asked.value.as_u64() {
+        _ if full.len() as u64 >= layers => 0,
+        Some(width) if is_block || full.is_empty() => width,
+        _ => return Made::note("set `drafter.window`, how many positions back the layer sees"),
     };
     let mut made = Made::key("drafter.window", width);
     if is_block && width > 0 {
         let is_causal = asked.of("sliding_window_non_causal") != true;
         made.keys.push(("drafter.causal", json!(is_causal)));
+        if !full.is_empty() {
+            made.keys.push(("drafter.full_layers", json!(full)));
+            made.keys
+                .push(("drafter.full_layers_see_block", json!(is_causal)));
+        }
     }
     made
+}
+
+/// The windows of layers whose sizes are from a file: `sliding_window` and `full_attention_indices` are not for them.
+fn window_of_file(asked: &Asked) -> Made {
+    let mut keys = asked.given.settings.keys();
+    if !keys.any(|key| key.starts_with("draft_config.")) {
+        return Made::nothing();
+    }
+    let types = asked.value.as_array().cloned().unwrap_or_default();
+    let sliding = types
+        .iter()
+        .filter(|kind| **kind == "sliding_attention")
+        .count();
+    match asked.count("draft_config.sliding_window") {
+        _ if sliding == 0 => Made::keys([
+            ("drafter.window", json!(0)),
+            ("drafter.causal", Value::Null),
+            ("drafter.full_layers", Value::Null),
+            ("drafter.full_layers_see_block", Value::Null),
+        ]),
+        Some(width) if sliding == types.len() => Made::key("drafter.window", width),
+        _ => Made::note("set `drafter.window` and `drafter.full_layers` by the file"),
+    }
 }
 
 fn divergence_of(asked: &Asked) -> Made {
@@ -328,7 +455,7 @@ fn muon_rate(asked: &Asked) -> Made {
     matrix_rate(
         rate,
         asked.of("muon_adjust_lr_fn") == "original",
-        asked.sizes_of("verifier_name_or_path"),
+        asked.sizes(),
     )
 }
 
@@ -346,4 +473,29 @@ fn schedule(asked: &Asked) -> Made {
         asked.value.clone()
     };
     Made::key("train.schedule", value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_datasets_are_addresses() {
+        for (path, expected) in [
+            ("data/a.jsonl", "data/a.jsonl"),
+            ("hf:org/name", "hf://org/name"),
+            ("hf:org/name:train_sft", "hf://org/name:train_sft"),
+            ("hf:openai/gsm8k:main:test", "hf://openai/gsm8k:main/test"),
+        ] {
+            assert_eq!(address(path).as_deref(), Ok(expected), "{path}");
+        }
+        for path in [
+            "hf:a:b:c:d",
+            "hf:",
+            "hf:org/name::train",
+            "hf://datasets/org/name/a.jsonl",
+        ] {
+            assert!(address(path).unwrap_err().contains(path), "{path}");
+        }
+    }
 }

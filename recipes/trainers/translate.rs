@@ -7,9 +7,11 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::near::did_you_mean;
+use spectrain_models::TargetSpec;
 
+use super::model_file;
 use super::read::read;
-use super::rows::{Asked, Becomes, Made, Trainer};
+use super::rows::{Asked, Becomes, Made, Row, Trainer};
 use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
 use crate::recipe::inline::inline;
 
@@ -21,8 +23,9 @@ pub struct Translated {
     pub recipe: &'static str,
     /// The target: a folder or a hub id.
     pub target: Option<String>,
-    /// The conversations to train on.
-    pub train: Option<String>,
+    /// The conversations to train on: a path or the address of a dataset on the hub, or a list of these and of tables, as
+    /// `data.train` takes them.
+    pub train: Option<Value>,
     /// The name of a dataset in place of them.
     pub preset: Option<String>,
     /// The run's name.
@@ -74,9 +77,12 @@ pub fn translate(text: &str, file: &Path) -> Result<Translated> {
             known.join(", ")
         ));
     };
-    let mut carrying = Carrying::default();
+    let mut carrying = Carrying {
+        notes: given.notes.clone(),
+        ..Carrying::default()
+    };
     carrying.rows(trainer, kind, &given);
-    carrying.unknown(trainer, kind, &given);
+    carrying.others(trainer, kind, &given);
     for (kinds, key, value) in trainer.always {
         if kinds.is_empty() || kinds.contains(&kind) {
             carrying.set(key, serde_json::from_str(value)?);
@@ -107,7 +113,7 @@ impl Carrying {
     fn rows(&mut self, trainer: &'static Trainer, kind: &str, given: &Given) {
         let mut seen = BTreeSet::new();
         for row in trainer.rows.iter().filter(|row| row.is_for(kind)) {
-            if !seen.insert(row.key) {
+            if row.prefix().is_some() || !seen.insert(row.key) {
                 continue;
             }
             let is_given = given.settings.contains_key(row.key);
@@ -145,40 +151,39 @@ impl Carrying {
         }
     }
 
-    /// Settings that have no row, or one of another kind of drafters.
-    fn unknown(&mut self, trainer: &Trainer, kind: &str, given: &Given) {
-        let known: Vec<&str> = trainer.rows.iter().map(|row| row.key).collect();
-        let of_kind = |key: &str| {
-            let mut rows = trainer.rows.iter().filter(|row| row.key == key);
-            rows.any(|row| row.is_for(kind))
+    /// Settings that have no row of their own, or one of another kind of drafters.
+    fn others(&mut self, trainer: &Trainer, kind: &str, given: &Given) {
+        let is_read = |key: &str| {
+            let mut rows = trainer.rows.iter().filter(|row| row.is_for(kind));
+            rows.any(|row| row.key == key)
         };
-        for (key, value) in given.settings.iter().filter(|(key, _)| !of_kind(key)) {
-            let why = if known.contains(&key.as_str()) {
-                format!("no setting of `{kind}`")
-            } else if trainer
-                .further
-                .is_some_and(|(_, prefix)| key.starts_with(prefix))
-            {
-                // Of the many keys of a model's file, those with a row are the drafter's.
+        let target = trainer.sizes(given);
+        // Settings that have one reason are told of together.
+        let mut told: Vec<(String, Vec<String>)> = Vec::new();
+        for (key, value) in given.settings.iter().filter(|(key, _)| !is_read(key)) {
+            let Some(why) = why_not(trainer, kind, (key, value), target.as_ref()) else {
+                self.carried += 1;
                 continue;
-            } else {
-                let near = did_you_mean(key, known.iter().copied());
-                format!(
-                    "no setting of {} {} that is known{near}",
-                    trainer.name, trainer.version
-                )
             };
-            self.notes
-                .push(format!("`{key} = {}`: {why}", shown(value)));
+            let shown = format!("`{key} = {}`", shown(value));
+            match told.iter_mut().find(|(other, _)| *other == why) {
+                Some((_, settings)) => settings.push(shown),
+                None => told.push((why, vec![shown])),
+            }
         }
+        let lines = told
+            .iter()
+            .map(|(why, settings)| format!("{}: {why}", settings.join(", ")));
+        self.notes.extend(lines);
     }
 
     fn done(mut self, trainer: &Trainer, recipe: &'static str, given: usize) -> Translated {
+        let train = self.keys.remove(TRAIN);
         let mut own = |key: &str| {
             let value = self.keys.remove(key)?;
             Some(value.as_str().map_or(value.to_string(), str::to_owned))
         };
-        let [target, train, preset, name] = [TARGET, TRAIN, PRESET, NAME].map(&mut own);
+        let [target, preset, name] = [TARGET, PRESET, NAME].map(&mut own);
         let set = |(key, value): (String, Value)| format!("{key}={}", inline(&value));
         Translated {
             trainer: format!("{} {}", trainer.name, trainer.version),
@@ -193,6 +198,41 @@ impl Carrying {
             notes: self.notes,
         }
     }
+}
+
+/// Why a setting that has no row of its own for this kind of drafters becomes no key; nothing where none is needed.
+fn why_not(
+    trainer: &Trainer,
+    kind: &str,
+    (key, value): (&str, &Value),
+    target: Option<&TargetSpec>,
+) -> Option<String> {
+    let mut rows = trainer.rows.iter();
+    let of_file = trainer
+        .further
+        .and_then(|(_, prefix)| key.strip_prefix(prefix));
+    if let Some((name, known)) = of_file.and_then(|name| Some((name, model_file::find(name)?))) {
+        return known.why_not(name, value, target).map(str::to_owned);
+    }
+    if trainer.rows.iter().any(|row| row.key == key) {
+        return Some(format!("no setting of `{kind}`"));
+    }
+    let begins = |row: &&Row| row.prefix().is_some_and(|prefix| key.starts_with(prefix));
+    if let Some(row) = rows.find(|row| row.is_for(kind) && begins(row)) {
+        return match row.becomes {
+            Becomes::Nothing(why) => Some(why.to_owned()),
+            _ => None,
+        };
+    }
+    if of_file.is_some() {
+        return Some(model_file::UNKNOWN.to_owned());
+    }
+    let rows = trainer.rows.iter().filter(|row| row.prefix().is_none());
+    let near = did_you_mean(key, rows.map(|row| row.key));
+    Some(format!(
+        "no setting of {} {} that is known{near}",
+        trainer.name, trainer.version
+    ))
 }
 
 /// A value as a user wrote it.

@@ -240,6 +240,11 @@ fn completions() -> Vec<Files> {
             json!({"content": "four", "reasoning": null, "tool_calls": []}),
             "length",
         ),
+        of(
+            json!({"content": null, "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{\"of\": [2, 2]}"}}]}),
+            "tool_calls",
+        ),
     ]
 }
 
@@ -295,6 +300,7 @@ fn answers_to_be_regenerated_are_taken_or_refused() {
         timeout: Duration::from_secs(20),
     };
     let messages = [Message::new("user", "2 + 2?")];
+    let tools = [json!({"type": "function", "function": {"name": "add"}})];
     let read = |folder: &Path| {
         *sent.lock().unwrap() = fs::read(folder.join(SENT)).unwrap();
         // One for each answer: a connection that is kept open would have the rest of the last one.
@@ -303,6 +309,7 @@ fn answers_to_be_regenerated_are_taken_or_refused() {
             row: 1,
             turn: 1,
             messages: &messages,
+            tools: &tools,
         };
         let answer = server.answer(&turn).map_err(reason)?;
         assert_eq!(answer.message.role, "assistant");

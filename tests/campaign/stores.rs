@@ -13,8 +13,8 @@ use spectrain_checkpoints::{NamedTensor, state, write_safetensors};
 use spectrain_data::features::{FeatureHeader, FeatureShards, FeatureWriter, StoredSample};
 use spectrain_data::foreign::{self, RowsWriter};
 use spectrain_data::regenerate::{
-    Answer, Answers, ExistingAnswers, Failure, Job, RegenerateSettings, Request, Retry, Truncated,
-    Work,
+    Answer, Answers, ExistingAnswers, Failure, Job, RegenerateSettings, Request, Retry, ToolRows,
+    Truncated, Work,
 };
 use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_data::unusable::Unusable;
@@ -297,6 +297,7 @@ fn regenerate(folder: &Path) -> Result<String, String> {
         out: &out,
         settings: Map::from_iter([("model".to_owned(), json!("m"))]),
         truncated: Truncated::Keep,
+        tools: ToolRows::Copy,
         unusable: Unusable::Refuse,
     };
     let work = Work {

@@ -1,4 +1,5 @@
-"""A job in SGLang on the CPU, one prompt after the other; `algorithm` of the job is SGLang's name of the method."""
+"""A job in SGLang on the CPU, one prompt after the other; `algorithm` of the job is SGLang's name of the method, with `own_layer` the target
+drafts by the layer in its own checkpoint."""
 import os
 
 import job as jobs
@@ -13,7 +14,7 @@ def run(job):
     if job["drafter"]:
         settings = {
             "speculative_algorithm": job["algorithm"],
-            "speculative_draft_model_path": job["drafter"],
+            "speculative_draft_model_path": None if job.get("own_layer") else job["drafter"],
             "speculative_num_steps": job["length"],
             "speculative_eagle_topk": 1,
             "speculative_num_draft_tokens": job["length"] + 1,

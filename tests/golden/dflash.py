@@ -34,6 +34,8 @@ class Case:
     divide_by_count: bool = False
     window: int = 0
     causal: bool = False
+    full_layers: tuple = ()
+    full_layers_see_block: bool = False
 
 
 CASES = {
@@ -42,6 +44,10 @@ CASES = {
     "favourite": Case(3, 9, 0.5, 1.0, "ce", "exponential", window=3),
     "d-pace": Case(5, 9, 1.0, 0.0, "kl", "d_pace"),
     "auf": Case(5, 9, 1.0, 0.0, "kl", "auf"),
+    "mixed": Case(
+        4, 9, 1.0, 0.0, "kl", "uniform", window=3, causal=True, full_layers=(1,), full_layers_see_block=True
+    ),
+    "mixed-causal": Case(4, 9, 0.0, 1.0, "kl", "uniform", window=3, causal=True, full_layers=(0,)),
 }
 
 
@@ -90,10 +96,12 @@ def block_hidden(case, w, data, row, start, anchor, read=None, around=None, toke
             v = project(both, "v", KV_HEADS)
             k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
             scores = q @ k.transpose(1, 2) / D_HEAD**0.5
+            full = layer in case.full_layers
+            causal = case.causal and not (full and case.full_layers_see_block)
             for at, position in enumerate(places.tolist()):
                 for key, other in enumerate(everywhere.tolist()):
-                    hidden = case.causal and key >= len(before) and other > position
-                    if hidden or (case.window and position - other >= case.window):
+                    hidden = causal and key >= len(before) and other > position
+                    if hidden or (case.window and not full and position - other >= case.window):
                         scores[:, at, key] = float("-inf")
             sinks = w.get(name + "self_attn.attention_sink_bias")
             if sinks is not None:

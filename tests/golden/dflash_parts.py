@@ -1,5 +1,5 @@
-"""Independent training steps of DFlash 2, of DSpark (https://arxiv.org/abs/2607.05147), and of blocks masked as by DEER
-(https://arxiv.org/abs/2512.15176).
+"""Independent training steps of DFlash 2, of DSpark (https://arxiv.org/abs/2607.05147), of Domino
+(https://arxiv.org/abs/2605.29707), and of blocks masked as by DEER (https://arxiv.org/abs/2512.15176).
 
 Writes `dflash-parts.safetensors` and `dflash-parts.json`; see README.md. The block is that of dflash.py; here are what stands
 around the parts of its layers and what is made of its last hidden states, each slot by itself.
@@ -43,6 +43,14 @@ class Case:
     confidence_weight: float = 1.0
     masking: str = "all"
     growth: float = 1.01
+    full_layers: tuple = ()
+    full_layers_see_block: bool = False
+    markov_state: int = 5
+    markov_from: int = 1
+    base_weight: float = 0.0
+    base_until: float = 0.5
+    # Number of the training step, and how many there are.
+    step: tuple = ()
 
 
 CASES = {
@@ -62,6 +70,22 @@ CASES = {
     "last": Case(5, 1.0, 0.0, "kl", "rising", masking="last", growth=1.5, conv_taps=2),
     "tokens": Case(4, 1.0, 0.0, "kl", "uniform", context="tokens", confidence=True),
     "sinks": Case(4, 1.0, 0.0, "kl", "uniform", window=4, sinks=True),
+    "domino": Case(
+        4,
+        1.0,
+        0.0,
+        "kl",
+        "exponential",
+        decay_slots=3.0,
+        sample_from_anchor=True,
+        markov_rank=3,
+        markov="domino",
+        base_weight=1.0,
+        step=(3, 21),
+    ),
+    "domino-target": Case(
+        5, 0.3, 1.0, "kl", "uniform", markov_rank=2, markov="domino", markov_from=0, base_weight=0.5, base_until=1.0, step=(4, 8)
+    ),
 }
 
 
@@ -112,8 +136,19 @@ def hidden_of(case, w, data, row, start, anchor, masked, length):
     return block_hidden(case, w, data, row, start, anchor, read, around, tokens)
 
 
-def markov_states(case, w, hidden, previous):
+def domino_states(case, w, hidden, embedded):
+    """What Domino's bias is made of at each slot, [slots, rank], by the library's own recurrent unit."""
+    unit = torch.nn.GRU(D_MODEL, case.markov_state, bias=False, batch_first=True)
+    weights = {f"weight_{kind}_l0": w[f"markov_head.prefix_gru.{part}.weight"] for kind, part in (("ih", "input"), ("hh", "hidden"))}
+    prefixes, _ = torch.func.functional_call(unit, weights, (embedded[None],))
+    states = F.silu(torch.cat([hidden, prefixes[0]], 1) @ w["markov_head.joint_proj.weight"].T)
+    return torch.cat([torch.zeros_like(states[: case.markov_from]), states[case.markov_from :]])
+
+
+def markov_states(case, w, data, hidden, previous):
     """What the bias is made of at each slot, [slots, rank]."""
+    if case.markov == "domino":
+        return domino_states(case, w, hidden, data["embed_tokens.weight"][previous])
     codes = w["markov_head.markov_w1.weight"][previous]
     if case.markov == "vanilla":
         return codes
@@ -140,9 +175,9 @@ def run(case, w, data):
         masked, length, factor = cover(case, row, anchor)
         hidden = hidden_of(case, w, data, row, start, anchor, masked, length)[first:]
         previous = flat[row * SEQ + anchor :][: len(hidden)]
-        u = hidden @ data["target_lm_head.weight"].T
+        base = u = hidden @ data["target_lm_head.weight"].T
         if case.markov_rank:
-            u = u + markov_states(case, w, hidden, previous) @ w["markov_head.markov_w2.weight"].T
+            u = u + markov_states(case, w, data, hidden, previous) @ w["markov_head.markov_w2.weight"].T
         whole = hidden_of(case, w, data, row, start, anchor, [True] * case.block_size, case.block_size)[first:]
         logits.append(u if case.markov_rank else whole @ data["target_lm_head.weight"].T)
         sure = None
@@ -164,6 +199,12 @@ def run(case, w, data):
             hard = -log_q[label]
             soft = (p - q).abs().sum() / 2 if case.divergence == "tv" else (p * (p.log() - log_q)).sum()
             loss = case.label_weight * hard + case.teacher_weight * soft
+            if case.step:
+                number, of = case.step
+                share = case.base_weight * (1 - min(1, number / max(1, int(of * case.base_until))))
+                log_q_base = base[slot].log_softmax(0)
+                without = case.label_weight * -log_q_base[label] + case.teacher_weight * (p * (p.log() - log_q_base)).sum()
+                loss = (1 - share) * loss + share * without
             if case.confidence:
                 # Where only the text judges, its token is all of the target.
                 alpha = (torch.minimum(p, q).sum() if case.teacher_weight else q[label]).detach()
@@ -205,8 +246,14 @@ def of_parts(case, generator):
             shapes["candidate_selector." + book] = (VOCAB, case.selector_rank)
         shapes["candidate_selector.hidden_projection.weight"] = (case.selector_rank, D_MODEL)
     rank = case.markov_rank
+    if rank and case.markov != "domino":
+        shapes["markov_head.markov_w1.weight"] = (VOCAB, rank)
     if rank:
-        shapes |= {"markov_head.markov_w1.weight": (VOCAB, rank), "markov_head.markov_w2.weight": (VOCAB, rank)}
+        shapes["markov_head.markov_w2.weight"] = (VOCAB, rank)
+    if case.markov == "domino":
+        for part, width in (("input", D_MODEL), ("hidden", case.markov_state)):
+            shapes[f"markov_head.prefix_gru.{part}.weight"] = (3 * case.markov_state, width)
+        shapes["markov_head.joint_proj.weight"] = (rank, D_MODEL + case.markov_state)
     if case.markov == "gated":
         shapes |= {"markov_head.gate_proj.weight": (rank, D_MODEL + rank), "markov_head.gate_proj.bias": (rank,)}
     if case.markov == "rnn":

@@ -264,8 +264,10 @@ def speculators():
     )
     # A norm of all captured layers together, which the trainer has unless it is told otherwise.
     with_steps("eagle3-before-fc", trained("eagle3", seed=22, full=[0], fc_norm=False, norm_before_fc=True))
-    written("eagle3-qwen3", trained("eagle3", "qwen3", seed=13, full=[0]))
+    with_steps("eagle3-qwen3", trained("eagle3", "qwen3", seed=13, full=[0]))
     with_masks("peagle", trained("peagle", seed=14, full=[0, 1], layers=2))
+    # As the trainer makes it unless it is told otherwise, but for the width of its window.
+    with_masks("peagle-qwen3", trained("peagle", "qwen3", seed=23, fc_norm=False, norm_output=False))
     with_blocks("dflash", trained("dflash", "qwen3", seed=15, full=[0, 1], layers=2))
     # As the trainer writes it unless it is told otherwise.
     written("dflash-sliding", trained("dflash", "qwen3", seed=20))
@@ -339,7 +341,29 @@ def specforge():
             logits.append(model.compute_logits(hidden)[0])
     save_steps("specforge-eagle3", logits)
 
-    def each(model, first):
+    def seen(known):
+        """What a block behind `known` positions sees in each type of layer, by the masks of its training."""
+        from specforge.algorithms.common.dflash_family_model import create_dflash_sdpa_mask
+
+        anchor, kept = torch.tensor([[known]]), torch.ones(1, 1, dtype=torch.bool)
+        windows = {"full_attention": None, "sliding_attention": WINDOW}
+        return {kind: create_dflash_sdpa_mask(anchor, kept, known, BLOCK, "cpu", window) for kind, window in windows.items()}
+
+    def domino_loss(model):
+        """The loss of a training step, 0.3 of it without Domino's head, on the text with a block behind every token but the last."""
+        from specforge.algorithms.common.dflash_family_model import OnlineDominoModel
+
+        settings = dict(block_size=BLOCK, attention_backend="sdpa", num_anchors=64, loss_decay_gamma=3.0, shift_label=True)
+        table = torch.nn.Embedding.from_pretrained(embedding)
+        last = torch.nn.Linear(WIDTH, VOCAB, bias=False)
+        last.weight.data = head
+        trained = OnlineDominoModel(model, last, table, MASK, **settings)
+        # What stands behind the last token of the text is never read.
+        read = torch.cat([features, torch.zeros(1, features.shape[1])])[None]
+        loss, _, _ = trained(tokens[None], read, torch.ones(1, len(tokens)), lambda_base=0.3)
+        return loss[None]
+
+    def each(model, first, masks=lambda known: None):
         """The last states of a block behind each prefix, one prefix at a time."""
         before = following(tokens)
         masked = torch.full_like(before, MASK)
@@ -350,6 +374,7 @@ def specforge():
                     position_ids=torch.arange(known + BLOCK)[None],
                     noise_embedding=embedding[masked[known - 1]][None],
                     target_hidden=features[None, :known],
+                    attention_mask=masks(known),
                 )
                 for known in range(1, LENGTH + 1)
             ]
@@ -359,13 +384,26 @@ def specforge():
     model = specforge_draft("dflash", 32, specforge_block("DFlashDraftModel", 2, {}))
     hidden, _ = each(model, 1)
     save("specforge-dflash", {**given, "logits": hidden @ head.T})
+    # As in z-lab's drafters for Qwen3.6: all layers slide but the last.
+    mixed = {"layer_types": ["sliding_attention"] * 2 + ["full_attention"], "sliding_window": WINDOW, "use_sliding_window": True}
+    model = specforge_draft("dflash-mixed", 36, {**specforge_block("DFlashDraftModel", 3, {}), **mixed})
+    hidden, _ = each(model, 1, seen)
+    save("specforge-dflash-mixed", {**given, "logits": hidden @ head.T})
     heads = dict(markov_rank=4, markov_head_type="gated", enable_confidence_head=True, confidence_head_with_markov=True)
     model = specforge_draft("dspark", 33, specforge_block("DSparkDraftModel", 1, heads))
     hidden, before = each(model, 0)
     with torch.no_grad():
         logits = model.apply_logits_head(hidden @ head.T, prev_token_ids=before, hidden_states=hidden)
     save("specforge-dspark", {**given, "logits": logits})
-    specforge_draft("domino", 34, specforge_block("DominoDraftModel", 1, dict(emb_dim=8, gru_hidden_dim=8, shift_label=True)))
+    for name, seed, more in [("domino", 34, {}), ("domino-served", 37, dict(pure_draft_prefix_len=1))]:
+        more = dict(emb_dim=8, gru_hidden_dim=6, shift_label=True, **more)
+        model = specforge_draft(name, seed, specforge_block("DominoDraftModel", 1, more))
+        hidden, before = each(model, 0)
+        with torch.no_grad():
+            logits = model.apply_logits_head(
+                (hidden @ head.T)[None], prev_token_embeddings=embedding[before][None], hidden_states=hidden[None]
+            )[0]
+        save(f"specforge-{name}", {**given, "logits": logits, "loss": domino_loss(model)})
     specforge_draft("peagle", 35, {**eagle3, "architectures": ["PEagleDraftModel"], "mask_token_id": MASK})
 
 

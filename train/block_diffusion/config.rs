@@ -43,6 +43,11 @@ pub struct BlockLossConfig {
     pub inject: bool,
     /// Factor on the cross-entropy of the confidence head, if the drafter has one.
     pub confidence_weight: f64,
+    /// Share of the loss, in the first step, that judges the slots without what the tokens before them add, if the drafter has
+    /// such a bias (`markov_rank`). It falls linearly to 0, so that layers learn before the bias does. Domino uses 1.
+    pub base_weight: f64,
+    /// The part of the training's steps in which `base_weight` falls to 0.
+    pub base_until: f64,
 }
 
 /// Where blocks stand.
@@ -90,6 +95,8 @@ impl Default for BlockLossConfig {
             selector_weight: 1.0,
             inject: true,
             confidence_weight: 1.0,
+            base_weight: 0.0,
+            base_until: 0.5,
         }
     }
 }
@@ -111,9 +118,14 @@ impl BlockLossConfig {
                 return setting(key, "0 or more", value.to_string());
             }
         }
-        if !(0.0..=1.0).contains(&self.certainty) {
-            let got = self.certainty.to_string();
-            return setting("certainty", "a number from 0 to 1", got);
+        for (key, value) in [
+            ("certainty", self.certainty),
+            ("base_weight", self.base_weight),
+            ("base_until", self.base_until),
+        ] {
+            if !(0.0..=1.0).contains(&value) {
+                return setting(key, "a number from 0 to 1", value.to_string());
+            }
         }
         Ok(())
     }
@@ -154,6 +166,13 @@ mod tests {
                 "label_weight",
                 BlockLossConfig {
                     label_weight: -1.0,
+                    ..default()
+                },
+            ),
+            (
+                "base_weight",
+                BlockLossConfig {
+                    base_weight: 1.5,
                     ..default()
                 },
             ),

@@ -51,26 +51,37 @@ pub(crate) struct Nccl {
 // SAFETY: it belongs to one thread at a time, and NCCL and the driver may be called from any.
 unsafe impl Send for Nccl {}
 
-/// The library, and how others find rank 0.
-pub(crate) struct Offer(Library, Option<UniqueId>);
+/// All that may fail on one rank alone, done before the ranks agree; and how others find rank 0.
+pub(crate) struct Offer {
+    library: Library,
+    order: Order,
+    client: Client,
+    id: Option<UniqueId>,
+}
 
 impl Offer {
     /// What rank `rank` has to offer; `None` where its device is no GPU of NVIDIA's.
     ///
     /// # Errors
-    /// NCCL is missing or too old.
+    /// NCCL is missing or too old, or the device cannot be asked what it has done.
     pub(crate) fn make(rank: usize, device: &Device) -> Outcome<Option<Self>> {
-        if cube_tensor(Tensor::empty([1], device)).is_none() {
+        let Some(CubeTensor { client, .. }) = cube_tensor(Tensor::empty([1], device)) else {
             return Ok(None);
-        }
+        };
         let library = Library::open()?;
         let id = (rank == 0).then(|| library.unique_id()).transpose()?;
-        Ok(Some(Self(library, id)))
+        let order = on_device(&client, Order::open)?;
+        Ok(Some(Self {
+            library,
+            order,
+            client,
+            id,
+        }))
     }
 
     /// Of rank 0: what the others need.
     pub(crate) fn id(&self) -> Vec<u8> {
-        self.1.map(UniqueId::bytes).unwrap_or_default()
+        self.id.map(UniqueId::bytes).unwrap_or_default()
     }
 
     /// Takes the device to those of the other ranks, which do the same with the `id` of rank 0.
@@ -85,26 +96,19 @@ impl Offer {
         alive: Alive,
     ) -> Result<Outcome<Nccl>> {
         let id = UniqueId::of(id).ok_or_else(|| Error::rank(0, "sent no id of NCCL's"))?;
-        let library = self.0;
-        let found = cube_tensor(Tensor::empty([1], device));
-        let client = found.expect("a device of CUDA made the offer").client;
-        let on_device = || {
-            let order = Order::open()?;
-            let comm = library.init(id, rank, count)?;
-            Ok(Nccl {
-                library,
-                order,
-                comm,
-                client: client.clone(),
-                device: device.clone(),
-                rank,
-                is_closed: false,
-            })
-        };
-        let made = client.exclusive(on_device);
-        let mut made = match made.unwrap_or_else(|why| Err(format!("{why:?}"))) {
-            Ok(made) => made,
+        let (library, client) = (&self.library, &self.client);
+        let comm = match on_device(client, || library.init(id, rank, count)) {
+            Ok(comm) => comm,
             Err(why) => return Ok(Err(why)),
+        };
+        let mut made = Nccl {
+            library: self.library,
+            order: self.order,
+            comm,
+            client: self.client,
+            device: device.clone(),
+            rank,
+            is_closed: false,
         };
         let late = Instant::now() + ACQUAINTANCE;
         let mut patience = || match Instant::now() < late {
@@ -279,6 +283,20 @@ impl Nccl {
             std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
+    }
+}
+
+/// A handle of NCCL's or the driver's on its way from the device's thread.
+struct Handle<T>(Outcome<T>);
+
+// SAFETY: it belongs to one thread at a time, and NCCL and the driver may be called from any.
+unsafe impl<T> Send for Handle<T> {}
+
+/// What `make` makes where the device's context is current.
+fn on_device<T: 'static>(client: &Client, make: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    match client.exclusive(|| Handle(make())) {
+        Ok(Handle(made)) => made,
+        Err(why) => Err(format!("{why:?}")),
     }
 }
 

@@ -26,6 +26,10 @@ impl Later for TokenTurns {
         self.turns.len()
     }
 
+    fn identity(&self) -> String {
+        format!("{:?}", self.turns)
+    }
+
     fn ask(
         &self,
         answers: &[Vec<u32>],

@@ -1,5 +1,6 @@
 //! `spectrain data`: a dataset by itself.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -7,15 +8,19 @@ use clap::Subcommand;
 use serde_json::json;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::listed;
+use spectrain_data::dataset::Dataset;
 use spectrain_data::lint::{DRAFT_VOCABULARIES, LintReport, Linter, lint};
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::{PRESETS, Preset};
 use spectrain_data::prompts::sets::{HubFile, KNOWN};
+use spectrain_data::rows::is_same;
+use spectrain_data::tokens::TokenWriter;
 use spectrain_data::unusable::Unusable;
 
 use crate::cli::arguments::{
-    DataArgument, TemplateArgument, UnusableArgument, dataset, origin, word,
+    DataArgument, LimitArgument, TemplateArgument, UnusableArgument, check_written, dataset,
+    origin, word,
 };
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
@@ -23,6 +28,7 @@ use crate::cli::progress::{Output, print, print_json, tell};
 use crate::recipe::tables::DataTable;
 use crate::runtime::target;
 use crate::runtime::text::Text;
+use crate::runtime::writable::writable_file;
 
 /// Commands of `spectrain data`.
 #[derive(Debug, Subcommand)]
@@ -35,6 +41,9 @@ pub enum DataCommand {
         /// The folder to write
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// How many rows are read
+        #[command(flatten)]
+        limit: LimitArgument,
         /// What happens to rows that cannot be used
         #[command(flatten)]
         unusable: UnusableArgument,
@@ -173,18 +182,12 @@ pub fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Prepare {
             data,
             out,
+            limit,
             unusable,
             text,
         } => {
-            let text = text.open(unusable.unusable)?;
-            let dataset = dataset(data.origin()?, Output::detect())?;
-            let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
-            let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
-            let unusable = dataset.unusable();
-            if !unusable.is_none() {
-                tell(unusable.left_out());
-            }
-            print(format!("{written}\n"))?;
+            let dataset = dataset(data.origin()?, Output::detect())?.at_most(limit.rows());
+            prepare((&dataset, out.as_path()), text, unusable.unusable)?;
         }
         DataCommand::Prompts => print(known_prompts())?,
         DataCommand::Presets => print(presets())?,
@@ -192,6 +195,43 @@ pub fn run(command: &DataCommand) -> Result<()> {
         DataCommand::Lint(arguments) => arguments.run()?,
     }
     Ok(())
+}
+
+/// Writes the tokens of a dataset into a folder.
+fn prepare(
+    (dataset, out): (&Dataset, &Path),
+    arguments: &TextArguments,
+    unusable: Unusable,
+) -> Result<()> {
+    check_written("--out", out, "--data", is_replaced(dataset, out))?;
+    let text = arguments.open(unusable)?;
+    let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
+    let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
+    let unusable = dataset.unusable();
+    if !unusable.is_none() {
+        tell(unusable.left_out());
+    }
+    if let Some(left_out) = dataset.left_out() {
+        tell(format!("`--limit`: {left_out}"));
+    }
+    // It reads the rows once more, and counts anew those that are of no use.
+    let rows = Box::new(dataset.rows()?);
+    let found = text.lint(
+        &arguments.target_folder()?,
+        [rows, Box::new(std::iter::empty())],
+    )?;
+    for problem in found.beside_preparation().problems() {
+        Output::detect().warn(problem);
+    }
+    print(format!("{written}\n"))
+}
+
+/// Whether tokens in a folder would take the place of files of a dataset, or be read with them the next time.
+fn is_replaced(dataset: &Dataset, folder: &Path) -> bool {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names = names.map(|entry| entry.file_name());
+    dataset.reads(&folder.join(TokenWriter::shard(0)))
+        || names.any(|name| TokenWriter::replaces(&name) && dataset.reads(&folder.join(&name)))
 }
 
 /// Writes the rows that something is wrong with, one a line.
@@ -222,8 +262,9 @@ impl LintArguments {
             .transpose()?
             .map(|eval| dataset(eval, Output::detect()))
             .transpose()?;
-        let eval = eval.map(|eval| eval.rows()).transpose()?;
         let train = dataset(train, Output::detect())?;
+        self.check_written(&train, eval.as_ref())?;
+        let eval = eval.map(|eval| eval.rows()).transpose()?;
         let report = lint(train.rows()?, eval.into_iter().flatten(), &linter)?;
         let unusable = train.unusable();
         if !unusable.is_none() {
@@ -244,6 +285,25 @@ impl LintArguments {
             bail!("{problems} {noun} in the data, which the report names");
         }
         Ok(())
+    }
+
+    /// Fails where the list of rows would take the place of something that is read.
+    fn check_written(&self, train: &Dataset, eval: Option<&Dataset>) -> Result<()> {
+        let Some(rows) = self.rows.as_deref() else {
+            return Ok(());
+        };
+        let template = self.text.template.as_deref();
+        for (read, is_read) in [
+            ("--train", train.reads(rows)),
+            ("--eval", eval.is_some_and(|eval| eval.reads(rows))),
+            (
+                "--template",
+                template.is_some_and(|file| is_same(file, rows)),
+            ),
+        ] {
+            check_written("--rows", rows, read, is_read)?;
+        }
+        writable_file(rows)
     }
 
     /// The sizes of draft vocabulary that are asked for, of a target with so many tokens.

@@ -9,7 +9,9 @@ use spectrain_eval::{
 };
 use spectrain_models::TrainingFree;
 
-use crate::cli::arguments::{TargetDevice, TemplateArgument, draft, prompts, training_free};
+use crate::cli::arguments::{
+    TargetDevice, TemplateArgument, check_written, draft, prompts, training_free,
+};
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::recipe::tables::{DataTable, EvaluateTable, PromptEntry, Prompts, VerifierName};
@@ -129,12 +131,7 @@ pub struct EvaluateArguments {
 pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     let table = arguments.table()?;
     // Known before hours of decoding, not after them.
-    if let Some(out) = &arguments.out {
-        writable(out)?;
-    }
-    if let Some(outputs) = &arguments.outputs {
-        writable_file(outputs)?;
-    }
+    arguments.check_written()?;
     if let Some(features) = &arguments.features {
         return arguments.judge_texts(features, table);
     }
@@ -201,6 +198,19 @@ fn recommended_by_servers(report: &Report) -> Vec<Recommendation> {
 }
 
 impl EvaluateArguments {
+    /// Fails where what is to be written cannot be, or would take the place of prompts.
+    fn check_written(&self) -> Result<()> {
+        if let Some(out) = &self.out {
+            writable(out)?;
+        }
+        let Some(outputs) = &self.outputs else {
+            return Ok(());
+        };
+        writable_file(outputs)?;
+        let is_read = prompt_sets::are_read_from(&self.prompts, outputs);
+        check_written("--outputs", outputs, "--prompts", is_read)
+    }
+
     /// Whether anything is decoded here; else only servers are asked.
     fn decodes(&self) -> bool {
         self.drafter.is_some() || !self.training_free.is_empty()

@@ -1,4 +1,8 @@
-//! `spectrain export`: the drafter of a run, or of a folder, for one engine.
+//! `spectrain export`: the drafter of a run, or of a folder, for one engine, or in the checkpoint of its target.
+
+mod into_target;
+mod origin;
+mod out;
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +18,15 @@ use crate::families::described::reading_for;
 use crate::recipe::read::read;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
-use crate::runs::hashes::HashMemory;
-use crate::runs::places::{EXPORTED, IMPORTED, trained};
+use crate::runs::places::{IMPORTED, trained};
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::exported::seen_from;
 use crate::stages::report;
+
+use into_target::Asked;
+use origin::exported_from;
 
 /// Arguments of `spectrain export`.
 #[derive(Debug, clap::Args)]
@@ -29,12 +35,20 @@ pub struct ExportArguments {
     #[arg(value_name = "DRAFTER")]
     drafter: String,
     /// The serving engine
-    #[arg(long, value_enum)]
-    to: Engine,
+    #[arg(long, value_enum, required_unless_present = "into")]
+    to: Option<Engine>,
+    /// The target, a hub id or a folder, of which to write the whole checkpoint with the drafter in it, a layer of multi-token
+    /// prediction, in the place of its own
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["to", "target", "dtype"])]
+    into: Option<String>,
+    /// With `--into`: copy the target's shards, which are linked otherwise
+    #[arg(long, conflicts_with = "to")]
+    copy: bool,
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The target, for a drafter's folder that does not name the target that it is for
+    /// The target, for a drafter's folder that does not name the target that it is for; of a run, or of a folder that names one, it
+    /// must have the same weights, unless the drafter reads text alone
     #[arg(long)]
     target: Option<String>,
     /// Type of the weights
@@ -56,6 +70,19 @@ struct Exported {
 
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
+    let engine = match (arguments.to, &arguments.into) {
+        (_, Some(target)) => {
+            return into_target::run(&Asked {
+                drafter: &arguments.drafter,
+                target,
+                out: &arguments.out,
+                runs: &arguments.runs,
+                copies: arguments.copy,
+            });
+        }
+        (Some(engine), None) => engine,
+        (None, None) => return Err(Misuse("name an engine with `--to`".to_owned()).into()),
+    };
     let source = match DrafterAt::find(&arguments.drafter, &arguments.runs)? {
         DrafterAt::Run(run) => Exported::of_run(&run, arguments)?,
         other => {
@@ -63,22 +90,11 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
             Exported::of_folder(&folder, &other.name(&folder), arguments)?
         }
     };
-    if arguments.out.exists() {
-        bail!(
-            "`{}` exists already; choose another `--out`",
-            arguments.out.display()
-        );
-    }
-    if is_inside(&arguments.out, &source.folder)? {
-        bail!(
-            "`{}` is inside the folder to export; choose another `--out`",
-            arguments.out.display()
-        );
-    }
+    out::check(&arguments.out, &[&source.folder])?;
     let conversion = Conversion {
         trained: &source.folder,
         target: source.target_folder,
-        engine: arguments.to,
+        engine,
         folder: &arguments.out,
         dtype: arguments.dtype.dtype(),
         named: &source.target,
@@ -141,40 +157,53 @@ impl Exported {
                 run.display()
             );
         }
-        let target_folder = match recipe.model() {
-            Some(model) => target::resolve(model, recipe.target.revision.as_deref())?,
-            None => run.join("synthetic").join("target"),
+        let target_folder = match (&arguments.target, recipe.model()) {
+            (Some(given), _) => target::resolve(given, None)?,
+            (None, Some(model)) => target::resolve(model, recipe.target.revision.as_deref())?,
+            (None, None) => run.join("synthetic").join("target"),
         };
         let folder = run.join(trained(recipe.last_trained()));
+        let other = match &arguments.target {
+            Some(given) => is_for_another(&folder, given, &target_folder)?,
+            None => false,
+        };
         let provenance = match exported_from(run, &folder)? {
             Some(provenance) => provenance,
             None => provenance_of(&folder)?.unwrap_or_else(|| json!({})),
         };
         Ok(Self {
-            target: match recipe.model() {
-                Some(model) => model.to_owned(),
-                None => target_folder.display().to_string(),
+            target: match (&arguments.target, recipe.model()) {
+                (Some(given), _) => given.clone(),
+                (None, Some(model)) => model.to_owned(),
+                (None, None) => target_folder.display().to_string(),
             },
             folder,
             target_folder,
-            report: report_of(run, &provenance)?,
+            // What the run found is about its own target.
+            report: if other {
+                None
+            } else {
+                report_of(run, &provenance)?
+            },
             provenance,
         })
     }
 }
 
-fn is_inside(out: &Path, folder: &Path) -> Result<bool> {
-    let folder = folder
-        .canonicalize()
-        .with_context(|| format!("cannot open `{}`", folder.display()))?;
-    let nearest = out.ancestors().find_map(|path| {
-        if path.as_os_str().is_empty() {
-            Path::new(".").canonicalize().ok()
-        } else {
-            path.canonicalize().ok()
-        }
-    });
-    Ok(nearest.is_some_and(|nearest| nearest.starts_with(folder)))
+/// Whether the target that is called `named`, in `target`, is another one than that of a run, whose drafter in `folder` reads text
+/// alone.
+///
+/// # Errors
+/// It is another one, and the drafter reads what its own target computes.
+fn is_for_another(folder: &Path, named: &str, target: &Path) -> Result<bool> {
+    let model = ModelFolder::open(folder)?;
+    if let Some(own) = target::other_target(&model, target)? {
+        bail!(own.is_not(folder, named));
+    }
+    match target::trained_for(&model) {
+        Some(own) => Ok(!target::is_of(target, &own.sha256)?),
+        None => Ok(false),
+    }
 }
 
 /// The report of a run, where what the folder says of its origin has figures of it.
@@ -183,16 +212,6 @@ fn report_of(run: &Path, provenance: &Value) -> Result<Option<Report>> {
         return Ok(None);
     }
     Ok(report::read(&RunFolder::unlocked(run.to_owned())).ok())
-}
-
-/// What the stage `export` recorded, with what `evaluate` found, if it was of these weights and not of others before them.
-fn exported_from(run: &Path, weights: &Path) -> Result<Option<Value>> {
-    let exported = run.join(EXPORTED);
-    if !exported.exists() {
-        return Ok(None);
-    }
-    let trained = HashMemory::default().of(weights)?;
-    Ok(provenance_of(&exported)?.filter(|found| found["trained"] == trained))
 }
 
 /// Fails where a published folder can be meant in several ways, and only decoding tells which.

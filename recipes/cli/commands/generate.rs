@@ -3,17 +3,17 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::Message;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
-use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, VerifierChoice};
-use spectrain_models::{Capture, DraftShape, Sampling, Target as _, load_target};
+use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, Reach, VerifierChoice};
+use spectrain_models::{Capture, DraftShape, Proposer, Sampling, Target as _, load_target};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, draft};
-use crate::cli::progress::{has_colours, print, tell};
+use crate::cli::progress::{Output, has_colours, print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
 use crate::recipe::tables::EvaluateTable;
@@ -34,7 +34,7 @@ pub struct GenerateArguments {
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// The user's message
+    /// The user's message; a target without a chat template continues it as plain text
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// The most tokens in the answer
@@ -49,10 +49,10 @@ pub struct GenerateArguments {
     )]
     temperature: f64,
     /// Length of the draft in tokens; 0 takes the drafter's own length
-    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "drafter")]
     draft_length: usize,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`
-    #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length")]
+    #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length", requires = "drafter")]
     draft: Option<DraftChoice>,
     /// Accept a drafter that was trained for a target other than this one
     #[arg(long)]
@@ -68,16 +68,8 @@ pub struct GenerateArguments {
 
 /// Runs the command.
 pub fn run(arguments: &GenerateArguments) -> Result<()> {
-    EvaluateTable {
-        temperatures: vec![arguments.temperature],
-        draft_lengths: vec![arguments.draft_length],
-        drafts: arguments.draft.clone().into_iter().collect(),
-        max_new_tokens: arguments.max_new_tokens,
-        ..EvaluateTable::default()
-    }
-    .check()
-    .map_err(Misuse::from)?;
-    let draft = shape(arguments)?;
+    check_settings(arguments)?;
+    let asked = choice(arguments)?;
     let drafter = arguments.drafter.as_ref();
     let drafter = drafter.map(|given| drafter_at::folder_of(given, &arguments.runs));
     let drafter = drafter.transpose()?;
@@ -102,10 +94,13 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
         None => Capture::default(),
     };
     let mut session = drafter.map(|drafter| drafter.held_in(loaded.dtype()).session());
-    let own = session.as_ref().map_or(1, |session| session.draft_length());
+    let draft = match &session {
+        Some(session) => shape(asked, session.as_ref())?,
+        None => DraftShape::Chain { length: 1 },
+    };
     let settings = DecodeSettings {
         max_new_tokens: arguments.max_new_tokens,
-        draft: draft.unwrap_or(DraftShape::Chain { length: own }),
+        draft,
         sampling: Sampling::at(arguments.temperature),
         stop: target::stop_tokens(&model)?,
         shadow: None,
@@ -122,7 +117,39 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let shown = show(&pieces, has_colours(std::io::stdout().is_terminal()));
     print(format!("{shown}\n"))?;
     tell(summary(&generation, session.is_some()));
+    if let Some(cut) = cut(&generation, &settings, loaded.spec().max_positions) {
+        Output::detect().warn(cut);
+    }
     Ok(())
+}
+
+/// Fails on settings that `evaluate` refuses too.
+fn check_settings(arguments: &GenerateArguments) -> Result<()> {
+    EvaluateTable {
+        temperatures: vec![arguments.temperature],
+        draft_lengths: vec![arguments.draft_length],
+        drafts: arguments.draft.clone().into_iter().collect(),
+        max_new_tokens: arguments.max_new_tokens,
+        ..EvaluateTable::default()
+    }
+    .check()
+    .map_err(Misuse::from)?;
+    Ok(())
+}
+
+/// That an answer ends where the target's context of so many tokens does, and not where it was to end.
+fn cut(generation: &Generation, settings: &DecodeSettings, places: usize) -> Option<String> {
+    let tokens = &generation.tokens;
+    let stops = tokens
+        .last()
+        .is_some_and(|last| settings.stop.contains(last));
+    (!stops && tokens.len() < settings.max_new_tokens).then(|| {
+        format!(
+            "the answer ends after {} of at most {} tokens: the target's context of {places} tokens is full",
+            tokens.len(),
+            settings.max_new_tokens
+        )
+    })
 }
 
 /// Fails where a drafter that reads a target's hidden states says that it was trained for another than the one in `folder`, which
@@ -148,18 +175,37 @@ fn prompt(
             &[Message::new("user", question)][..],
             GenerationPrompt::With,
         )?,
-        None => question.to_owned(),
+        None => {
+            Output::detect().warn(
+                "the target has no chat template: the prompt is continued as plain text, not answered",
+            );
+            question.to_owned()
+        }
     };
     Ok(tokenizer.encode(&text)?.ids)
 }
 
-/// The shape that is asked for; `None` for a chain as long as the drafter's own.
-fn shape(arguments: &GenerateArguments) -> Result<Option<DraftShape>> {
+/// The shape that a drafter drafts where `asked` is asked for, or else a chain of its own length.
+fn shape(asked: Option<DraftChoice>, drafter: &dyn Proposer) -> Result<DraftShape> {
+    let reach = Reach::of(drafter);
+    let asked = asked.unwrap_or_else(|| DraftChoice::chain(drafter.draft_length()));
+    asked.suits(&reach)?;
+    let drafted = asked.within(&reach);
+    if let (Some(longest), true) = (reach.longest, drafted != asked) {
+        Output::detect().warn(format!(
+            "this drafter drafts at most {longest} tokens, fewer than were asked for"
+        ));
+    }
+    drafted.shape().context("a draft of a known shape")
+}
+
+/// The draft that is asked for; `None` for a chain as long as the drafter's own.
+fn choice(arguments: &GenerateArguments) -> Result<Option<DraftChoice>> {
     match (&arguments.draft, arguments.draft_length) {
         (None, 0) => Ok(None),
-        (None, length) => Ok(Some(DraftShape::Chain { length })),
+        (None, length) => Ok(Some(DraftChoice::chain(length))),
         (Some(choice), _) => match choice.shape() {
-            Some(shape) => Ok(Some(shape)),
+            Some(_) => Ok(Some(choice.clone())),
             None => {
                 let message = "`--draft`: expected a tree or threshold that is already known; `spectrain evaluate` \
                                calibrates trees and tunes thresholds, and its report has them";
@@ -244,6 +290,7 @@ fn show(pieces: &[Piece], terminal: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
     use spectrain_eval::PassRecord;
 
     fn pass(accepted: usize, emitted: usize) -> PassRecord {
@@ -266,6 +313,41 @@ mod tests {
             drafted(&generation),
             [false, true, true, false, false, false]
         );
+    }
+
+    #[test]
+    fn an_answer_that_the_context_cuts_is_told_from_one_that_ends() {
+        let settings = DecodeSettings {
+            max_new_tokens: 3,
+            draft: DraftShape::Chain { length: 1 },
+            sampling: Sampling::GREEDY,
+            stop: vec![9],
+            shadow: None,
+        };
+        let of = |tokens: &[u32]| {
+            let generation = Generation {
+                tokens: tokens.to_vec(),
+                ..Generation::default()
+            };
+            cut(&generation, &settings, 64)
+        };
+        assert_eq!((of(&[1, 2, 3]), of(&[1, 9])), (None, None));
+        let told = of(&[1]).unwrap();
+        assert!(told.contains("after 1 of at most 3 tokens"), "{told}");
+        assert!(told.contains("context of 64 tokens"), "{told}");
+    }
+
+    #[test]
+    fn a_draft_of_no_drafter_is_refused() {
+        let given = ["spectrain", "generate", "--target", "t", "--prompt", "p"];
+        for draft in [["--draft-length", "3"], ["--draft", "dynamic:60"]] {
+            let alone = [&given[..], &draft].concat();
+            let refused = crate::cli::Arguments::try_parse_from(&alone).unwrap_err();
+            assert!(refused.to_string().contains("--drafter"), "{refused}");
+            let with = [&alone[..], &["--drafter", "d"]].concat();
+            crate::cli::Arguments::try_parse_from(with).unwrap();
+        }
+        crate::cli::Arguments::try_parse_from(given).unwrap();
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::families::registry::{open_as, open_drafter};
 use crate::families::trained::Trained;
+use crate::recipe::read::IMPORTED_RECIPE;
 use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::IMPORTED;
@@ -262,13 +263,13 @@ fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
 
 fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
     let toml = format!(
-        "# made by `spectrain import`\nrecipe = \"import\"\nname = \"{name}\"\n\n[target]\nmodel = {}\n",
+        "# made by `spectrain import`\nrecipe = \"{IMPORTED_RECIPE}\"\nname = \"{name}\"\n\n[target]\nmodel = {}\n",
         json!(arguments.target)
     );
     let run = RunName {
         root: &arguments.runs,
         name,
-        recipe: "import",
+        recipe: IMPORTED_RECIPE,
     };
     let run = RunFolder::open(run, &toml, Existing::Continue)?;
     let manifest = run.manifest("import")?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use serde_json::Value;
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
@@ -21,7 +22,7 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::SHIPPED;
 use crate::recipe::tables::FeatureMode;
-use crate::runs::run_folder::Existing;
+use crate::runs::run_folder::{Existing, check_name};
 use crate::runtime::device;
 use crate::trainers::{TARGET, TRAIN, Translated, translate};
 
@@ -47,8 +48,8 @@ const OWN: &str = "-own";
 /// Arguments of `spectrain init`.
 #[derive(Debug, Clone, Args)]
 pub struct InitArguments {
-    /// Start from settings of another trainer: a file of SpecForge, speculators or ModelOpt in YAML or JSON (by its name), or a shell
-    /// script that trains with one of them. Options given beside it go before what the file says
+    /// Start from settings of another trainer: a file of SpecForge, speculators, ModelOpt, NeMo Automodel or TorchSpec in YAML or JSON
+    /// (by its name), or a shell script that trains with one of them. Options given beside it go before what the file says
     #[arg(long, value_name = "FILE", conflicts_with = "family")]
     from: Option<PathBuf>,
     /// The target: a folder in the Hugging Face layout, or a hub id
@@ -97,6 +98,9 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     let answers = asked_of_answers(arguments, &asking)?;
     let (recipe, device) = asked_of_lists(arguments, &asking)?;
     let own = arguments.name.clone();
+    if let Some(name) = &own {
+        check_name(name).context("`--name`")?;
+    }
     write(
         arguments,
         &Wanted {
@@ -135,7 +139,12 @@ impl InitArguments {
         all.target = all.target.or_else(|| found.target.clone());
         all.name = all.name.or_else(|| found.name.clone().map(not_shipped));
         if all.data.is_none() && all.preset.is_none() {
-            all.data = found.train.clone();
+            // Several are none of an option's.
+            all.data = found
+                .train
+                .as_ref()
+                .and_then(Value::as_str)
+                .map(str::to_owned);
             all.preset = found.preset.clone();
         }
         all.settings = [&found.settings[..], &self.settings[..]].concat();
@@ -149,6 +158,8 @@ impl InitArguments {
 struct Sources {
     target: Option<String>,
     data: Option<String>,
+    /// The conversations, where there are several.
+    several: Option<Value>,
 }
 
 impl Sources {
@@ -164,7 +175,26 @@ impl Sources {
         Self {
             target: named(TARGET).filter(|_| arguments.target.is_none()),
             data: named(TRAIN).filter(|_| !has_data),
+            several: found
+                .train
+                .clone()
+                .filter(|train| train.is_array() && !has_data),
         }
+    }
+
+    /// The conversations, where there are several, unless `check` has something against one of their paths.
+    fn several(&self, check: &dyn Fn(&str) -> Result<(), String>) -> Result<Option<Conversations>> {
+        let Some(several) = &self.several else {
+            return Ok(None);
+        };
+        let paths = several.as_array().into_iter().flatten();
+        for path in paths.filter_map(Value::as_str) {
+            check(path).map_err(|error| {
+                let source = self.data.as_deref().unwrap_or("`--from`");
+                Misuse(format!("{source}: {error}"))
+            })?;
+        }
+        Ok(Some(Conversations::Several(several.clone())))
     }
 }
 
@@ -207,9 +237,10 @@ fn asked_of_files(
         Preset::find(preset).map_err(|error| Misuse(format!("`--preset`: {error}")))?;
     }
     let target = asking.answer(target, &check_target)?;
-    let data = match &arguments.preset {
-        Some(preset) => Conversations::Preset(preset.clone()),
-        None => Conversations::Train(asking.answer(data, &check_data)?),
+    let data = match (&arguments.preset, sources.several(&check_data)?) {
+        (Some(preset), _) => Conversations::Preset(preset.clone()),
+        (None, Some(several)) => several,
+        (None, None) => Conversations::Train(asking.answer(data, &check_data)?),
     };
     Ok((target, data))
 }

@@ -23,8 +23,8 @@ use crate::runtime::interruption::{Interrupted, or_interrupted};
 use crate::runtime::ranks::{Group, Place};
 use crate::stages::array::{ArrayJob, Part};
 use crate::stages::borrowed::borrow;
+use crate::stages::commands_again::commands_again;
 use crate::stages::context::StageContext;
-use crate::stages::exported::commands_again;
 use crate::stages::part::check_stages;
 use crate::stages::{in_order, kept, order, part, report};
 use crate::tracking::live::Live;
@@ -295,7 +295,7 @@ impl RecipeArguments {
         let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {
             // Whoever runs a recipe again may want just these, and what comes after may take long.
             match stage == "export" && self.sweep.is_empty() {
-                true => print(commands_again(&run)?),
+                true => print(commands_again(&context)?),
                 false => Ok(()),
             }
         });

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Map, Value};
 use spectrain_data::Error;
 use spectrain_data::dataset::Dataset;
-use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings};
+use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings, ToolRows};
 
 use crate::cli::arguments::dataset;
 use crate::cli::progress::{Output, print};
@@ -30,12 +30,14 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         Output::detect()
     };
     let data = dataset(arguments.data.origin()?, output)?;
-    let (answers, settings) = Asked::open(arguments, &data, output)?;
+    let data = data.at_most(arguments.limit.rows());
+    let (answers, (tools, settings)) = Asked::open(arguments, &data, output)?;
     let wanted = RegenerateSettings {
         data: &data,
         out: &arguments.out,
         settings,
         truncated: arguments.truncated,
+        tools,
         unusable: arguments.unusable.unusable,
     };
     let existing = if arguments.fresh {
@@ -74,16 +76,20 @@ enum Asked {
     Capturing(Box<CapturedAnswers>),
 }
 
+/// What happens to rows with tools, and everything that the answers depend on.
+type Settings = (ToolRows, Map<String, Value>);
+
 impl Asked {
-    /// What answers, and everything that the answers depend on.
+    /// What answers, what happens to rows with tools, and everything that the answers depend on.
     fn open(
         arguments: &RegenerateArguments,
         data: &Dataset,
         output: Output,
-    ) -> Result<(Self, Map<String, Value>)> {
+    ) -> Result<(Self, Settings)> {
         if let (Some(folder), Some(recipe)) = (&arguments.capture, &arguments.recipe) {
             let answers = CapturedAnswers::open(arguments, (recipe, data), folder, output)?;
             let settings = answers.settings();
+            let settings = (ToolRows::Copy, settings);
             return Ok((Self::Capturing(Box::new(answers)), settings));
         }
         let answerer = match (&arguments.server[..], &arguments.target) {
@@ -115,7 +121,7 @@ impl Asked {
                 return Err(Misuse(message.into()).into());
             }
         };
-        let settings = answerer.settings()?;
+        let settings = answerer.with_tools(arguments.tools)?;
         Ok((Self::Plain(answerer), settings))
     }
 

@@ -10,11 +10,13 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
+use spectrain_data::rows::is_same;
 use spectrain_eval::{
     Curves, Error as EvalError, Report, compare, csv, page_with_curves, paired_parts, picture,
     summary,
 };
 
+use crate::cli::arguments::check_written;
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::runs::curves::curves_of;
@@ -59,12 +61,20 @@ pub struct ReportArguments {
         long,
         value_name = "DIFFERENCE",
         requires = "baseline",
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = difference
     )]
     fail_below: Option<f64>,
     /// The folder of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
+}
+
+/// A difference of τ: a number that others can be below.
+fn difference(given: &str) -> Result<f64, String> {
+    let read = given.trim().parse::<f64>().ok();
+    let finite = read.filter(|number| number.is_finite());
+    finite.ok_or_else(|| format!("expected a finite number such as -0.05, found `{given}`"))
 }
 
 /// A report, and where it was found.
@@ -79,12 +89,14 @@ struct Found {
 
 /// Runs the command.
 pub fn run(arguments: &ReportArguments) -> Result<()> {
+    arguments.check()?;
     let out = arguments.out.as_deref();
     let out = out.map(|file| Form::of(file).map(|form| (file, form)));
     let out = out.transpose()?;
     let reports = arguments.reports.iter();
     let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
     let found = reports.collect::<Result<Vec<_>>>()?;
+    arguments.check_written(&found)?;
     let mut named = Vec::new();
     let mut remarks = Vec::new();
     let mut trainings = Vec::new();
@@ -120,6 +132,53 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
         return Ok(());
     }
     print(summary(&named) + &paragraphs(&remarks))
+}
+
+impl ReportArguments {
+    /// Fails where a file is to be written whose name stands for standard output elsewhere.
+    fn check(&self) -> Result<()> {
+        for (option, file) in [("--csv", &self.csv), ("--html", &self.html)] {
+            if file.as_deref() == Some(Path::new("-")) {
+                let message = format!(
+                    "`{option} -`: expected the name of a file, found `-`; `./-` is a file of that name, and `--json` prints \
+                     everything to standard output"
+                );
+                return Err(Misuse(message).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails where a file is to be written that is read, or that another one would take the place of.
+    fn check_written(&self, found: &[Found]) -> Result<()> {
+        let written = [
+            ("--out", self.out.as_deref()),
+            ("--html", self.html.as_deref()),
+            ("--csv", self.csv.as_deref()),
+        ];
+        let written = written
+            .into_iter()
+            .filter_map(|(option, file)| Some((option, file?)));
+        let written: Vec<(&str, &Path)> = written.collect();
+        for (at, (option, file)) in written.iter().enumerate() {
+            for Found {
+                given, file: read, ..
+            } in found
+            {
+                check_written(
+                    option,
+                    file,
+                    &given.display().to_string(),
+                    is_same(read, file),
+                )?;
+            }
+            for (other, taken) in &written[..at] {
+                let is_taken = is_same(taken, file) || whole(taken) == whole(file);
+                check_written(option, file, other, is_taken)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What was noticed, as it stands below figures.
@@ -384,6 +443,8 @@ fn apart(paths: &[&Path]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]
@@ -403,6 +464,27 @@ mod tests {
             told(&["a/report.json", "a/report.json"]),
             ["a/report.json", "a/report.json"]
         );
+    }
+
+    #[test]
+    fn a_difference_that_nothing_can_be_below_is_refused() {
+        assert_eq!(difference("-0.05"), Ok(-0.05));
+        assert_eq!(difference("1e-2"), Ok(0.01));
+        for given in ["nan", "-NaN", "inf", "-inf", "1e999", "", "a"] {
+            let refused = difference(given).unwrap_err();
+            assert!(refused.contains(&format!("found `{given}`")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_dash_is_no_file() {
+        for option in ["--csv", "--html"] {
+            let words = ["spectrain", "report", "none", option, "-"];
+            let parsed = crate::cli::Arguments::try_parse_from(words).unwrap();
+            let refused = parsed.run().unwrap_err();
+            assert!(refused.is::<Misuse>(), "{refused:#}");
+            assert!(refused.to_string().starts_with(&format!("`{option} -`")));
+        }
     }
 
     #[test]

@@ -34,6 +34,11 @@ pub struct DataTable {
     /// In place of `train`: the name of a dataset on the hub that `spectrain data presets` lists, such as `"ultrachat"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
+    /// The most rows of `train` that are read, the first ones over all its files; those held out for the evaluation are among
+    /// them. Of several sources each gives the share that it has of all rows, for which they are counted; weights then say how
+    /// often these are used. Left out: all rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_samples: Option<usize>,
     /// Other conversations to evaluate with, given as in `train` but without weights. Left out: some of `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval: Option<Sources>,
@@ -65,6 +70,7 @@ impl Default for DataTable {
         Self {
             train: None,
             preset: None,
+            max_samples: None,
             eval: None,
             held_out: None,
             max_length: 2048,
@@ -98,6 +104,10 @@ impl DataTable {
     /// Checks what the types cannot say.
     pub fn check(&self) -> Result<(), Problem> {
         self.check_sources()?;
+        if self.max_samples == Some(0) {
+            let message = "expected at least 1, found 0; left out, all rows are read";
+            return Err(Problem::new("max_samples", message));
+        }
         let own = |name: &&String| OWN_VARIABLES.contains(&name.as_str());
         if let Some(name) = self.template_variables.keys().find(own) {
             let message = format!(

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
 use spectrain_eval::{ChainTokens, DraftChoice, VerifierChoice};
 use spectrain_models::bounds;
 use spectrain_models::{Children, Sampling, TrainingFree};
@@ -31,7 +32,8 @@ pub struct EvaluateTable {
     /// Above temperature 0, keeps the fewest tokens that hold this much probability; 1 keeps all.
     pub top_p: f64,
     /// Lengths in tokens of the chains to draft; each length is a setting of the report. 0 takes the drafter's own length: one
-    /// token for each head, all slots of a block, 8 for PARD, 16 for PARD-2, 5 for all others.
+    /// token for each head, all slots of a block, 8 for PARD, 16 for PARD-2, 5 for all others. A drafter with heads or blocks
+    /// drafts no longer ones; in their place the report has the longest that it drafts.
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
@@ -169,6 +171,10 @@ impl EvaluateTable {
         ])?;
         self.check_prompts()?;
         some_of("temperatures", &self.temperatures)?;
+        if let Some(twice) = repeated(&self.temperatures) {
+            let message = format!("expected different temperatures, found {twice} twice");
+            return Err(Problem::new("temperatures", message));
+        }
         some_of("draft_lengths", &self.choices(1))?;
         for &length in &self.draft_lengths {
             within([bounds::or_none("draft_lengths", length, bounds::DRAFT)])?;
@@ -189,7 +195,7 @@ impl EvaluateTable {
             if !(0.0..=100.0).contains(&temperature) {
                 return Err(Problem::new(
                     "temperatures",
-                    format!("expected 0 to 100, found {temperature}"),
+                    Mismatch::new("0 to 100", temperature).to_string(),
                 ));
             }
             if temperature > 0.0 && self.verifier == VerifierName::Greedy {
@@ -248,6 +254,10 @@ impl EvaluateTable {
             Prompts::Count(count) => within([bounds::up_to("prompts", *count, bounds::SAMPLES)]),
             Prompts::Sets(sets) => {
                 some_of("prompts", sets)?;
+                if let Some(twice) = repeated(sets) {
+                    let message = format!("expected each set once, found `{twice}` twice");
+                    return Err(Problem::new("prompts", message));
+                }
                 for set in sets {
                     let chosen = set.choose();
                     chosen.map_err(|message| Problem::new("prompts", message))?;
@@ -256,6 +266,12 @@ impl EvaluateTable {
             }
         }
     }
+}
+
+/// The first value that stands among those before it.
+fn repeated<T: PartialEq>(values: &[T]) -> Option<&T> {
+    let mut each = values.iter().enumerate();
+    each.find_map(|(at, value)| values[..at].contains(value).then_some(value))
 }
 
 /// `asked`, of which 0 stands for the drafter's own.
@@ -293,5 +309,42 @@ impl From<VerifierName> for VerifierChoice {
             VerifierName::Block => Self::Block,
             VerifierName::TypicalLossy => Self::TypicalLossy,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_evaluated_twice_is_refused() {
+        let refused = |table: EvaluateTable| table.check().unwrap_err();
+        let twice = refused(EvaluateTable {
+            temperatures: vec![1.0, 0.5, 1.0],
+            ..EvaluateTable::default()
+        });
+        assert_eq!(
+            (twice.key.as_str(), twice.message.as_str()),
+            (
+                "temperatures",
+                "expected different temperatures, found 1 twice"
+            )
+        );
+        // Both take the likeliest token.
+        let zeros = EvaluateTable {
+            temperatures: vec![0.0, -0.0],
+            ..EvaluateTable::default()
+        };
+        assert_eq!(refused(zeros).key, "temperatures");
+        let sets = ["a.jsonl", "gsm8k", "a.jsonl"].map(PromptEntry::from);
+        let twice = refused(EvaluateTable {
+            prompts: Prompts::Sets(sets.to_vec()),
+            ..EvaluateTable::default()
+        });
+        assert_eq!(
+            (twice.key.as_str(), twice.message.as_str()),
+            ("prompts", "expected each set once, found `a.jsonl` twice")
+        );
+        EvaluateTable::default().check().unwrap();
     }
 }

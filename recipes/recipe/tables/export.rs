@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::DType;
+use spectrain_checkpoints::launch::Server;
 
 use crate::recipe::problem::{Problem, some_of};
 
@@ -72,6 +73,18 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// The engine that a command starts.
+    pub fn of(server: Server) -> Self {
+        match server {
+            Server::Vllm(_) => Self::Vllm,
+            Server::Speculators => Self::Speculators,
+            Server::Sglang => Self::Sglang,
+            Server::Transformers => Self::Hf,
+            Server::TensorrtLlm => Self::TensorrtLlm,
+            Server::LlamaCpp => Self::LlamaCpp,
+        }
+    }
+
     /// What its makers call it.
     pub fn name(self) -> &'static str {
         match self {

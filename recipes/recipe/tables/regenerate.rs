@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use spectrain_data::regenerate::Truncated;
+use spectrain_data::regenerate::{ToolRows, Truncated};
 use spectrain_models::bounds;
 
 use super::addresses::Addresses;
@@ -21,7 +21,7 @@ pub const RETRIES: u32 = 6;
 /// Seconds until an answer that is not complete counts as failed, where nothing is said.
 pub const TIMEOUT: f64 = 600.0;
 
-/// Seconds for which servers that refuse connections are waited for, where nothing is said.
+/// Seconds for which servers that are not there yet are waited for, where nothing is said.
 pub const WAIT: u64 = 900;
 
 /// The most seconds of waiting.
@@ -31,7 +31,7 @@ pub(super) const LONGEST_WAIT: usize = 1 << 20;
 pub const TEMPLATE_KEY: &str = "chat_template_kwargs";
 
 /// Keys of a request's body that nobody sets by hand, because an option, a key or the program does.
-pub const OWN_KEYS: [&str; 9] = [
+pub const OWN_KEYS: [&str; 10] = [
     "messages",
     "model",
     "stream",
@@ -41,7 +41,12 @@ pub const OWN_KEYS: [&str; 9] = [
     "max_tokens",
     "max_completion_tokens",
     "seed",
+    "tools",
 ];
+
+/// Why only servers answer rows with tools.
+pub const NO_PARSER: &str = "every model writes calls of tools in a form of its own, which engines have parsers for and this \
+                             program has none";
 
 /// The target answers the conversations of `data.train` anew, because a drafter learns to guess the text that it is trained on.
 /// Without this table nothing is regenerated; with an empty one this program decodes the target.
@@ -75,6 +80,10 @@ pub struct RegenerateTable {
     pub seed: u64,
     /// What happens to a conversation with an answer that is cut off at the length limit: `"keep"`, `"drop"` or `"fail"`.
     pub truncated: Truncated,
+    /// What happens to rows with tools: `"answer"` gives servers the tools and goes on behind a call with what the data has as its
+    /// result; `"copy"` leaves these rows as they are. Left out: `"answer"`, without `server` `"copy"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<ToolRows>,
     /// Conversations in progress at a time, at each server where there are several; the answers do not depend on it.
     pub concurrency: u16,
     /// How often a request to a server is repeated that failed for a temporary reason, by another server where there is one.
@@ -84,8 +93,9 @@ pub struct RegenerateTable {
     pub requests_per_second: Option<f64>,
     /// Seconds after which a server's incomplete answer counts as failed.
     pub timeout: f64,
-    /// Seconds for which servers that refuse connections are waited for, at the start and later, while none is there: a server that
-    /// loads a large target takes minutes. With 0 nobody is waited for.
+    /// Seconds for which servers that are not there yet (that refuse connections, or answer with status 502, 503 or 504) are
+    /// waited for, at the start and later, while none is there: a server that loads a large target takes
+    /// minutes. With 0 nobody is waited for.
     pub wait: u64,
 }
 
@@ -101,6 +111,7 @@ impl Default for RegenerateTable {
             max_tokens: LONGEST_ANSWER,
             seed: 0,
             truncated: Truncated::Keep,
+            tools: None,
             concurrency: CONCURRENCY,
             retries: RETRIES,
             requests_per_second: None,
@@ -145,6 +156,10 @@ impl RegenerateTable {
             ("extra", !self.extra.is_empty()),
             ("requests_per_second", self.requests_per_second.is_some()),
         ];
+        if self.server.is_none() && self.tools == Some(ToolRows::Answer) {
+            let message = format!("expected `server` beside `\"answer\"`: {NO_PARSER}");
+            return Err(Problem::new("tools", message));
+        }
         match (&self.server, of_servers.iter().find(|(_, set)| *set)) {
             (Some(server), _) => some_of("server", server.each()),
             (None, Some((key, _))) => Err(Problem::new(

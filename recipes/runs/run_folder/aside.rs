@@ -1,6 +1,7 @@
 //! What was moved to `<name>.old-N`: runs that `--fresh` made room for, stages that started over, and outputs that were not
 //! as they had been written.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::identity::{RUN, Run};
 use super::lock::try_lock;
+use super::manifest::manifest_in;
 use crate::runs::files::{entries, remove_whole};
 
 /// What stands between a name and its number.
@@ -56,7 +58,8 @@ pub(crate) fn first_free(candidate: impl Fn(usize) -> PathBuf) -> PathBuf {
         .unwrap_or_else(|| candidate(0))
 }
 
-/// All that was set aside for the run in `run` and in it.
+/// All that was set aside for the run in `run` and by its stages in it. What others have put there is none of it, whatever it is
+/// called.
 pub fn find(run: &Path) -> Result<Vec<Aside>> {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
     let root = match run.parent() {
@@ -70,22 +73,39 @@ pub fn find(run: &Path) -> Result<Vec<Aside>> {
             found.push(Aside { path, is_run: true });
         }
     }
-    let mut folders = vec![run.to_owned()];
-    folders.extend(entries(run)?.iter().map(|stage| run.join(stage)));
-    for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        let is_within = folder
-            .file_name()
-            .is_some_and(|name| is_aside(&name.to_string_lossy()));
-        if is_within && folder != run {
+    let (asides, stages): (Vec<_>, Vec<_>) = entries(run)?.into_iter().partition(|n| is_aside(n));
+    let asides = asides.iter().filter(|name| was_stage(run, name));
+    let mut paths: Vec<PathBuf> = asides.map(|name| run.join(name)).collect();
+    for stage in stages {
+        let (folder, left) = (run.join(&stage), left_by(run, &stage));
+        if left.is_empty() || !folder.is_dir() {
             continue;
         }
-        let inner = entries(folder)?.into_iter().filter(|name| is_aside(name));
-        found.extend(inner.map(|name| Aside {
-            path: folder.join(name),
-            is_run: false,
-        }));
+        let names = entries(&folder)?.into_iter();
+        let names = names.filter(|name| original(name).is_some_and(|name| left.contains(name)));
+        paths.extend(names.map(|name| folder.join(name)));
     }
+    let of_stages = paths.into_iter().map(|path| Aside {
+        path,
+        is_run: false,
+    });
+    found.extend(of_stages);
     Ok(found)
+}
+
+/// Whether what is called so in a run is a stage that was set aside: its manifest went with it.
+fn was_stage(run: &Path, name: &str) -> bool {
+    let manifest = manifest_in(run, name).ok().flatten();
+    manifest.is_some_and(|manifest| Some(manifest.stage.as_str()) == original(name))
+}
+
+/// What a finished stage has left in its folder, by name. Of others nobody knows what they would leave.
+fn left_by(run: &Path, stage: &str) -> BTreeSet<String> {
+    let manifest = manifest_in(run, stage).ok().flatten();
+    let outputs = manifest.map(|manifest| manifest.outputs);
+    let outputs = outputs.into_iter().flatten();
+    let tops = outputs.filter_map(|(file, _)| file.split(['/', '\\']).next().map(str::to_owned));
+    tops.collect()
 }
 
 /// Whether the run in a folder had this name: a run may be called `a.old-1` from the start.

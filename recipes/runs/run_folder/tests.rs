@@ -135,8 +135,8 @@ fn what_a_killed_start_leaves_is_no_one_elses_folder() {
     let path = root.path().join("a");
     let killed = [
         &[LOCK][..],
-        &[LOCK, "run.json.partial"],
-        &["run.json.partial"],
+        &[LOCK, "run.json.spectrain-partial"],
+        &["run.json.spectrain-partial"],
         &[],
     ];
     for left in killed {
@@ -160,8 +160,8 @@ fn a_folder_in_which_another_process_is_at_work_is_in_use_whatever_it_holds() {
     let path = root.path().join("a");
     // What a second process may see of a first one that has just begun.
     let seen = [
-        &["run.json.partial"][..],
-        &["run.json.partial", "recipe.toml"],
+        &["run.json.spectrain-partial"][..],
+        &["run.json.spectrain-partial", "recipe.toml"],
     ];
     for files in seen {
         fs::create_dir(&path).unwrap();
@@ -204,9 +204,23 @@ fn what_was_set_aside_is_found_and_removed_unless_it_is_in_use_or_a_run_of_its_o
     }
     drop(open(root.path(), "a.old-9", "eagle3", Existing::Continue).unwrap());
     let run = RunFolder::existing(root.path(), "a").unwrap();
-    fs::create_dir_all(run.stage("train").join("drafter")).unwrap();
-    run.set_aside("train/drafter").unwrap();
-    fs::write(run.stage("train.old-1"), "a file").unwrap();
+    for _ in 0..2 {
+        let manifest = run.start("train", start(&json!({}), "1")).unwrap();
+        fs::create_dir(run.stage("train").join("drafter")).unwrap();
+        fs::write(run.stage("train").join("drafter/a"), "").unwrap();
+        run.finish(manifest, 1.0, Value::Null).unwrap();
+        if !run.stage("train.old-1").exists() {
+            run.set_aside("train").unwrap();
+        }
+    }
+    let again = run.set_aside("train/drafter").unwrap();
+    fs::create_dir(run.stage("train").join("drafter")).unwrap();
+    assert!(again.exists());
+    // Somebody else's.
+    let others = ["my.old-3", "notes.old-1", "train/notes.old-1"];
+    for other in others {
+        fs::create_dir(run.path().join(other)).unwrap();
+    }
     let held = lock(&root.path().join("a.old-2")).unwrap();
     let mut outcomes = Vec::new();
     for aside in aside::find(run.path()).unwrap() {
@@ -225,7 +239,7 @@ fn what_was_set_aside_is_found_and_removed_unless_it_is_in_use_or_a_run_of_its_o
     );
     drop(held);
     assert_eq!(entries(root.path()).unwrap(), ["a", "a.old-2", "a.old-9"]);
-    assert_eq!(entries(&run.stage("train")).unwrap(), [""; 0]);
+    assert!(others.iter().all(|other| run.path().join(other).exists()));
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Result, bail};
+use burn::module::Module as _;
 use burn::prelude::Device;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
@@ -20,6 +22,11 @@ use crate::runtime::model_files::text_files;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
 
+/// Conversations that a decoder on a CPU continues side by side, at least, where there are several decoders.
+const LEAST_TOGETHER: usize = 16;
+/// Bytes of the weights of a target that several decoders read at once, at most.
+const SMALL: usize = 128 << 20;
+
 /// A target with everything that turns a conversation into an answer.
 pub struct TargetAnswers {
     target: Transformer,
@@ -28,6 +35,8 @@ pub struct TargetAnswers {
     decode: DecodeSettings,
     /// Conversations that are continued side by side.
     together: usize,
+    /// Whether it computes on a CPU and is small.
+    is_small: bool,
     seed: u64,
     held: FrozenType,
     sha256: String,
@@ -69,6 +78,8 @@ impl TargetAnswers {
         };
         let model = ModelFolder::open(folder)?;
         let target = load_target(&model, &wanted.device, wanted.held)?;
+        let bytes = 4 * target.num_params();
+        let is_small = wanted.device == Device::flex() && bytes <= SMALL;
         let mut text = String::new();
         let given = wanted.template.map(Path::to_owned);
         for file in text_files(folder)?.into_iter().chain(given) {
@@ -88,6 +99,7 @@ impl TargetAnswers {
             template,
             decode,
             together: wanted.together,
+            is_small,
             seed: wanted.seed,
             held: wanted.held,
             sha256: model.sha256(),
@@ -115,26 +127,48 @@ impl TargetAnswers {
         }
     }
 
-    /// Does `work` in another thread, while this one decodes what is asked for there.
+    /// Does `work` in another thread, while others decode what is asked for there.
     pub fn answering<R: Send>(&self, work: impl FnOnce(&dyn Answers) -> R + Send) -> R {
-        let (desk, orders) = Desk::open();
+        let decoders = self.decoders();
+        let together = self.together.div_ceil(decoders);
+        let (desks, orders): (Vec<_>, Vec<_>) = (0..decoders).map(|_| Desk::open()).unzip();
+        let desks = desks.into_iter().map(|desk| (desk, AtomicUsize::new(0)));
+        let desks = AtDesks {
+            of: self,
+            desks: desks.collect(),
+        };
         thread::scope(|scope| {
-            let worker = scope.spawn(move || work(&AtDesk { of: self, desk }));
-            let capture = Capture::default();
-            let decoder = Decoder::new(&self.target, &capture).unless(&interrupted);
-            decoder.serve(orders, self.together, &self.decode);
+            for orders in orders {
+                scope.spawn(move || {
+                    let capture = Capture::default();
+                    let decoder = Decoder::new(&self.target, &capture).unless(&interrupted);
+                    decoder.serve(orders, together, &self.decode);
+                });
+            }
+            let worker = scope.spawn(move || work(&desks));
             worker.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
+
+    /// How many decode side by side, each with a share of the conversations: steps of a small target are too short for several cores
+    /// to share them. A large one's weights would be read once for each.
+    fn decoders(&self) -> usize {
+        if !self.is_small {
+            return 1;
+        }
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        cores.min(self.together / LEAST_TOGETHER).max(1)
+    }
 }
 
-/// Asks the thread that decodes.
-struct AtDesk<'a> {
+/// Asks the threads that decode.
+struct AtDesks<'a> {
     of: &'a TargetAnswers,
-    desk: Desk,
+    /// Each with how many wait there.
+    desks: Vec<(Desk, AtomicUsize)>,
 }
 
-impl AtDesk<'_> {
+impl AtDesks<'_> {
     fn ask(&self, request: &Request) -> Result<Answer> {
         let TargetAnswers {
             template,
@@ -144,8 +178,13 @@ impl AtDesk<'_> {
         } = self.of;
         let text = template.render(request.messages, GenerationPrompt::With)?;
         let prompt = tokenizer.encode(&text)?.ids;
-        let found = self.desk.ask(prompt, request.seed(self.of.seed))?;
-        let mut tokens = found.tokens;
+        let shortest = self.desks.iter();
+        let shortest = shortest.min_by_key(|(_, waiting)| waiting.load(Ordering::Relaxed));
+        let (desk, waiting) = shortest.expect("there is a decoder");
+        waiting.fetch_add(1, Ordering::Relaxed);
+        let found = desk.ask(prompt, request.seed(self.of.seed));
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut tokens = found?.tokens;
         let stopped = tokens.last().is_some_and(|last| decode.stop.contains(last));
         if stopped {
             tokens.pop();
@@ -159,7 +198,7 @@ impl AtDesk<'_> {
     }
 }
 
-impl Answers for AtDesk<'_> {
+impl Answers for AtDesks<'_> {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         // The same would happen again.
         self.ask(request).map_err(|error| Failure::Lasting {

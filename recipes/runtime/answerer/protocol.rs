@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
 
 /// The response with an answer.
 #[derive(Deserialize)]
@@ -26,8 +27,53 @@ pub(super) struct Reply {
     pub(super) content: Option<String>,
     pub(super) reasoning_content: Option<String>,
     pub(super) reasoning: Option<String>,
-    /// How many they are is all that counts.
-    pub(super) tool_calls: Option<Vec<IgnoredAny>>,
+    pub(super) tool_calls: Option<Calls>,
+}
+
+/// The most calls of one answer; those of one with more are not taken in.
+const MOST_CALLS: usize = 128;
+
+/// Calls of tools, as they stand in the response.
+pub(super) enum Calls {
+    /// These.
+    Few(Vec<Value>),
+    /// More than any answer has.
+    TooMany,
+}
+
+impl<'de> Deserialize<'de> for Calls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(AnyCalls)
+    }
+}
+
+struct AnyCalls;
+
+impl<'de> Visitor<'de> for AnyCalls {
+    type Value = Calls;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of calls")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Calls, A::Error> {
+        let mut calls = Vec::new();
+        while calls.len() < MOST_CALLS {
+            match items.next_element()? {
+                Some(call) => calls.push(call),
+                None => return Ok(Calls::Few(calls)),
+            }
+        }
+        let mut more = false;
+        while items.next_element::<IgnoredAny>()?.is_some() {
+            more = true;
+        }
+        Ok(if more {
+            Calls::TooMany
+        } else {
+            Calls::Few(calls)
+        })
+    }
 }
 
 /// The first item of a list, where there is one.

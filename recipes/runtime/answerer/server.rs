@@ -240,32 +240,10 @@ fn read_answer(body: &[u8], has_tools: bool) -> Result<Answer, Failure> {
             "the response has no `choices[0].message`{said}"
         )));
     };
-    let truncated = match finish.as_deref() {
-        None | Some("stop") => false,
-        Some("tool_calls") if has_tools => false,
-        Some("length") => true,
-        Some(other) => {
-            let found = shortened(other);
-            return Err(passing(format!(
-                "`finish_reason`: expected `stop` or `length`, found `{found}`"
-            )));
-        }
-    };
-    let calls = match reply.tool_calls {
-        Some(Calls::Few(calls)) if has_tools => calls,
-        None => Vec::new(),
-        Some(Calls::Few(calls)) if calls.is_empty() => calls,
-        Some(_) => {
-            let expected = if has_tools {
-                "few calls of tools"
-            } else {
-                "an answer in words"
-            };
-            return Err(passing(format!(
-                "expected {expected}, found an answer that calls tools"
-            )));
-        }
-    };
+    let truncated = is_cut_off(finish.as_deref(), has_tools)?;
+    let calls = reply
+        .tool_calls
+        .map_or(Ok(Vec::new()), |calls| allowed(calls, has_tools))?;
     let reasoning = [reply.reasoning_content, reply.reasoning];
     let reasoning = reasoning
         .into_iter()
@@ -283,15 +261,41 @@ fn read_answer(body: &[u8], has_tools: bool) -> Result<Answer, Failure> {
         message.extra.insert(REASONING.into(), reasoning.into());
     }
     if !calls.is_empty() {
-        message
-            .extra
-            .insert(TOOL_CALLS.into(), read_calls(calls).into());
+        let calls = read_calls(calls);
+        message.extra.insert(TOOL_CALLS.into(), calls.into());
     }
     Ok(Answer {
         message,
         truncated,
         written: None,
     })
+}
+
+/// Whether an answer that ended for this reason was cut off.
+fn is_cut_off(finish: Option<&str>, has_tools: bool) -> Result<bool, Failure> {
+    match finish {
+        None | Some("stop") => Ok(false),
+        Some("tool_calls") if has_tools => Ok(false),
+        Some("length") => Ok(true),
+        Some(other) => {
+            let found = shortened(other);
+            Err(passing(format!(
+                "`finish_reason`: expected `stop` or `length`, found `{found}`"
+            )))
+        }
+    }
+}
+
+/// The calls of an answer that may have some.
+fn allowed(calls: Calls, has_tools: bool) -> Result<Vec<Value>, Failure> {
+    let expected = match calls {
+        Calls::Few(calls) if has_tools || calls.is_empty() => return Ok(calls),
+        _ if has_tools => "few calls of tools",
+        _ => "an answer in words",
+    };
+    Err(passing(format!(
+        "expected {expected}, found an answer that calls tools"
+    )))
 }
 
 #[cfg(test)]
@@ -331,7 +335,10 @@ mod tests {
         with_arguments_as_texts(&mut sent);
         let text = json!(arguments.to_string());
         assert_eq!(sent[0][TOOL_CALLS], call(text));
-        assert_eq!(calling(json!({"content": "a"}), "stop").unwrap().message, Message::new("assistant", "a"));
+        assert_eq!(
+            calling(json!({"content": "a"}), "stop").unwrap().message,
+            Message::new("assistant", "a")
+        );
         let many = json!({"content": "", "tool_calls": vec![json!({}); 129]});
         assert!(calling(many, "tool_calls").is_err());
     }

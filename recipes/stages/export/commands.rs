@@ -16,7 +16,7 @@ pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writi
     let all = drafter.launch_lines(engine_asked, writing)?;
     let servers: Vec<Engine> = all
         .iter()
-        .filter_map(|line| line.server.map(engine))
+        .filter_map(|line| line.server.map(Engine::of))
         .collect();
     if servers.contains(&engine_asked) {
         return Ok(());
@@ -44,12 +44,21 @@ pub(crate) fn commands(
     engines: &[Engine],
     writing: &Writing,
 ) -> Result<Vec<String>> {
-    let folder = writing.folder;
     // They share the folder.
     let all = drafter.launch_lines(engines[0], writing)?;
+    Ok(told(&all, engines, writing.folder, writing.provenance))
+}
+
+/// The lines of `all` that are for these engines, and what there is to remark on.
+pub(crate) fn told(
+    all: &[Launch],
+    engines: &[Engine],
+    folder: &Path,
+    provenance: &Value,
+) -> Vec<String> {
     let for_one = |line: &&Launch| {
         line.server
-            .is_none_or(|server| engines.contains(&engine(server)))
+            .is_none_or(|server| engines.contains(&Engine::of(server)))
     };
     let mut lines: Vec<&Launch> = all.iter().filter(for_one).collect();
     // A remark is about the lines behind it, if any line is left.
@@ -64,7 +73,7 @@ pub(crate) fn commands(
     let served = |asked: &Engine| {
         lines
             .iter()
-            .any(|line| line.server.map(engine) == Some(*asked))
+            .any(|line| line.server.map(Engine::of) == Some(*asked))
     };
     // What no engine loads has a remark of its own.
     let is_served = all.iter().any(|line| line.server.is_some());
@@ -77,21 +86,21 @@ pub(crate) fn commands(
                 asked.name()
             ))
         });
-    let served_with = variables_of(writing.provenance).and_then(template_variables);
+    let served_with = variables_of(provenance).and_then(template_variables);
     let remarks = misled.chain(unserved).map(|remark| remark.text);
     let texts = lines.iter().map(|line| line.text.clone());
     let chosen = chosen(&lines).into_iter().map(|remark| remark.text);
     let served_with = served_with.map(|remark| remark.text);
-    Ok(remarks
+    remarks
         .chain(texts)
         .chain(chosen)
         .chain(served_with)
-        .collect())
+        .collect()
 }
 
 /// What the engines of these commands draft above temperature 0, each once.
 fn chosen(lines: &[&Launch]) -> Vec<Launch> {
-    let of_line = |line: &&Launch| Some((engine(line.server?), line.choosing?));
+    let of_line = |line: &&Launch| Some((Engine::of(line.server?), line.choosing?));
     let mut remarks: Vec<Launch> = Vec::new();
     for (engine, choosing) in lines.iter().filter_map(of_line) {
         let name = match engine {
@@ -114,17 +123,6 @@ fn template_variables(variables: &Map<String, Value>) -> Option<Launch> {
             "send requests with \"chat_template_kwargs\": {shown}: the drafter was trained with these"
         ))
     })
-}
-
-fn engine(server: Server) -> Engine {
-    match server {
-        Server::Vllm(_) => Engine::Vllm,
-        Server::Speculators => Engine::Speculators,
-        Server::Sglang => Engine::Sglang,
-        Server::Transformers => Engine::Hf,
-        Server::TensorrtLlm => Engine::TensorrtLlm,
-        Server::LlamaCpp => Engine::LlamaCpp,
-    }
 }
 
 /// Words in a path that turn vLLM to another method than the one that it is told, in the order in which it looks.

@@ -62,6 +62,8 @@ pub(super) enum Conversations {
     Train(String),
     /// The name of a preset.
     Preset(String),
+    /// Several of these, as `data.train` takes them.
+    Several(Value),
 }
 
 impl Conversations {
@@ -221,8 +223,9 @@ impl Wanted {
             self.sets(&format!("drafter.{key}"))
         })?;
         let (key, data) = match &self.data {
-            Conversations::Train(given) => ("train", given),
-            Conversations::Preset(name) => ("preset", name),
+            Conversations::Train(given) => ("train", quoted(given)),
+            Conversations::Preset(name) => ("preset", quoted(name)),
+            Conversations::Several(several) => ("train", inline(several)),
         };
         let lines_of = |table: &str| {
             let lines = recommended.keys.iter().filter(|found| found.table == table);
@@ -236,7 +239,7 @@ impl Wanted {
             quoted(&self.name),
             own.start,
             quoted(&self.target),
-            quoted(data),
+            data,
             lines_of("data"),
             self.answers.table(),
             [&needed[..], &own.keys[..]].concat().join("\n"),

@@ -105,7 +105,15 @@ fn words<'a>(values: impl Iterator<Item = &'a (String, String)>, between: &str) 
 /// Every combination, the last key's values the fastest.
 pub(super) fn combinations(swept: &[Swept]) -> Result<Vec<Combination>> {
     let mut found = vec![Combination::default()];
-    for Swept { key, values } in swept {
+    for (at, Swept { key, values }) in swept.iter().enumerate() {
+        if let Some(earlier) = swept[..at].iter().find(|earlier| earlier.key == *key) {
+            return Err(Misuse(format!(
+                "`--sweep`: `{key}` is given twice; give all of its values at once: `--sweep {key}={},{}`",
+                earlier.values.join(","),
+                values.join(",")
+            ))
+            .into());
+        }
         let with_each = |before: &Combination| -> Vec<Combination> {
             values.iter().map(|value| before.with(key, value)).collect()
         };
@@ -240,7 +248,17 @@ mod tests {
         let odd = Combination::default().with("x.y", "[1, 2]");
         assert_eq!(odd.run_name("a"), "a-y-_1__2_");
         let many = format!("x={}", ["1"; 40].join(","));
-        let many = [self::swept(&many), self::swept(&many)];
-        assert!(combinations(&many).is_err());
+        let many = [self::swept(&many), self::swept(&many.replace('x', "y"))];
+        let refused = combinations(&many).unwrap_err().to_string();
+        assert!(refused.contains("found 1600"), "{refused}");
+    }
+
+    #[test]
+    fn a_key_that_is_swept_twice_is_refused_with_what_is_meant() {
+        let given = [swept("seed=1"), swept("train.steps=2"), swept("seed=2,[3]")];
+        let refused = combinations(&given).unwrap_err();
+        assert!(refused.is::<Misuse>());
+        let refused = refused.to_string();
+        assert!(refused.ends_with("`--sweep seed=1,2,[3]`"), "{refused}");
     }
 }

@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
-use spectrain_data::regenerate::Truncated;
+use spectrain_data::regenerate::{ToolRows, Truncated};
 use spectrain_data::rows::would_read;
 use spectrain_data::sources::Origin;
 
-use crate::cli::arguments::{DataArgument, TargetDevice, TemplateArgument, UnusableArgument, word};
+use crate::cli::arguments::{
+    DataArgument, LimitArgument, TargetDevice, TemplateArgument, UnusableArgument, check_written,
+    word,
+};
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{
-    Asked, CONCURRENCY, LONGEST_ANSWER, OWN_KEYS, RETRIES, TEMPLATE_KEY, TIMEOUT, check_asked,
-    check_template,
+    Asked, CONCURRENCY, LONGEST_ANSWER, NO_PARSER, OWN_KEYS, RETRIES, TEMPLATE_KEY, TIMEOUT,
+    check_asked, check_template,
 };
 use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::server::key::ApiKey;
@@ -26,6 +29,8 @@ use crate::runtime::server::waiting::Waiting;
 pub struct RegenerateArguments {
     #[command(flatten)]
     pub(super) data: DataArgument,
+    #[command(flatten)]
+    pub(super) limit: LimitArgument,
     #[command(flatten)]
     pub(super) unusable: UnusableArgument,
     /// The `.jsonl` file to write; its journal and its report are written beside it
@@ -69,6 +74,10 @@ pub struct RegenerateArguments {
     /// What happens to a conversation with an answer that is cut off at the length limit: `keep`, `drop` or `fail`
     #[arg(long, default_value = "keep", value_parser = word::<Truncated>)]
     pub(super) truncated: Truncated,
+    /// What happens to rows with tools: `answer`, with what the data has as results of the same calls, or `copy`; without it, servers
+    /// answer them, and with `--target` or `--capture` they are copied
+    #[arg(long, value_name = "answer|copy", value_parser = word::<ToolRows>)]
+    pub(super) tools: Option<ToolRows>,
     /// Conversations in progress at a time, at each server; with `--target`, how many it decodes side by side
     #[arg(long, default_value_t = CONCURRENCY, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) concurrency: u16,
@@ -86,8 +95,8 @@ pub struct RegenerateArguments {
     /// The most requests per second, to all servers together
     #[arg(long, value_name = "N", conflicts_with = "target")]
     pub(super) requests_per_second: Option<f64>,
-    /// Seconds for which servers that refuse connections are waited for, at the start and later, while none is there; without it,
-    /// 900, or with `--capture` the recipe's `features.wait`
+    /// Seconds for which servers that are not there yet (that refuse connections, or answer with status 502, 503 or 504) are
+    /// waited for, at the start and later, while none is there; without it, 900, or with `--capture` the recipe's `features.wait`
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=1 << 20), conflicts_with = "target")]
     pub(super) wait: Option<u64>,
     #[command(flatten)]
@@ -124,6 +133,11 @@ impl RegenerateArguments {
             ));
         }
         self.check_asked()?;
+        if self.server.is_empty() && self.tools == Some(ToolRows::Answer) {
+            return misuse(format!(
+                "`--tools answer`: expected `--server`: {NO_PARSER}"
+            ));
+        }
         if !self.server.is_empty() && self.device.is_given() {
             let message = "`--device` and `--target-dtype`: expected `--target` in place of `--server`: a server has a \
                            device and a number type of its own";
@@ -134,15 +148,11 @@ impl RegenerateArguments {
                            devices and number types of their own";
             return misuse(message.into());
         }
-        if let Origin::Path(data) = self.data.origin()?
-            && would_read(&data, &self.out)
-        {
-            return misuse(format!(
-                "`--out`: expected a file that is not part of `--data`, found `{}`",
-                self.out.display()
-            ));
-        }
-        Ok(())
+        let is_read = match self.data.origin()? {
+            Origin::Path(data) => would_read(&data, &self.out),
+            Origin::Hub(_) | Origin::Preset(_) => false,
+        };
+        check_written("--out", &self.out, "--data", is_read)
     }
 
     /// Fails on what a request cannot have.

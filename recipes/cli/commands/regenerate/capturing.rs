@@ -257,7 +257,7 @@ fn first_texts(
     let mut texts = Vec::new();
     for row in unusable.without(data.rows()?) {
         let LocatedRow { location, row, .. } = row?;
-        let Content::Conversation(conversation) = row.content else {
+        let Content::Conversation(conversation) = row.or_conversation().content else {
             continue;
         };
         let text = template.render(&conversation.messages[..], GenerationPrompt::Without);

@@ -1,0 +1,48 @@
+//! The language model that `drafter.model` names, looked at before any of its weights are read.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::hub::check_model;
+use spectrain_models::TransformerConfig;
+
+use crate::families::drafter_folder::check_same_tokens;
+use crate::runtime::sizes::folder_of;
+use crate::runtime::target;
+
+/// What messages call it.
+pub(crate) const WHAT: &str = "model to start from";
+
+/// Fails unless training can start from `model` beside the target in `target`, if that is known. Nothing is downloaded: what is
+/// not on this machine passes where it can be the id of a model on the hub.
+pub(crate) fn check_here(model: &str, target: Option<&Path>) -> Result<()> {
+    let check = || {
+        check_model(model)?;
+        match folder_of(model, None) {
+            // Of a download that was interrupted some files are missing, which the run fetches.
+            Some(folder) if Path::new(model).is_dir() || ModelFolder::open(&folder).is_ok() => {
+                check_folder(&folder, target)
+            }
+            _ => Ok(()),
+        }
+    };
+    check().with_context(|| named(model))
+}
+
+/// The same, and downloads what is missing.
+pub(crate) fn check(model: &str, target: &Path) -> Result<()> {
+    let folder = target::resolve_as(WHAT, model, None).context("`drafter.model`")?;
+    check_folder(&folder, Some(target)).with_context(|| named(model))
+}
+
+fn check_folder(folder: &Path, target: Option<&Path>) -> Result<()> {
+    let opened = ModelFolder::open(folder)?;
+    TransformerConfig::read(opened.config(), &folder.join(CONFIG))?;
+    target.map_or(Ok(()), |target| check_same_tokens(folder, target))
+}
+
+fn named(model: &str) -> String {
+    format!("`drafter.model`: cannot start from `{model}`")
+}

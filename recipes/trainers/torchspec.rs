@@ -1,0 +1,339 @@
+//! TorchSpec (<https://github.com/lightseekorg/TorchSpec>): the file of `python -m torchspec.train_entry --config`, and overrides of it.
+
+use serde_json::{Map, Value, json};
+
+use super::rows::Becomes::{Key, Made as By, Nothing, Read};
+use super::rows::{Asked, Made, Row, Trainer, row};
+use super::shared::{
+    self, NOT_SHARED, accumulate, by_total_variation, hub_or_path, layer_types, one_layer,
+    positive, rows_of, sizes_file, sources, steps_of, warm_up,
+};
+
+const ALL: &[&str] = &[];
+const EAGLE3: &[&str] = &["eagle3"];
+const DFLASH: &[&str] = &["dflash"];
+const DFLASH2: &[&str] = &["dflash2"];
+const DSPARK: &[&str] = &["dspark"];
+const LABELLED: &[&str] = &["dflash", "dflash2"];
+const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark"];
+
+/// `python -m torchspec.train_entry`.
+pub(super) const TORCHSPEC: Trainer = Trainer {
+    name: "TorchSpec",
+    version: "of 2026",
+    kinds: &[
+        ("eagle3", "eagle3"),
+        ("dflash", "dflash"),
+        ("dflash2", "dflash"),
+        ("dspark", "dflash"),
+    ],
+    rows: ROWS,
+    always: &[
+        (ALL, "train.beta2", "0.999"),
+        (ALL, "data.overlong", "\"truncate\""),
+        (DSPARK, "drafter.sample_from_anchor", "true"),
+    ],
+    kind,
+    is_of,
+    named: |name| name,
+    programs: &[
+        (&["torchspec.train_entry"], &[]),
+        (&["train_entry.py"], &[]),
+    ],
+    before: &[],
+    repeated: &[],
+    further: Some(("model.draft_model_config", "draft.")),
+};
+
+/// Whether a file has the sections that no other trainer's has.
+pub(super) fn is_of(flat: &Map<String, Value>) -> bool {
+    let sections = ["dataset.", "inference.", "mooncake."];
+    let mut keys = flat.keys();
+    flat.contains_key("model.target_model_path")
+        && keys.any(|key| sections.iter().any(|section| key.starts_with(section)))
+}
+
+/// The kind by the classes that a drafter's file names, or, where that file is not here, by its name.
+fn kind(settings: &Map<String, Value>) -> String {
+    let class = settings
+        .get("draft.architectures")
+        .and_then(Value::as_array);
+    let class = class.and_then(|classes| classes.first()?.as_str());
+    let file = settings
+        .get("model.draft_model_config")
+        .and_then(Value::as_str);
+    let Some(named) = class.or(file) else {
+        return "eagle3".to_owned();
+    };
+    let named = named.to_lowercase();
+    let known = ["domino", "dspark", "dflash2", "dflash", "eagle3"];
+    let found = known.iter().find(|kind| named.contains(**kind));
+    let is_llama = !named.contains("deepseek") && !named.contains("mla");
+    match found {
+        Some(kind) if is_llama => (*kind).to_owned(),
+        _ => named,
+    }
+}
+
+const ENGINES: &str = "spectrain computes the target's hidden states itself, or takes them from a server of vLLM that you start (`target.server`)";
+const LOADING: &str = "spectrain's own reading of data needs no such setting";
+const RAY: &str = "`spectrain recipe --devices` says which devices train";
+const OWN: &str = "spectrain's own training needs no such setting";
+
+// One setting a line, as a table.
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // The target and the drafter.
+    row(ALL, "model.target_model_path", "", Key("target.model")),
+    row(ALL, "model.initial_draft_model_path", "", Key("start")),
+    row(ALL, "model.draft_model_config", "", By("`recipe`, by its `architectures`, and its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
+    row(EAGLE3, "draft.draft_vocab_size", "", Key("drafter.draft_vocab")),
+    row(ALL, "draft.intermediate_size", "", Key("drafter.d_ff")),
+    row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
+    row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
+    row(BLOCKS, "draft.num_hidden_layers", "5", Key("drafter.layers")),
+    row(DSPARK, "draft.block_size", "7", Key("drafter.block_size")),
+    row(LABELLED, "draft.block_size", "", Read("see `training.dflash_block_size`")),
+    row(BLOCKS, "draft.layer_types", "", By("`drafter.window`, that of `draft.sliding_window`, with `drafter.causal`; layers without one are `drafter.full_layers`, with `drafter.full_layers_see_block`", layer_types)),
+    row(BLOCKS, "draft.sliding_window", "", Read("see `draft.layer_types`")),
+    row(BLOCKS, "draft.use_sliding_window", "", Read("see `draft.layer_types`")),
+    row(BLOCKS, "draft.mask_token_id", "", Key("drafter.mask_token")),
+    row(BLOCKS, "draft.target_layer_ids", "", Key("drafter.captured_layers")),
+    row(BLOCKS, "draft.dflash_config.mask_token_id", "", Key("drafter.mask_token")),
+    row(BLOCKS, "draft.dflash_config.target_layer_ids", "", Key("drafter.captured_layers")),
+    row(DFLASH2, "draft.dflash_config.conv_kernel_size", "2", Key("drafter.conv_taps")),
+    row(DFLASH2, "draft.dflash_config.conv_group_size", "16", Key("drafter.conv_group")),
+    row(DFLASH2, "draft.dflash_config.selector_rank", "256", Key("drafter.selector_rank")),
+    row(DFLASH2, "draft.dflash_config.selector_top_k", "16", Key("drafter.selector_top_k")),
+    row(DSPARK, "draft.markov_rank", "256", Key("drafter.markov_rank")),
+    row(DSPARK, "draft.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
+    row(DSPARK, "draft.enable_confidence_head", "true", Key("drafter.confidence")),
+    row(DSPARK, "draft.confidence_head_with_markov", "true", By("only true is possible where there is a `markov_rank`", |asked| shared::only_true(asked, "the confidence head reads the code of the token before wherever there is a `markov_rank`"))),
+    row(DSPARK, "draft.num_anchors", "", Read("see `training.dspark_num_anchors`")),
+    row(EAGLE3, "draft.eagle_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
+    row(EAGLE3, "draft.eagle_config.use_aux_hidden_state", "true", By("only true is possible", |asked| shared::only_true(asked, "the drafter reads three layers of the target"))),
+    row(ALL, "inference.aux_hidden_states_layers", "", Key("drafter.captured_layers")),
+    row(ALL, "model.keep_initial_vocab_mapping", "false", Nothing("`start` keeps the draft vocabulary of a drafter")),
+    row(EAGLE3, "model.freeze_lm_head", "false", By("only false is possible", |asked| shared::only_false(asked, "`drafter.head = \"shared\"` is the target's head, frozen; the others are trained"))),
+    row(ALL, "model.embedding_key", "", Nothing("spectrain finds the embedding by the target's architecture")),
+    row(ALL, "model.lm_head_key", "", Nothing("spectrain finds the head by the target's architecture")),
+    row(ALL, "model.norm_key", "", Nothing("spectrain finds the norm by the target's architecture")),
+    row(ALL, "model.target_model_backend", "", Nothing(ENGINES)),
+    row(ALL, "model.trust_remote_code", "false", Nothing("spectrain runs no code of a model's folder")),
+    row(ALL, "model_download_dir", "", Nothing("`HF_HOME` is the folder of what is downloaded")),
+    // Data.
+    row(ALL, "dataset.train_data_path", "", By("`data.train`; what is no path and looks like `org/name` is a dataset of the hub", train)),
+    row(ALL, "dataset.eval_data_path", "", By("`data.eval`", eval)),
+    row(ALL, "dataset.eval_interval", "", Key("train.validate_every")),
+    row(ALL, "dataset.min_loss_tokens", "0", By("`data.min_trained_tokens`, where it is above 0", |asked| positive(asked, "data.min_trained_tokens"))),
+    row(ALL, "dataset.last_turn_loss_only", "\"auto\"", By("`data.mask = \"last_turn\"` where it is true; with `auto` it depends on the conversation", last_turn)),
+    row(ALL, "dataset.chat_template", "", Nothing("the target's own template is read; `data.template` takes the file of another")),
+    row(ALL, "dataset.renderer", "", Nothing("the target's own template is read; `data.template` takes the file of another")),
+    row(ALL, "dataset.prompt_key", "", Nothing("conversations are read from `conversations` or `messages`")),
+    row(ALL, "dataset.*", "", Nothing(LOADING)),
+    row(ALL, "training.max_seq_length", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("training.micro_batch_size").unwrap_or(1)))),
+    // Objectives.
+    row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
+    row(EAGLE3, "training.ploss_weights", "", By("`objective.decay`, where each weight is the same share of the one before", decay)),
+    row(EAGLE3, "training.loss_type", "\"forward_kl\"", By("`objective.divergence`: `forward_kl` is `kl`, `lk_alpha` is `nla`, `lk_lambda` is `lk_hybrid`", loss)),
+    row(EAGLE3, "training.lk_eta", "3.0", Read("see `training.loss_type`: `lk_hybrid` has the paper's decay, 3")),
+    row(LABELLED, "training.dflash_block_size", "16", Key("drafter.block_size")),
+    row(LABELLED, "training.dflash_num_anchors", "512", Key("objective.anchors")),
+    row(LABELLED, "training.dflash_loss_objective", "\"decay\"", By("`objective.slot_weights`: `decay` is `exponential`, `dpace` is `d_pace`", slot_weights)),
+    row(LABELLED, "training.dflash_loss_decay_gamma", "7.0", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
+    row(LABELLED, "training.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
+    row(LABELLED, "training.dflash_ce_loss_alpha", "1.0", Key("objective.label_weight")),
+    row(LABELLED, "training.dflash_l1_loss_alpha", "0.0", By(shared::BY_L1, l1)),
+    row(DFLASH2, "training.dflash2_selector_loss_alpha", "1.0", Key("objective.selector_weight")),
+    row(DSPARK, "training.dspark_num_anchors", "512", Key("objective.anchors")),
+    row(DSPARK, "training.dspark_loss_decay_gamma", "4.0", By("`objective.decay_slots`, with `slot_weights = \"exponential\"`", dspark_weights)),
+    row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
+    row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
+    row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
+    row(BLOCKS, "training.ttt_length", "", Read("nothing: only EAGLE-3 reads it")),
+    row(EAGLE3, "training.dflash_*", "", Read("nothing: only DFlash reads it")),
+    row(EAGLE3, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
+    row(EAGLE3, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
+    row(DFLASH, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
+    row(LABELLED, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
+    row(LABELLED, "training.dflash_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
+    row(DSPARK, "training.dspark_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
+    // Optimiser and schedule.
+    row(ALL, "training.learning_rate", "0.0001", Key("train.learning_rate")),
+    row(ALL, "training.min_lr", "0.0", By("`train.min_lr_ratio`, this by `training.learning_rate`", min_rate)),
+    row(ALL, "training.lr_decay_style", "\"cosine\"", By("`train.schedule`; `WSD` is `wsd`", schedule)),
+    row(ALL, "training.lr_wsd_decay_ratio", "0.2", By("only 0.2 is possible", |asked| shared::only(asked, 0.2, "with `wsd` the rate falls over the last fifth of the steps after the warm-up"))),
+    row(ALL, "training.lr_wsd_decay_style", "", Nothing("with `wsd` the rate falls linearly")),
+    row(ALL, "training.wsd_decay_ratio", "0.2", By("only 0.2 is possible", |asked| shared::only(asked, 0.2, "with `wsd` the rate falls over the last fifth of the steps after the warm-up"))),
+    row(ALL, "training.wsd_decay_style", "", Nothing("with `wsd` the rate falls linearly")),
+    row(ALL, "training.lr_total_steps", "", Nothing("the schedule ends with the training")),
+    row(ALL, "training.weight_decay", "0.0", Key("train.weight_decay")),
+    row(ALL, "training.max_grad_norm", "0.5", Key("train.max_grad_norm")),
+    row(ALL, "training.num_epochs", "10", Key("train.epochs")),
+    row(ALL, "training.num_train_steps", "", By("`train.steps`, in place of `num_epochs`", steps_of)),
+    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), asked.count("training.num_train_steps")))),
+    row(ALL, "training.micro_batch_size", "2", Read("rows in a batch: see `training.max_seq_length`")),
+    row(ALL, "training.draft_accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
+    row(ALL, "training.training_num_gpus_per_node", "1", Read("see `training.draft_accumulation_steps`")),
+    row(ALL, "training.training_num_nodes", "1", Read("see `training.draft_accumulation_steps`")),
+    row(ALL, "training.sp_ulysses_size", "1", Nothing(NOT_SHARED)),
+    row(ALL, "training.sp_ring_size", "1", Nothing(NOT_SHARED)),
+    row(ALL, "training.fsdp_*", "", Nothing(NOT_SHARED)),
+    row(ALL, "training.gradient_checkpointing", "false", Key("train.gradient_checkpointing")),
+    row(ALL, "training.compile_model", "false", Nothing("spectrain compiles its kernels without being asked")),
+    row(ALL, "training.train_with_decode", "false", Nothing("drafts are not trained on while the target decodes; `[regenerate]` has it answer the prompts before the training")),
+    row(ALL, "training.load_path", "", Nothing("`start` takes the folder of an exported drafter")),
+    row(ALL, "training.continual_training", "false", Nothing("`start` takes the weights of a drafter without the state of its training")),
+    row(ALL, "training.seed", "0", Key("seed")),
+    row(ALL, "training.training_node_*", "", Nothing(RAY)),
+    row(ALL, "training.placement_strategy", "", Nothing(RAY)),
+    row(ALL, "training.colocate", "false", Nothing(RAY)),
+    // What is kept and shown.
+    row(ALL, "training.save_interval", "5000", Key("train.save_every")),
+    row(ALL, "training.save_per_epoch", "false", Nothing("states are saved every `train.save_every` steps")),
+    row(ALL, "training.max_checkpoints", "0", By("`train.keep`, where it is not 0", |asked| positive(asked, "train.keep"))),
+    row(ALL, "output_dir", "", Nothing("a run's files are in `runs/NAME`")),
+    row(ALL, "cache_dir", "", Nothing(LOADING)),
+    row(ALL, "cache_key", "", Nothing(LOADING)),
+    row(ALL, "logging.*", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "debug.*", "", Nothing("`spectrain bench` and the log say where time goes")),
+    row(ALL, "decode.*", "", Nothing("`[evaluate]` and `[regenerate]` say how the target decodes")),
+    row(ALL, "inference.*", "", Nothing(ENGINES)),
+    row(ALL, "mooncake.*", "", Nothing("hidden states pass through no store: with a server they come through files (`target.server_folder`)")),
+    row(ALL, "training.attention_backend", "", Nothing("there is one attention for each device")),
+    row(ALL, "training.distributed_*", "", Nothing("a process that dies ends the others at once")),
+    row(ALL, "training.max_concurrent_batches", "", Nothing(OWN)),
+    row(ALL, "training.prefetch_depth", "", Nothing(OWN)),
+    row(ALL, "training.train_backend", "", Nothing(OWN)),
+    row(ALL, "training.train_env_vars", "", Nothing(OWN)),
+];
+
+fn train(asked: &Asked) -> Made {
+    sources(asked, |text| Ok(json!(hub_or_path(text, None))))
+}
+
+fn eval(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some(text) if !text.is_empty() => Made::key("data.eval", hub_or_path(text, None)),
+        _ => Made::nothing(),
+    }
+}
+
+fn last_turn(asked: &Asked) -> Made {
+    match &asked.value {
+        Value::Bool(true) => Made::key("data.mask", "last_turn"),
+        Value::Bool(false) => Made::nothing(),
+        _ if asked
+            .given
+            .settings
+            .contains_key("dataset.last_turn_loss_only") =>
+        {
+            Made::note(
+                "all that the assistant says is trained on; `data.mask = \"last_turn\"` trains on its last turn alone",
+            )
+        }
+        _ => Made::nothing(),
+    }
+}
+
+/// Weights of steps of which each is the same share of the one before.
+fn decay(asked: &Asked) -> Made {
+    let Value::Array(weights) = &asked.value else {
+        return Made::nothing();
+    };
+    let weights: Vec<f64> = weights.iter().filter_map(Value::as_f64).collect();
+    let shares: Vec<f64> = weights.windows(2).map(|pair| pair[1] / pair[0]).collect();
+    match shares.first() {
+        Some(first) if shares.iter().all(|share| (share - first).abs() < 1e-3) => {
+            Made::key("objective.decay", (first * 1e6).round() / 1e6)
+        }
+        None => Made::nothing(),
+        _ => Made::note("each step counts by the same share of the one before: `objective.decay`"),
+    }
+}
+
+fn loss(asked: &Asked) -> Made {
+    const KEY: &str = "objective.divergence";
+    match asked.value.as_str() {
+        Some("forward_kl") => Made::key(KEY, "kl"),
+        Some("lk_alpha") => Made::key(KEY, "nla"),
+        Some("lk_lambda") => shared::lk_hybrid(Some(1.0), asked.of("training.lk_eta").as_f64()),
+        _ => Made::note("set `objective.divergence`"),
+    }
+}
+
+fn slot_weights(asked: &Asked) -> Made {
+    const KEY: &str = "objective.slot_weights";
+    let decays = asked.of("training.dflash_loss_decay_gamma").as_f64();
+    match asked.value.as_str() {
+        Some("dpace") => Made::key(KEY, "d_pace"),
+        Some("auf") => Made::key(KEY, "auf"),
+        Some("decay") if decays > Some(0.0) => Made::key(KEY, "exponential"),
+        Some("decay") => Made::key(KEY, "uniform"),
+        _ => Made::note(
+            "set `objective.slot_weights`, `label_weight`, `teacher_weight` and `divergence`",
+        ),
+    }
+}
+
+fn dspark_weights(asked: &Asked) -> Made {
+    match asked.value.as_f64() {
+        Some(gamma) if gamma > 0.0 => Made::keys([
+            ("objective.slot_weights", json!("exponential")),
+            ("objective.decay_slots", json!(gamma)),
+        ]),
+        _ => Made::key("objective.slot_weights", "uniform"),
+    }
+}
+
+fn l1(asked: &Asked) -> Made {
+    match asked.value.as_f64() {
+        Some(weight) if weight > 0.0 => by_total_variation(asked),
+        _ => Made::nothing(),
+    }
+}
+
+fn five_layers(asked: &Asked) -> Made {
+    let named = [
+        "draft.dflash_config.target_layer_ids",
+        "draft.target_layer_ids",
+        "inference.aux_hidden_states_layers",
+    ];
+    let is_named = named.iter().any(|key| !asked.of(key).is_null());
+    if is_named || asked.value == 5 {
+        return Made::nothing();
+    }
+    Made::note(
+        "the drafter reads five layers of the target unless `drafter.captured_layers` names others",
+    )
+}
+
+fn min_rate(asked: &Asked) -> Made {
+    let rate = asked.of("training.learning_rate").as_f64();
+    match (asked.value.as_f64(), rate) {
+        (Some(least), Some(rate)) if least > 0.0 && rate > 0.0 => {
+            Made::key("train.min_lr_ratio", (least / rate * 1e6).round() / 1e6)
+        }
+        _ => Made::nothing(),
+    }
+}
+
+fn schedule(asked: &Asked) -> Made {
+    let style = asked.value.as_str().unwrap_or_default().to_lowercase();
+    match style.as_str() {
+        "cosine" | "linear" | "constant" | "wsd" => Made::key("train.schedule", style),
+        _ => Made::note(
+            "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`",
+        ),
+    }
+}
+
+fn batches(asked: &Asked) -> Made {
+    let of = |key: &str| asked.count(key).unwrap_or(1);
+    let devices =
+        of("training.training_num_gpus_per_node").checked_mul(of("training.training_num_nodes"));
+    let shared = of("training.sp_ulysses_size").saturating_mul(of("training.sp_ring_size"));
+    let processes = devices.map(|devices| devices / shared.max(1));
+    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+}

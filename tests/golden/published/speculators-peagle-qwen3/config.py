@@ -1,0 +1,1 @@
+raise SystemExit('this file was run')

@@ -1,0 +1,595 @@
+//! Settings of other trainers one by one: that every published one is known, and what becomes of those that need more than a name.
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use spectrain::trainers::{Becomes, FILE_KEYS, TRAINERS, Trainer, Translated, translate};
+
+use crate::workspace::Workspace;
+
+/// The names of all settings of a trainer, which `tests/golden/other_trainers.py` reads from its package.
+const PUBLISHED: [(&str, &str); 5] = [
+    (
+        "SpecForge",
+        include_str!("golden/other_trainers/specforge.txt"),
+    ),
+    (
+        "speculators",
+        include_str!("golden/other_trainers/speculators.txt"),
+    ),
+    (
+        "ModelOpt",
+        include_str!("golden/other_trainers/modelopt.txt"),
+    ),
+    (
+        "NeMo Automodel",
+        include_str!("golden/other_trainers/nemo.txt"),
+    ),
+    (
+        "TorchSpec",
+        include_str!("golden/other_trainers/torchspec.txt"),
+    ),
+];
+
+#[test]
+fn every_published_setting_has_a_row() {
+    for trainer in TRAINERS {
+        let (_, published) = PUBLISHED
+            .into_iter()
+            .find(|(name, _)| *name == trainer.name)
+            .unwrap();
+        let is_known = |key: &str| {
+            let mut rows = trainer.rows.iter();
+            rows.any(|row| match row.key.strip_suffix('*') {
+                Some(prefix) => key.starts_with(prefix),
+                None => row.key == key,
+            })
+        };
+        let missing: Vec<&str> = published.lines().filter(|key| !is_known(key)).collect();
+        assert!(published.lines().count() > 80, "{}", trainer.name);
+        assert!(missing.is_empty(), "{}: {missing:?}", trainer.name);
+    }
+}
+
+#[test]
+fn every_key_that_a_row_names_is_one_of_recipes() {
+    const SCHEMA: &str = include_str!("../recipes/schema.json");
+    let check = |trainer: &Trainer, key: &str| {
+        let last = key.rsplit('.').next().unwrap();
+        let is_known = SCHEMA.contains(&format!("\"{last}\""));
+        assert!(is_known, "{}: {key}", trainer.name);
+    };
+    for trainer in TRAINERS {
+        for row in trainer.rows {
+            if let Becomes::Key(key) = row.becomes {
+                check(trainer, key);
+            }
+        }
+        for (_, key, _) in trainer.always {
+            check(trainer, key);
+        }
+    }
+    let keys: BTreeSet<&str> = FILE_KEYS.iter().map(|key| key.key).collect();
+    assert_eq!(keys.len(), FILE_KEYS.len());
+}
+
+fn of(file: &str, text: &str) -> Translated {
+    translate(text, Path::new(file)).unwrap()
+}
+
+/// The settings of SpecForge for a target, with lines of `training` behind them.
+fn specforge(training: &str) -> Translated {
+    let text = format!(
+        "model:\n  target_model_path: Qwen/Qwen3-8B\ndata:\n  train_data_path: a.jsonl\ntraining:\n{training}"
+    );
+    of("a.yaml", &text)
+}
+
+/// The settings of speculators for a target, of this kind and with these flags.
+fn speculators(kind: &str) -> Translated {
+    let text = format!(
+        "speculators train --verifier-name-or-path Qwen/Qwen3-8B --speculator-type {kind}\n"
+    );
+    of("a.sh", &text)
+}
+
+fn has(found: &Translated, settings: &[&str]) {
+    for set in settings {
+        let has = found.settings.iter().any(|given| given == set);
+        assert!(has, "no `{set}`: {:?}", found.settings);
+    }
+}
+
+fn lacks(found: &Translated, key: &str) {
+    let set = found.settings.iter().find(|set| set.starts_with(key));
+    assert_eq!(set, None);
+}
+
+/// That one note has all these parts.
+fn tells(found: &Translated, parts: &[&str]) {
+    let mut notes = found.notes.iter();
+    let told = notes.any(|note| parts.iter().all(|part| note.contains(part)));
+    assert!(told, "{parts:?}: {:?}", found.notes);
+}
+
+#[test]
+fn a_flag_that_may_be_repeated_gives_a_list() {
+    let script = "speculators prepare-data --model Qwen/Qwen3-8B --data a.jsonl --data hf:openai/gsm8k:main:train \\\n  \
+                  --data open-perfectblend --data magpie --max-samples 500 --max-samples 900\n\
+                  speculators train --verifier-name-or-path Qwen/Qwen3-8B\n";
+    let found = of("a.sh", script);
+    let train = serde_json::json!([
+        "a.jsonl",
+        "hf://openai/gsm8k:main/train",
+        {"preset": "perfectblend"},
+        "hf://Magpie-Align/Magpie-Llama-3.1-Pro-300K-Filtered"
+    ]);
+    assert_eq!(found.train, Some(train));
+    // Of other flags the last one holds, as the trainer has it.
+    has(&found, &["data.max_samples=900"]);
+    let other = script.replace("--data a.jsonl --data", "--data nemotron --data");
+    let found = of("a.sh", &other);
+    tells(&found, &["nemotron", "columns that no preset reads"]);
+    assert_eq!(found.train.unwrap().as_array().unwrap().len(), 3);
+    let twice = script.replace(
+        "speculators train",
+        "speculators prepare-data --data b.jsonl\nspeculators train",
+    );
+    let found = of("a.sh", &twice);
+    assert_eq!(found.train, Some("b.jsonl".into()));
+    tells(&found, &["`prepare_data.data = [", "another command"]);
+    let one = of(
+        "a.sh",
+        "speculators prepare-data --data open-perfectblend\nspeculators train --verifier-name-or-path a/b\n",
+    );
+    assert_eq!((one.train, one.preset), (None, Some("perfectblend".into())));
+}
+
+#[test]
+fn several_datasets_are_written_into_the_recipe() {
+    let workspace = Workspace::new();
+    let text = workspace.text("train.jsonl");
+    workspace.write("more.jsonl", &text);
+    let script = "speculators prepare-data --data train.jsonl --data more.jsonl\n\
+                  speculators train --verifier-name-or-path target --total-seq-len 64\n";
+    workspace.write("a.sh", script);
+    workspace
+        .run_line("init --from a.sh --yes --out out.toml")
+        .succeeded();
+    let recipe = workspace.text("out.toml");
+    let line = "\ntrain = [\"train.jsonl\", \"more.jsonl\"]\n";
+    assert!(recipe.contains(line), "{recipe}");
+    workspace.write("a.sh", script.replace("more", "none"));
+    workspace
+        .run_line("init --from a.sh --yes --out other.toml")
+        .misused(&["`a.sh`: `prepare_data.data`: `none.jsonl`"]);
+    // What an option gives goes before.
+    workspace
+        .run_line("init --from a.sh --data train.jsonl --yes --out other.toml")
+        .succeeded();
+    let recipe = workspace.text("other.toml");
+    assert!(recipe.contains("\ntrain = \"train.jsonl\"\n"), "{recipe}");
+}
+
+#[test]
+fn keys_of_a_drafters_file_are_carried_over_or_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    std::fs::write(
+        folder.path().join("draft.json"),
+        r#"{"architectures": ["DFlash2DraftModel"], "hidden_size": 2048, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+            "num_hidden_layers": 3, "attention_bias": true, "residual_scale": 2.0, "layer_types": ["full_attention", "full_attention", "full_attention"],
+            "dflash_config": {"mask_token_id": 7, "conv_kernel_size": 2, "conv_group_size": 8, "selector_rank": 64, "selector_top_k": 4,
+                "block_size": 8, "input_embedding_scale": 3.0}}"#,
+    )
+    .unwrap();
+    let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: draft.json\ndata:\n  train_data_path: a.jsonl\n\
+                training:\n  strategy: dflash\n  dflash2_selector_loss_alpha: 0.5\n  dflash2_selector_warmup_ratio: 0.1\n  \
+                lk_loss_type: lambda\n";
+    let found = translate(text, &file).unwrap();
+    has(
+        &found,
+        &[
+            "drafter.layers=3",
+            "drafter.mask_token=7",
+            "drafter.block_size=8",
+            "drafter.conv_taps=2",
+            "drafter.conv_group=8",
+            "drafter.selector_rank=64",
+            "drafter.selector_top_k=4",
+            "objective.selector_weight=0.5",
+        ],
+    );
+    tells(&found, &["`draft.hidden_size = 2048`", "as wide"]);
+    tells(&found, &["`draft.attention_bias = true`", "no bias"]);
+    tells(
+        &found,
+        &["`draft.residual_scale = 2.0`", "no key of a drafter's file"],
+    );
+    tells(&found, &["input_embedding_scale = 3.0`", "as they are"]);
+    tells(&found, &["selector_warmup_ratio = 0.1`", "at all steps"]);
+    tells(
+        &found,
+        &[
+            "`training.lk_loss_type = lambda`",
+            "cross-entropy with the text",
+        ],
+    );
+    for same in ["rope_theta", "rms_norm_eps", "architectures"] {
+        let told = found.notes.iter().any(|note| note.contains(same));
+        assert!(!told, "{same}: {:?}", found.notes);
+    }
+    std::fs::write(
+        folder.path().join("draft.json"),
+        r#"{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}}"#,
+    )
+    .unwrap();
+    let found = translate(&text.replace("strategy: dflash", "strategy: eagle3"), &file).unwrap();
+    has(&found, &["drafter.captured_layers=[2, 18, 33]"]);
+}
+
+#[test]
+fn losses_of_specforge_are_told_where_they_differ() {
+    let found = specforge("  lk_loss_type: lambda\n");
+    has(&found, &["objective.divergence=\"lk_hybrid\""]);
+    tells(
+        &found,
+        &["lk_loss_type = lambda`", "exp(−3 α)", "1 · exp(−1 · α)"],
+    );
+    let found = specforge("  lk_loss_type: lambda\n  kl_decay: 3.0\n");
+    assert!(!found.notes.iter().any(|note| note.contains("lk_loss_type")));
+    has(
+        &specforge("  lk_loss_type: tv\n"),
+        &["objective.divergence=\"tv\""],
+    );
+    let found = specforge("  strategy: mtp\n");
+    assert_eq!(found.recipe, "mtp-qwen");
+    lacks(&found, "objective.divergence");
+    tells(
+        &found,
+        &["`training.strategy = mtp`", "cross-entropy with the text"],
+    );
+    // The sum of differences is twice the total variation.
+    let found = specforge("  strategy: dspark\n");
+    let weights = [
+        "objective.teacher_weight=1.8",
+        "objective.divergence=\"tv\"",
+    ];
+    has(&found, &weights);
+}
+
+#[test]
+fn settings_of_specforges_servers_are_told_together() {
+    let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  sglang_page_size: 1\ndata:\n  prompts_path: tokens.jsonl\n  max_prompts: 100\n\
+                runtime:\n  producer_lease: 4\ndeployment:\n  mode: disaggregated\n  trainer:\n    nproc_per_node: 2\n  disaggregated:\n    \
+                control_dir: c\n    backend: mooncake\ntracking:\n  report_to: wandb\n  wandb_project: p\nprofiling:\n  start_step: 3\n";
+    let found = of("a.yaml", text);
+    assert_eq!(found.train, Some("tokens.jsonl".into()));
+    let settings = ["data.max_samples=100", "train.gradient_accumulation=2"];
+    has(&found, &settings);
+    tells(
+        &found,
+        &[
+            "`deployment.disaggregated.backend = mooncake`",
+            "`deployment.disaggregated.control_dir = c`",
+            "starts no servers",
+        ],
+    );
+    tells(&found, &["`model.sglang_page_size = 1`", "SGLang server"]);
+    tells(
+        &found,
+        &[
+            "`tracking.report_to = wandb`",
+            "`tracking.wandb_project = p`",
+        ],
+    );
+    for note in &found.notes {
+        assert!(!note.contains("that is known"), "{note}");
+    }
+    // A flag of the old scripts.
+    let script = "python train_eagle3.py --target-model-path Qwen/Qwen3-8B --train-data-path a.jsonl --sglang-page-size 1\n";
+    tells(&of("a.sh", script), &["`model.sglang_page_size = 1`"]);
+}
+
+#[test]
+fn settings_that_speculators_does_not_read_are_not_carried_over() {
+    let found = speculators("mtp --loss-fn tv");
+    lacks(&found, "objective.divergence");
+    tells(
+        &found,
+        &[
+            "`loss_fn = tv`",
+            "does not read it",
+            "cross-entropy with the text",
+        ],
+    );
+    let found = speculators("peagle --max-anchors 256");
+    tells(&found, &["`max_anchors = 256`", "`objective.keep`"]);
+    lacks(&found, "objective.anchors");
+    let found = speculators(
+        "eagle3 --hidden-states-path h --mooncake-master a:1 --mooncake-protocol rdma --xpress-rank 8",
+    );
+    tells(&found, &["`hidden_states_path = h`", "features import"]);
+    tells(
+        &found,
+        &[
+            "`mooncake_master = a:1`",
+            "`mooncake_protocol = rdma`",
+            "files",
+        ],
+    );
+    for note in &found.notes {
+        assert!(
+            !note.contains("xpress") && !note.contains("that is known"),
+            "{note}"
+        );
+    }
+}
+
+#[test]
+fn a_file_with_the_layers_goes_before_speculators_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("a.sh");
+    let write = |text: &str| std::fs::write(folder.path().join("layers.json"), text).unwrap();
+    let text = "speculators train --verifier-name-or-path Qwen/Qwen3-8B --speculator-type dflash --draft-config layers.json\n";
+    write(r#"{"num_hidden_layers": 2, "intermediate_size": 64}"#);
+    let found = translate(text, &script).unwrap();
+    has(
+        &found,
+        &["drafter.layers=2", "drafter.window=0", "drafter.d_ff=64"],
+    );
+    lacks(&found, "drafter.causal");
+    write(
+        r#"{"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "sliding_window": 512}"#,
+    );
+    let found = translate(text, &script).unwrap();
+    has(
+        &found,
+        &[
+            "drafter.layers=1",
+            "drafter.window=512",
+            "drafter.causal=true",
+        ],
+    );
+}
+
+#[test]
+fn modelopts_own_sizes_are_its_defaults() {
+    let recipe = |kind: &str, rest: &str| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_{kind}\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n  \
+             sample_size: 50\ntraining:\n  save_total_limit: 3\n  eval_steps: 70\n  optim: adafactor\n{rest}"
+        );
+        of("a.yaml", &text)
+    };
+    let found = recipe(
+        "eagle",
+        "eagle:\n  eagle_base_lora: true\n  eagle_base_lora_rank: 8\n",
+    );
+    has(
+        &found,
+        &[
+            "drafter.d_ff=14336",
+            "drafter.heads=32",
+            "drafter.kv_heads=8",
+            "data.max_samples=50",
+            "train.keep=3",
+            "train.validate_every=70",
+        ],
+    );
+    tells(&found, &["rope_theta = 10000`", "1000000"]);
+    tells(
+        &found,
+        &["`eagle.eagle_base_lora = true`", "stays as it is"],
+    );
+    tells(&found, &["`training.optim = adafactor`", "AdamW"]);
+    let found = recipe(
+        "dflash",
+        "dflash:\n  dflash_architecture_config:\n    target_layer_ids: [1, 5]\n  dflash_export_rope_scaling:\n    type: yarn\n",
+    );
+    has(
+        &found,
+        &[
+            "drafter.d_ff=22016",
+            "drafter.kv_heads=32",
+            "drafter.captured_layers=[1, 5]",
+        ],
+    );
+    tells(
+        &found,
+        &["`dflash.dflash_export_rope_scaling.type = yarn`", "rotary"],
+    );
+    let found = recipe("medusa", "medusa:\n  medusa_num_heads: 3\n");
+    assert_eq!(found.recipe, "medusa");
+    has(&found, &["drafter.medusa_heads=3", "drafter.head_layers=1"]);
+}
+
+/// A recipe of NeMo of this class, with lines of `recipe_args`.
+fn nemo(class: &str, rest: &str) -> Translated {
+    let text = format!(
+        "recipe: {class}\nrecipe_args:\n  target_model_name_or_path: Qwen/Qwen3-8B\n  train_data_path: org/chats\n  \
+         train_split: \"train[:70000]\"\n  seq_length: 1024\n  micro_batch_size: 2\n  num_epochs: 3\n{rest}optimizer:\n  lr: 6.0e-4\n  \
+         betas: [0.9, 0.99]\ncheckpoint:\n  enabled: true\nwandb:\n  project: p\n"
+    );
+    of("a.yaml", &text)
+}
+
+#[test]
+fn a_recipe_of_nemo_is_read_with_its_data_and_its_optimiser() {
+    let found = nemo(
+        "TrainEagle3Recipe",
+        "  ttt_steps: 4\n  lk_loss_type: lambda\n",
+    );
+    has(
+        &found,
+        &[
+            "objective.draft_steps=4",
+            "objective.divergence=\"lk_hybrid\"",
+            "data.max_samples=70000",
+            "data.max_length=1024",
+            "train.batch_tokens=2048",
+            "train.beta2=0.99",
+            "train.min_lr_ratio=0.1",
+            "train.learning_rate=0.0006",
+        ],
+    );
+    assert!(!found.notes.iter().any(|note| note.contains("lk_loss")));
+    assert_eq!(found.train, Some("hf://org/chats:train".into()));
+}
+
+#[test]
+fn recipes_of_nemo_are_known_by_their_class() {
+    let parallel = "  parallel_drafting: true\n  mask_token_id: 9\n";
+    for (class, rest, recipe, settings) in [
+        (
+            "TrainEagle3Recipe",
+            parallel,
+            "peagle",
+            &[
+                "objective.keep=0.7",
+                "drafter.layers=1",
+                "drafter.mask_token=9",
+            ][..],
+        ),
+        (
+            "nemo_automodel.recipes.llm.train_eagle2.TrainEagle2Recipe",
+            "",
+            "eagle1",
+            &[
+                "objective.regression_weight=1.0",
+                "objective.class_weight=0.1",
+            ][..],
+        ),
+        (
+            "TrainDFlash2Recipe",
+            "",
+            "dflash",
+            &[
+                "objective.inject=false",
+                "drafter.selector_rank=256",
+                "objective.slot_weights=\"exponential\"",
+            ][..],
+        ),
+        (
+            "TrainDSparkRecipe",
+            "  loss_decay_gamma: 4.0\n",
+            "dflash",
+            &[
+                "drafter.block_size=7",
+                "objective.decay_slots=4.0",
+                "objective.teacher_weight=1.8",
+                "drafter.confidence=true",
+            ][..],
+        ),
+        (
+            "TrainJetSpecRecipe",
+            "",
+            "dflash",
+            &[
+                "drafter.causal=true",
+                "objective.teacher_weight=1.0",
+                "objective.slot_weights=\"uniform\"",
+            ][..],
+        ),
+    ] {
+        let found = nemo(class, rest);
+        assert_eq!(found.recipe, recipe, "{class}");
+        has(&found, settings);
+    }
+}
+
+#[test]
+fn a_recipe_of_nemo_for_another_kind_of_drafter_is_refused() {
+    let refused = "recipe: TrainViSpecRecipe\nrecipe_args:\n  target_model_name_or_path: a\n";
+    let refused = translate(refused, Path::new("a.yaml"));
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("calls `TrainViSpecRecipe`"), "{error}");
+}
+
+#[test]
+fn noise_of_nemo_is_of_one_width_for_all_samples() {
+    let found = nemo("TrainEagle1Recipe", "  feature_noise: 0.05\n");
+    let mut settings = found.settings.iter();
+    let noise = settings.find(|set| set.starts_with("objective.noise="));
+    let noise = noise.unwrap();
+    for part in ["kind = \"uniform\"", "std = 0.1", "length_ref = 0"] {
+        assert!(noise.contains(part), "{noise}");
+    }
+}
+
+#[test]
+fn automodel_takes_its_file_without_a_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "recipe: TrainDFlashRecipe\nrecipe_args:\n  target_model_name_or_path: a/b\n  train_data_path: a.jsonl\n  seq_length: 64\n";
+    std::fs::write(folder.path().join("x.yaml"), file).unwrap();
+    let script = "automodel x.yaml --nproc-per-node 4 --recipe_args.seq_length=128\n";
+    let found = translate(script, &folder.path().join("a.sh")).unwrap();
+    has(
+        &found,
+        &[
+            "data.max_length=128",
+            "train.gradient_accumulation=4",
+            "objective.decay_slots=7.0",
+        ],
+    );
+}
+
+/// A file of TorchSpec, with lines of `model` and of `training`.
+fn torchspec(model: &str, training: &str) -> Translated {
+    let text = format!(
+        "model:\n  target_model_path: Qwen/Qwen3-8B\n{model}dataset:\n  train_data_path: ../data/a.jsonl\n  min_loss_tokens: 32\n\
+         training:\n  learning_rate: 6e-4\n  min_lr: 6e-5\n  training_num_gpus_per_node: 2\n  draft_accumulation_steps: 2\n{training}\
+         inference:\n  inference_engine_type: vllm\n  vllm:\n    tp_size: 2\nmooncake:\n  protocol: tcp\n"
+    );
+    of("a.yaml", &text)
+}
+
+#[test]
+fn files_of_torchspec_are_no_files_of_specforge() {
+    let found = torchspec(
+        "",
+        "  ploss_weights: [1.0, 0.7, 0.49]\n  loss_type: lk_lambda\n  lk_eta: 2.0\n",
+    );
+    assert_eq!(found.recipe, "eagle3");
+    has(
+        &found,
+        &[
+            "data.min_trained_tokens=32",
+            "train.min_lr_ratio=0.1",
+            "train.gradient_accumulation=4",
+            "objective.decay=0.7",
+            "objective.divergence=\"lk_hybrid\"",
+            "train.batch_tokens=16384",
+        ],
+    );
+    tells(&found, &["`training.loss_type = lk_lambda`", "exp(−2 · α)"]);
+    tells(
+        &found,
+        &[
+            "`inference.inference_engine_type = vllm`",
+            "`inference.vllm.tp_size = 2`",
+        ],
+    );
+    assert_eq!(found.train, Some("../data/a.jsonl".into()));
+}
+
+#[test]
+fn the_file_of_a_drafter_says_which_one_torchspec_trains() {
+    let dspark = "  draft_model_config: torchspec/config/dspark_draft_config.json\n";
+    let found = torchspec(dspark, "  dspark_l1_loss_alpha: 0.5\n");
+    has(
+        &found,
+        &[
+            "objective.teacher_weight=1.0",
+            "objective.slot_weights=\"exponential\"",
+            "drafter.sample_from_anchor=true",
+        ],
+    );
+    let dflash = dspark.replace("dspark", "dflash");
+    let found = torchspec(&dflash, "  dflash_loss_objective: dpace\n");
+    let settings = ["objective.slot_weights=\"d_pace\"", "drafter.block_size=16"];
+    has(&found, &settings);
+    let refused = "model:\n  target_model_path: a\n  draft_model_config: domino.json\ndataset:\n  prompt_key: x\n";
+    let refused = translate(refused, Path::new("a.yaml"));
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("calls `domino`"), "{error}");
+}
