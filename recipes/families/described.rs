@@ -307,11 +307,7 @@ pub(crate) fn unserved_beside<D: Family>(
     Ok(remark.map(|line| line.text.trim_start_matches("# ").to_owned()))
 }
 
-/// Those of the engines `to` that are not known to load a drafter of these settings beside a target of this class, and those that are;
-/// of language models, which say it otherwise, nothing of either.
-///
-/// # Errors
-/// An engine of `to` loads a layout that has no place for such a drafter.
+/// See `Shipped::check_export`.
 pub(crate) fn check_export<D: Family>(
     config: &D::Config,
     to: &[Engine],

@@ -80,7 +80,11 @@ pub trait Shipped: Family {
         }
     }
 
-    /// See [`described::check_export`]; nothing where the class decides it and is not known.
+    /// Those of the engines `to` that are not known to load a drafter of these settings beside a target of this class, and those that
+    /// are; of language models, and where the class decides it and is not known, nothing of either.
+    ///
+    /// # Errors
+    /// An engine of `to` loads a layout that has no place for such a drafter.
     fn check_export(
         config: &Self::Config,
         to: &[Engine],
