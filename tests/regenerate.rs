@@ -428,14 +428,15 @@ fn a_target_answers_as_it_does_in_generate_and_its_answers_can_be_prepared() {
         "{prepared:#?}"
     );
 
-    let sampled = |out: &str, seed: u64| {
-        let words = format!("{base} --out {out} --seed {seed}");
+    let sampled = |out: &str, seed: u64, concurrency: usize| {
+        let words = format!("{base} --out {out} --seed {seed} --concurrency {concurrency}");
         workspace.run_line(words).succeeded();
         workspace.text(out)
     };
-    let first = sampled("first.jsonl", 1);
-    assert_eq!(sampled("again.jsonl", 1), first);
-    assert_ne!(sampled("other.jsonl", 2), first);
+    // One conversation at a time, then so many that several decoders share them.
+    let first = sampled("first.jsonl", 1, 1);
+    assert_eq!(sampled("again.jsonl", 1, 64), first);
+    assert_ne!(sampled("other.jsonl", 2, 64), first);
 }
 
 #[test]
