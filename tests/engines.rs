@@ -613,6 +613,18 @@ const SECOND: (&str, &str, &str) = (
 /// The folder of that target.
 const SECOND_TARGET: &str = "runs/second/export/drafter";
 
+/// What an engine is to do with the layer of [`with_layer`] by itself, and in the target's checkpoint.
+fn by_itself_and_in_place(alone: Value, within: Value) -> [Job; 2] {
+    let job = |target, drafter, job| Job {
+        target,
+        ..Job::new(drafter, job, Last::Whole)
+    };
+    [
+        job(SECOND_TARGET, "runs/mtp/export/drafter", alone),
+        job("whole", "whole", within),
+    ]
+}
+
 /// That target with a layer, by itself and in the target's checkpoint, which is in `whole`.
 fn with_layer((kind, name, more): (&str, &str, &str)) -> (Workspace, Vec<Vec<u64>>) {
     let trained = trained(&[]);
@@ -646,16 +658,7 @@ fn vllm_accepts_what_this_program_accepts_of_an_mtp_layer() {
     let overrides = json!({"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1});
     let alone = json!({"speculative": {"method": "mtp"}, "overrides": overrides});
     let within = json!({"speculative": {"method": "mtp", "model": null}});
-    let pairs = [
-        Job {
-            target: SECOND_TARGET,
-            ..Job::new("runs/mtp/export/drafter", alone, Last::Whole)
-        },
-        Job {
-            target: "whole",
-            ..Job::new("whole", within, Last::Whole)
-        },
-    ];
+    let pairs = by_itself_and_in_place(alone, within);
     agrees(&python, "vllm_runner", &trained, &pairs);
 }
 
@@ -667,16 +670,7 @@ fn sglang_accepts_what_this_program_accepts_of_a_layer_in_its_targets_checkpoint
     let trained = with_layer(MTP_AFTER_NORM);
     let alone = json!({"algorithm": "EAGLE"});
     let within = json!({"algorithm": "NEXTN", "own_layer": true});
-    let pairs = [
-        Job {
-            target: SECOND_TARGET,
-            ..Job::new("runs/mtp/export/drafter", alone, Last::Whole)
-        },
-        Job {
-            target: "whole",
-            ..Job::new("whole", within, Last::Whole)
-        },
-    ];
+    let pairs = by_itself_and_in_place(alone, within);
     agrees(&python, "sglang_runner", &trained, &pairs);
 }
 
