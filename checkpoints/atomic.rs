@@ -98,7 +98,6 @@ pub fn start_dir(folder: &Path) -> Result<Partial> {
             reason,
         });
     }
-    recover_dir(folder)?;
     let path = partial_path(folder);
     let above = parent(&path);
     fs::create_dir_all(above).map_err(Error::io("create", above))?;
@@ -114,7 +113,11 @@ pub fn start_dir(folder: &Path) -> Result<Partial> {
             (Hold::Gone, _) => {}
             // What is removed stays locked until it is gone.
             (Hold::Own(_held), false) => remove_dir(&path)?,
-            (Hold::Own(_held), true) => return Ok(Partial { path, _held }),
+            (Hold::Own(_held), true) => {
+                // Not before: another process may be at just this.
+                recover_dir(folder)?;
+                return Ok(Partial { path, _held });
+            }
         }
     }
     Err(Error::Folder {

@@ -104,7 +104,9 @@ impl Job {
         }
         let mut settings = wanted.settings.clone();
         settings.insert("truncated".into(), json!(wanted.truncated));
-        let header = journal::header((&scan.sha256, wanted.data.most()), scan.rows, &settings);
+        // A limit that leaves nothing out is none.
+        let limit = wanted.data.left_out().and(wanted.data.most());
+        let header = journal::header((&scan.sha256, limit), scan.rows, &settings);
         let rows = usize::try_from(scan.rows).unwrap_or(usize::MAX);
         let journal = Journal::open(&journal_path, &header, rows)?;
         Ok(Self {

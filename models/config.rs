@@ -252,7 +252,6 @@ impl Habits {
     }
 }
 
-/// A `model_type` with the name under `architectures` in the same file, as far as they are there.
 /// What is said of a configuration of no architecture that is computed here.
 fn unsupported(kind: &str, config: &Value) -> String {
     let kind_of = |value: &Value| match value {
@@ -274,6 +273,7 @@ fn unsupported(kind: &str, config: &Value) -> String {
     }
 }
 
+/// A `model_type` with the name under `architectures` in the same file, as far as they are there.
 fn both_names(kind: &str, config: &Value) -> String {
     match (kind, config["architectures"][0].as_str()) {
         ("", Some(name)) => name.to_owned(),

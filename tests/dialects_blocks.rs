@@ -123,6 +123,32 @@ fn layers_slide_one_by_one() {
 }
 
 #[test]
+fn without_types_layers_slide_by_qwens_own_keys() {
+    let with = |first: Value| {
+        let folder = dflash(MIXED).without(&["layer_types"]);
+        let folder = folder.with_config(|config| {
+            config["use_sliding_window"] = json!(true);
+            config["max_window_layers"] = first;
+        });
+        folder.settings(&DFLASH)
+    };
+    // Engines take layers that slide for causal.
+    for (first, full) in [(0, vec![]), (1, vec![0])] {
+        let found = with(json!(first)).unwrap();
+        assert_eq!(
+            (found.size("window"), found.sizes("full_layers")),
+            (9, full)
+        );
+        assert!(found.flag("causal"), "{first}");
+        assert_eq!(found.flag("full_layers_see_block"), first == 1);
+    }
+    let found = with(json!(28)).unwrap();
+    assert_eq!((found.size("window"), found.flag("causal")), (0, false));
+    let error = with(json!("x")).unwrap_err().to_string();
+    assert!(error.contains("`max_window_layers`"), "{error}");
+}
+
+#[test]
 fn a_layout_that_has_no_key_for_blocks_of_some_layers_refuses_them() {
     for engine in [Engine::Speculators, Engine::Hf] {
         assert!(sample("dflash", MIXED).folder(Some(engine)).is_none());

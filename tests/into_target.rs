@@ -129,6 +129,8 @@ fn write_target(config: &Value, of_layer: &[NamedTensor], to: &Path) {
         matrix("lm_head.weight", tiny::VOCAB),
         norm("model.norm.weight"),
         norm("model.layers.0.input_layernorm.weight"),
+        // As older versions of Transformers wrote it; it is no part of a layer.
+        norm("model.rotary_emb.inv_freq"),
     ];
     tensors.extend_from_slice(of_layer);
     let mut config = config.clone();

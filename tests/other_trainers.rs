@@ -137,9 +137,9 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
             let (section, projector) = match kind {
                 "eagle3" => ("eagle", ""),
                 "medusa" => ("medusa", ""),
-                "dspark" => (
+                "dspark" | "domino" => (
                     "dflash",
-                    "  dflash_architecture_config:\n    projector_type: dspark\n",
+                    "  dflash_architecture_config:\n    projector_type: KIND\n",
                 ),
                 _ => ("dflash", ""),
             };
@@ -152,7 +152,7 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
                 "metadata:\n  recipe_type: speculative_{section}\nmodel:\n  model_name_or_path: target\ndata:\n  data_path: train.jsonl\n\
                  training:\n  training_seq_len: 64\n{section}:\n{mask}{projector}"
             );
-            return ["a.yaml".to_owned(), text];
+            return ["a.yaml".to_owned(), text.replace("KIND", kind)];
         }
         "NeMo Automodel" => {
             let (class, parallel) = match kind {
@@ -162,6 +162,7 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
                 "dflash" => ("DFlash", ""),
                 "dflash2" => ("DFlash2", ""),
                 "dspark" => ("DSpark", ""),
+                "domino" => ("Domino", ""),
                 _ => ("JetSpec", ""),
             };
             let text = format!(
@@ -404,8 +405,8 @@ fn what_cannot_be_translated_is_refused_with_what_can() {
     refused("a.sh", "echo 'a\n", &["a quote does not end"]);
     refused(
         "a.yaml",
-        "model:\n  target_model_path: target\ndata:\n  train_data_path: train.jsonl\ntraining:\n  strategy: domino\n",
-        &["calls `domino`", "eagle3, peagle, dflash, dspark"],
+        "model:\n  target_model_path: target\ndata:\n  train_data_path: train.jsonl\ntraining:\n  strategy: xpress\n",
+        &["calls `xpress`", "eagle3, peagle, dflash, dspark, domino"],
     );
     refused(
         "a.sh",

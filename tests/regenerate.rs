@@ -476,3 +476,19 @@ fn who_answers_must_be_said_and_options_of_a_server_need_one() {
         );
     }
 }
+
+#[test]
+fn a_limit_that_leaves_nothing_out_is_none() {
+    let server = FaultServer::start(&[]);
+    let workspace = Workspace::of("");
+    workspace.write("data.jsonl", lines((1..=3).map(|number| row(number, 1))));
+    let url = server.url();
+    workspace.run(&regenerate(&url, &[])).succeeded();
+    workspace
+        .run(&regenerate(&url, &["--limit", "9"]))
+        .succeeded();
+    assert_eq!(server.answers(), 3, "all of them were answered before");
+    workspace
+        .run(&regenerate(&url, &["--limit", "2"]))
+        .failed(&["`limit`"]);
+}

@@ -290,7 +290,11 @@ fn servers_that_fail_cost_no_sample_and_none_comes_twice() {
 #[test]
 fn a_run_whose_servers_die_goes_on_where_it_was() {
     let workspace = with_a_norm();
-    let few = ["features.samples_per_shard=4", "features.under_way=1"];
+    let few = [
+        "features.samples_per_shard=4",
+        "features.under_way=1",
+        "features.wait=1",
+    ];
     let dying = serve(
         &workspace,
         Serving {

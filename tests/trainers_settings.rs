@@ -588,8 +588,176 @@ fn the_file_of_a_drafter_says_which_one_torchspec_trains() {
     let found = torchspec(&dflash, "  dflash_loss_objective: dpace\n");
     let settings = ["objective.slot_weights=\"d_pace\"", "drafter.block_size=16"];
     has(&found, &settings);
-    let refused = "model:\n  target_model_path: a\n  draft_model_config: domino.json\ndataset:\n  prompt_key: x\n";
+    let refused = "model:\n  target_model_path: a\n  draft_model_config: xpress.json\ndataset:\n  prompt_key: x\n";
     let refused = translate(refused, Path::new("a.yaml"));
     let error = refused.err().unwrap().to_string();
-    assert!(error.contains("calls `domino`"), "{error}");
+    assert!(error.contains("calls `xpress.json`"), "{error}");
+}
+
+#[test]
+fn domino_of_every_trainer_keeps_its_head_and_its_curriculum() {
+    let of_modelopt = "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n\
+                       training:\n  training_seq_len: 64\ndflash:\n  dflash_loss_decay_factor: 7.0\n  dflash_architecture_config:\n    \
+                       projector_type: domino\n    emb_dim: 128\n    gru_hidden_dim: 512\n    pure_draft_prefix_len: 1\n    shift_label: true\n";
+    let file = "  draft_model_config: domino_draft_config.json\n";
+    // The width between the head's matrices and of its recurrent unit, the first corrected slot, and the share of the steps
+    // in which the layers' own loss fades out.
+    for (trainer, found, [rank, state, from, until]) in [
+        (
+            "SpecForge",
+            specforge(
+                "  strategy: domino\n  loss_decay_gamma: 7.0\n  lambda_base_decay_ratio: 0.75\n",
+            ),
+            ["256", "1024", "0", "0.75"],
+        ),
+        (
+            "ModelOpt",
+            of("a.yaml", of_modelopt),
+            ["128", "512", "1", "1.0"],
+        ),
+        (
+            "NeMo",
+            nemo("TrainDominoRecipe", "  gru_hidden_dim: 768\n"),
+            ["256", "768", "1", "0.5"],
+        ),
+        (
+            "TorchSpec",
+            torchspec(
+                file,
+                "  num_train_steps: 2000\n  domino_curriculum_steps: 500\n",
+            ),
+            ["256", "1024", "0", "0.25"],
+        ),
+    ] {
+        assert_eq!(found.recipe, "dflash", "{trainer}");
+        let settings = [
+            format!("drafter.markov_rank={rank}"),
+            format!("drafter.markov_state={state}"),
+            format!("drafter.markov_from={from}"),
+            format!("objective.base_until={until}"),
+        ];
+        has(&found, &settings.each_ref().map(String::as_str));
+        let same = [
+            "drafter.markov=\"domino\"",
+            "objective.base_weight=1.0",
+            "objective.slot_weights=\"exponential\"",
+            "objective.decay_slots=7.0",
+        ];
+        has(&found, &same);
+    }
+    // Slots that all count the same, where no fall is given.
+    let found = specforge("  strategy: domino\n");
+    has(&found, &["objective.slot_weights=\"uniform\""]);
+    lacks(
+        &specforge("  strategy: dflash\n  lambda_base_start: 1.0\n"),
+        "objective.base",
+    );
+}
+
+#[test]
+fn weights_of_dspark_fall_whatever_else_the_objective_says() {
+    let text = "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n\
+                dflash:\n  dflash_loss_decay_factor: 7.0\n  dflash_architecture_config:\n    projector_type: dspark\n";
+    let falls = [
+        "objective.slot_weights=\"exponential\"",
+        "objective.decay_slots=7.0",
+    ];
+    has(&of("a.yaml", text), &falls);
+    let of_specforge = "  strategy: dspark\n  loss_type: dpace\n  loss_decay_gamma: 7.0\n";
+    has(&specforge(of_specforge), &falls);
+}
+
+#[test]
+fn block_drafters_read_as_many_layers_as_their_trainer_takes() {
+    let captured = |found: &Translated, layers: &str| {
+        has(found, &[&format!("drafter.captured_layers={layers}")]);
+    };
+    let three = "  draft_num_hidden_layers: 3\n";
+    captured(&nemo("TrainDFlashRecipe", three), "[1, 17, 33]");
+    lacks(&nemo("TrainDFlashRecipe", ""), "drafter.captured_layers");
+    let found = nemo("TrainDSparkRecipe", "");
+    captured(&found, "[1, 10, 18, 26, 35]");
+    tells(&found, &["target_layer_ids", "final norm"]);
+    captured(&specforge("  strategy: dflash\n"), "[18]");
+    let script = "python train_dflash.py --target-model-path Qwen/Qwen3-8B --train-data-path a.jsonl --num-draft-layers 3\n";
+    captured(&of("a.sh", script), "[1, 17, 33]");
+    // What the file of a drafter says goes before, unless another number of layers is asked for.
+    let folder = tempfile::tempdir().unwrap();
+    let file = r#"{"num_hidden_layers": 2, "dflash_config": {"target_layer_ids": [3, 7]}}"#;
+    std::fs::write(folder.path().join("d.json"), file).unwrap();
+    let with = |flags: &str| {
+        let script = format!(
+            "specforge train model.target_model_path=Qwen/Qwen3-8B data.train_data_path=a.jsonl training.strategy=dflash \
+                              model.draft_model_config=d.json{flags}\n"
+        );
+        translate(&script, &folder.path().join("a.sh")).unwrap()
+    };
+    captured(&with(""), "[3, 7]");
+    captured(&with(" model.draft_num_hidden_layers=4"), "[1, 12, 22, 33]");
+    let unread = specforge("  strategy: dflash\n").settings.len();
+    let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: none.json\ndata:\n  train_data_path: a.jsonl\n\
+                training:\n  strategy: dflash\n";
+    let found = of("a.yaml", text);
+    lacks(&found, "drafter.captured_layers");
+    assert_eq!(found.settings.len(), unread - 1);
+}
+
+#[test]
+fn scripts_of_specforge_have_defaults_and_flags_of_their_own() {
+    let script = |program: &str, flags: &str| {
+        let script = format!(
+            "python {program} --target-model-path Qwen/Qwen3-8B --train-data-path a.jsonl {flags}\n"
+        );
+        of("a.sh", &script)
+    };
+    let found = script("train_dflash.py", "--learning-rate 1e-3");
+    let set = [
+        "train.epochs=6",
+        "train.learning_rate=0.001",
+        "data.max_length=3072",
+        "train.max_grad_norm=1.0",
+    ];
+    has(&found, &set);
+    // The target, the data and the rate: what the script does by itself nobody gave.
+    assert_eq!(found.carried, [3, 3], "{:?}", found.notes);
+    let found = script(
+        "train_dspark.py",
+        "--l1-loss-alpha 0.5 --no-confidence-head",
+    );
+    let set = [
+        "drafter.confidence=false",
+        "drafter.markov_rank=256",
+        "objective.decay_slots=4.0",
+        "objective.teacher_weight=1.0",
+    ];
+    has(&found, &set);
+    let found = script("train_peagle.py", "--draft-accumulation-steps 3");
+    let set = [
+        "drafter.layers=4",
+        "objective.keep=0.7",
+        "train.epochs=10",
+        "train.gradient_accumulation=3",
+        "seed=0",
+    ];
+    has(&found, &set);
+}
+
+#[test]
+fn processes_that_share_a_target_read_the_same_rows() {
+    let found = nemo(
+        "TrainDFlashRecipe",
+        "nproc_per_node: 8\ndistributed:\n  tp_size: 4\n",
+    );
+    has(&found, &["train.gradient_accumulation=2"]);
+}
+
+#[test]
+fn without_a_schedule_there_is_no_warm_up() {
+    let found = speculators("eagle3 --scheduler-type none --max-steps 1000");
+    has(
+        &found,
+        &["train.schedule=\"constant\"", "train.warmup_steps=0"],
+    );
+    let found = speculators("eagle3 --scheduler-type cosine --max-steps 1000");
+    has(&found, &["train.warmup_steps=10"]);
 }

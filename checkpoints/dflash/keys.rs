@@ -306,12 +306,11 @@ pub(super) fn sliding(config: &Config, by_default: bool) -> Result<Sliding> {
     let layers = config.count("num_hidden_layers", None)?;
     let use_swa = config.flag("dflash_config.use_swa", false)?;
     let Some(types) = config.get("layer_types") else {
-        let together = use_swa || by_default || variants::slides_from_the_first(config)?;
-        return Ok(if together {
-            Sliding::Together
-        } else {
-            Sliding::No
-        });
+        if use_swa || by_default {
+            return Ok(Sliding::Together);
+        }
+        let first = variants::first_that_slides(config, layers)?;
+        return Ok(first.map_or(Sliding::No, |first| Sliding::ByType((0..first).collect())));
     };
     let wrong = |expected: String| Err(config.wrong("layer_types", expected));
     let types = types.as_array();

@@ -9,6 +9,8 @@ use crate::launch::{self, Launch};
 const NO_ENGINE: &str = "no serving engine loads block drafters with these parts; this program decodes with them: \
     `spectrain generate`, `spectrain evaluate`";
 
+const IN_BF16: &str = "SGLang takes Domino in bf16 alone: the target, and the drafter by `--dtype bf16` or `dtype = \"bf16\"`";
+
 /// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub(super) fn launch_lines(
     settings: &Settings,
@@ -43,7 +45,8 @@ pub(super) fn launch_lines(
             }
         }
         Family::Domino if settings.size("markov_from") == 1 && !settings.flag("sinks") => {
-            vec![launch::sglang_block(dir, "DFLASH", target, draft_tokens)]
+            let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
+            vec![Launch::remark(IN_BF16), sglang]
         }
         Family::Domino | Family::Own => vec![Launch::remark(NO_ENGINE)],
     }

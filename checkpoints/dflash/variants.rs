@@ -105,19 +105,16 @@ fn check_parts(config: &Config, anchor: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether Qwen's own keys make every layer slide: those from `max_window_layers` on do, 28 unless it is there.
-pub(super) fn slides_from_the_first(config: &Config) -> Result<bool> {
+/// The first layer of several that slides by Qwen's own keys, by which Transformers types layers: those from `max_window_layers` on,
+/// 28 unless it is there.
+pub(super) fn first_that_slides(config: &Config, layers: usize) -> Result<Option<usize>> {
+    const FIRST: &str = "max_window_layers";
     if !config.flag("use_sliding_window", false)? || config.get("sliding_window").is_none() {
-        return Ok(false);
+        return Ok(None);
     }
-    let layers = config.count("num_hidden_layers", None)? as u64;
-    match config
-        .get("max_window_layers")
-        .map_or(Some(28), Value::as_u64)
-    {
-        Some(0) => Ok(true),
-        Some(first) if first >= layers => Ok(false),
-        _ => Err(config.wrong("max_window_layers", format!("`0`, or at least `{layers}`"))),
+    match config.get(FIRST).map_or(Some(28), Value::as_u64) {
+        Some(first) => Ok(usize::try_from(first).ok().filter(|&first| first < layers)),
+        None => Err(config.wrong(FIRST, "a number of layers".to_owned())),
     }
 }
 

@@ -77,11 +77,22 @@ impl Dialect {
         Ok(settings)
     }
 
-    /// The stored name of each tensor of the drafter itself, by its name here.
+    /// The stored name of each tensor of the drafter itself, by its name here. In its target's folder what the layout does not rename
+    /// is the target's.
     pub(crate) fn own_names(&self, folder: &ModelFolder) -> Result<BTreeMap<String, String>> {
         let mut names = stored_names(folder, |stored| self.canonical(folder, unwrapped(stored)))?;
         let is_of_target = |name: &str| self.of_target.iter().any(|start| name.starts_with(start));
-        names.retain(|name, _| !self.repeated.contains(&name.as_str()) && !is_of_target(name));
+        // A layer by itself may hold the target's embedding again, and nothing else of it.
+        let holds = |part: &str| {
+            let mut names = names.keys();
+            names.any(|name| is_of_target(name) && name.contains(part))
+        };
+        let is_beside_target = holds("layers.") && holds("embed_tokens.");
+        names.retain(|name, stored| {
+            let is_renamed = name != unwrapped(stored);
+            let is_repeated = self.repeated.contains(&name.as_str());
+            !is_repeated && !is_of_target(name) && (is_renamed || !is_beside_target)
+        });
         Ok(names)
     }
 

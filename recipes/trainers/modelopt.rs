@@ -3,18 +3,21 @@
 use serde_json::{Map, Value, json};
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
-use super::rows::{Asked, Made, Row, Trainer, row};
+use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, by_total_variation, conversations, name, one_layer, positive,
-    rows_of, server, steps_of, warm_up,
+    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, conversations, name,
+    one_layer, positive, rows_of, server, steps_of, warm_up,
 };
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
-const BLOCKS: &[&str] = &["dflash", "dspark"];
+const BLOCKS: &[&str] = &["dflash", "dspark", "domino"];
+const FALLING: &[&str] = &["dspark", "domino"];
+const WITHOUT_BASE: &[&str] = &["dflash", "dspark"];
 const DFLASH: &[&str] = &["dflash"];
 const DSPARK: &[&str] = &["dspark"];
+const DOMINO: &[&str] = &["domino"];
 const MEDUSA: &[&str] = &["medusa"];
 
 /// `launch_train.sh --config RECIPE`.
@@ -25,12 +28,14 @@ pub(super) const MODELOPT: Trainer = Trainer {
         ("eagle3", "eagle3"),
         ("dflash", "dflash"),
         ("dspark", "dflash"),
+        ("domino", "dflash"),
         ("medusa", "medusa"),
     ],
     rows: ROWS,
     always: &[
         (ALL, "data.overlong", "\"truncate\""),
         (DSPARK, "drafter.sample_from_anchor", "true"),
+        (DOMINO, "drafter.markov", "\"domino\""),
     ],
     kind,
     is_of: |flat: &Map<String, Value>| {
@@ -41,7 +46,10 @@ pub(super) const MODELOPT: Trainer = Trainer {
             || keys.any(|key| sections.iter().any(|section| key.starts_with(section)))
     },
     named: |name| name,
-    programs: &[(&["launch_train.sh"], &[]), (&["main.py"], &[])],
+    programs: &[
+        Program::named(&["launch_train.sh"]),
+        Program::named(&["main.py"]),
+    ],
     before: &[],
     repeated: &[],
     further: None,
@@ -119,11 +127,14 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_num_anchors", "512", Key("objective.anchors")),
     row(BLOCKS, "dflash.dflash_mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "dflash.dflash_init_checkpoint", "", Key("start")),
-    row(BLOCKS, "dflash.dflash_loss_objective", "\"dpace\"", By("`objective.slot_weights`: `dpace` is `d_pace`, `decay` is `exponential`, or `uniform` where its factor is 0", slot_weights)),
-    row(BLOCKS, "dflash.dflash_loss_decay_factor", "0.0", By("`objective.decay_slots`, where it is not 0", |asked| positive(asked, "objective.decay_slots"))),
-    row(BLOCKS, "dflash.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
+    row(DFLASH, "dflash.dflash_loss_objective", "\"dpace\"", By("`objective.slot_weights`: `dpace` is `d_pace`, `decay` is `exponential`, or `uniform` where its factor is 0", slot_weights)),
+    row(DFLASH, "dflash.dflash_loss_decay_factor", "0.0", By("`objective.decay_slots`, where it is not 0", |asked| positive(asked, "objective.decay_slots"))),
+    row(FALLING, "dflash.dflash_loss_decay_factor", "0.0", By(shared::FALLING, shared::falling_weights)),
+    row(FALLING, "dflash.dflash_loss_objective", "", Nothing("weights fall by `dflash.dflash_loss_decay_factor` whatever this says")),
+    row(DFLASH, "dflash.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
     row(DFLASH, "dflash.dflash_self_logit_distillation", "true", By("true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite", labels_or_teacher)),
     row(DSPARK, "dflash.dflash_self_logit_distillation", "true", Nothing("DSpark's three weights say what it learns from")),
+    row(DOMINO, "dflash.dflash_self_logit_distillation", "true", Nothing("Domino learns from the text's tokens whatever this says")),
     row(DSPARK, "dflash.dflash_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
@@ -138,17 +149,23 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "32", Key("drafter.heads")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_key_value_heads", "32", Key("drafter.kv_heads")),
     row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
-    row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", Key("drafter.captured_layers")),
+    row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| as_many_layers(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
     row(DSPARK, "dflash.dflash_architecture_config.use_confidence_head", "false", Key("drafter.confidence")),
+    row(DOMINO, "dflash.dflash_architecture_config.emb_dim", "256", Key("drafter.markov_rank")),
+    row(DOMINO, "dflash.dflash_architecture_config.gru_hidden_dim", "1024", Key("drafter.markov_state")),
+    row(DOMINO, "dflash.dflash_architecture_config.pure_draft_prefix_len", "1", Key("drafter.markov_from")),
+    row(DOMINO, "dflash.dflash_architecture_config.shift_label", "true", Key("drafter.sample_from_anchor")),
     row(BLOCKS, "dflash.dflash_architecture_config.rms_norm_eps", "0.000001", By("nothing: norms have the target's epsilon", norm_epsilon)),
     row(BLOCKS, "dflash.dflash_architecture_config.rope_*", "", Nothing(ROPE)),
     row(BLOCKS, "dflash.dflash_architecture_config.*", "", Nothing("the layers are Qwen3's, in the sizes above, with the target's rotary embedding")),
     row(BLOCKS, "dflash.dflash_offline", "", Read("`data.mode` says it")),
     row(BLOCKS, "dflash.dflash_export_rope_scaling.*", "", Nothing(ROPE)),
-    row(BLOCKS, "dflash.dflash_lambda_base_*", "", Read("nothing: only Domino reads it")),
+    row(DOMINO, "dflash.dflash_lambda_base_start", "1.0", Key("objective.base_weight")),
+    row(DOMINO, "dflash.dflash_lambda_base_decay_ratio", "1.0", Key("objective.base_until")),
+    row(WITHOUT_BASE, "dflash.dflash_lambda_base_*", "", Read("nothing: only Domino reads it")),
     // Data.
     row(ALL, "data.mode", "", Nothing("`features.mode` says where hidden states come from")),
     row(ALL, "data.data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
@@ -333,6 +350,7 @@ fn batches(asked: &Asked) -> Made {
         Value::Null => Some(1),
         launched => launched.as_u64(),
     };
+    let processes = shared::batches_apart(processes, asked.count("training.cp_size"));
     accumulate(asked.value.as_u64().unwrap_or(1), processes)
 }
 

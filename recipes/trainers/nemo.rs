@@ -4,11 +4,11 @@
 use serde_json::{Map, Value, json};
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
-use super::rows::{Asked, Made, Row, Trainer, row};
+use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, by_total_variation, hub_or_path, one_layer, positive, rows_of,
-    sources, warm_up,
+    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, hub_or_path, one_layer,
+    positive, rows_of, sources, warm_up,
 };
 
 const ALL: &[&str] = &[];
@@ -17,10 +17,11 @@ const EAGLE3: &[&str] = &["eagle3"];
 const PEAGLE: &[&str] = &["peagle"];
 const EAGLES: &[&str] = &["eagle3", "peagle"];
 const FROZEN: &[&str] = &["eagle1", "eagle3"];
-const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "jetspec"];
+const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "domino", "jetspec"];
 const LABELLED: &[&str] = &["dflash", "dflash2"];
 const DFLASH2: &[&str] = &["dflash2"];
 const DSPARK: &[&str] = &["dspark"];
+const DOMINO: &[&str] = &["domino"];
 const JETSPEC: &[&str] = &["jetspec"];
 
 /// `automodel FILE`.
@@ -34,6 +35,7 @@ pub(super) const NEMO: Trainer = Trainer {
         ("dflash", "dflash"),
         ("dflash2", "dflash"),
         ("dspark", "dflash"),
+        ("domino", "dflash"),
         ("jetspec", "dflash"),
     ],
     rows: ROWS,
@@ -42,6 +44,7 @@ pub(super) const NEMO: Trainer = Trainer {
         (ALL, "data.overlong", "\"truncate\""),
         (DFLASH2, "objective.inject", "false"),
         (DSPARK, "drafter.sample_from_anchor", "true"),
+        (DOMINO, "drafter.markov", "\"domino\""),
         (JETSPEC, "drafter.causal", "true"),
         (JETSPEC, "objective.label_weight", "0.0"),
         (JETSPEC, "objective.teacher_weight", "1.0"),
@@ -50,7 +53,10 @@ pub(super) const NEMO: Trainer = Trainer {
     kind,
     is_of: |flat| flat.contains_key("recipe_args.target_model_name_or_path"),
     named: |name| name,
-    programs: &[(&["automodel"], &[]), (&["nemo_automodel.cli.app"], &[])],
+    programs: &[
+        Program::named(&["automodel"]),
+        Program::named(&["nemo_automodel.cli.app"]),
+    ],
     before: &[],
     repeated: &[],
     further: None,
@@ -72,6 +78,7 @@ fn kind(settings: &Map<String, Value>) -> String {
         "TrainDFlashRecipe" => "dflash",
         "TrainDFlash2Recipe" => "dflash2",
         "TrainDSparkRecipe" => "dspark",
+        "TrainDominoRecipe" => "domino",
         "TrainJetSpecRecipe" => "jetspec",
         other => other,
     };
@@ -111,8 +118,9 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "recipe_args.draft_head_dim", "", Nothing("heads are as wide as the target's")),
     row(DSPARK, "recipe_args.block_size", "7", Key("drafter.block_size")),
     row(BLOCKS, "recipe_args.block_size", "16", Key("drafter.block_size")),
-    row(&["peagle", "dflash", "dflash2", "dspark", "jetspec"], "recipe_args.mask_token_id", "", Key("drafter.mask_token")),
-    row(BLOCKS, "recipe_args.target_layer_ids", "", Key("drafter.captured_layers")),
+    row(&["peagle", "dflash", "dflash2", "dspark", "domino", "jetspec"], "recipe_args.mask_token_id", "", Key("drafter.mask_token")),
+    row(DSPARK, "recipe_args.target_layer_ids", "", By("`drafter.captured_layers`; without it as many as the drafter has layers, evenly from 1 to the last, which NeMo reads behind the final norm", up_to_the_last)),
+    row(BLOCKS, "recipe_args.target_layer_ids", "", By(shared::AS_MANY, |asked| as_many_layers(asked, asked.count("recipe_args.draft_num_hidden_layers")))),
     row(BLOCKS, "recipe_args.draft_sliding_window", "", Key("drafter.window")),
     row(BLOCKS, "recipe_args.output_multiplier", "1.0", By("only 1 is possible", |asked| shared::only(asked, 1.0, "logits are those of the target's head, as they are"))),
     row(BLOCKS, "recipe_args.final_logit_softcapping", "", Nothing("logits are those of the target's head, as they are")),
@@ -123,6 +131,10 @@ const ROWS: &[Row] = &[
     row(DFLASH2, "recipe_args.selector_top_k", "16", Key("drafter.selector_top_k")),
     row(DSPARK, "recipe_args.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "recipe_args.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
+    row(DOMINO, "recipe_args.emb_dim", "256", Key("drafter.markov_rank")),
+    row(DOMINO, "recipe_args.gru_hidden_dim", "1024", Key("drafter.markov_state")),
+    row(DOMINO, "recipe_args.pure_draft_prefix_len", "1", Key("drafter.markov_from")),
+    row(DOMINO, "recipe_args.shift_label", "true", Key("drafter.sample_from_anchor")),
     row(DSPARK, "recipe_args.confidence_head_with_markov", "true", By("only true is possible where there is a `markov_rank`", |asked| shared::only_true(asked, "the confidence head reads the code of the token before wherever there is a `markov_rank`"))),
     row(DSPARK, "recipe_args.confidence_head_stop_gradient", "false", By("only false is possible", |asked| shared::only_false(asked, "the head's loss trains the layers, too"))),
     // Objectives.
@@ -139,8 +151,12 @@ const ROWS: &[Row] = &[
     row(EAGLE1, "recipe_args.feature_noise", "0.1", By("`objective.noise`: uniform between minus and plus this, for samples of any length", noise)),
     row(BLOCKS, "recipe_args.num_anchors", "512", Key("objective.anchors")),
     row(LABELLED, "recipe_args.loss_type", "\"dflash\"", By("`objective.slot_weights`: `dflash` is `exponential`, or `uniform` where `loss_decay_gamma` is 0; `dpace` is `d_pace`", slot_weights)),
+    row(DOMINO, "recipe_args.loss_type", "\"dflash\"", Read("nothing: Domino's weights fall by `recipe_args.loss_decay_gamma`")),
     row(LABELLED, "recipe_args.loss_decay_gamma", "7.0", By("`objective.decay_slots`; `null` is read as not given", |asked| positive(asked, "objective.decay_slots"))),
-    row(DSPARK, "recipe_args.loss_decay_gamma", "", By("`objective.decay_slots` with `slot_weights = \"exponential\"`; without it the weights are `uniform`", dspark_weights)),
+    row(DSPARK, "recipe_args.loss_decay_gamma", "", By(shared::FALLING, shared::falling_weights)),
+    row(DOMINO, "recipe_args.loss_decay_gamma", "7.0", By(shared::FALLING, shared::falling_weights)),
+    row(DOMINO, "recipe_args.lambda_base_start", "1.0", Key("objective.base_weight")),
+    row(DOMINO, "recipe_args.lambda_base_decay_ratio", "0.5", Key("objective.base_until")),
     row(LABELLED, "recipe_args.dpace_alpha", "0.5", Key("objective.certainty")),
     row(LABELLED, "recipe_args.prefix_weight_base", "", Nothing("only `loss_type = \"variable_prefix\"` reads it")),
     row(DFLASH2, "recipe_args.selector_loss_weight", "1.0", Key("objective.selector_weight")),
@@ -239,14 +255,30 @@ fn slot_weights(asked: &Asked) -> Made {
     }
 }
 
-fn dspark_weights(asked: &Asked) -> Made {
-    const KEY: &str = "objective.slot_weights";
-    match asked.value.as_f64() {
-        Some(gamma) if gamma > 0.0 => Made::keys([
-            (KEY, json!("exponential")),
-            ("objective.decay_slots", json!(gamma)),
-        ]),
-        _ => Made::key(KEY, "uniform"),
+/// The layers that a DSpark drafter reads. Of the last, NeMo takes what the final norm makes of it.
+fn up_to_the_last(asked: &Asked) -> Made {
+    let layers = asked.sizes().map(|spec| spec.layers);
+    let count = asked.count("recipe_args.draft_num_hidden_layers");
+    let ids: Option<Vec<u64>> = match &asked.value {
+        Value::Array(ids) => Some(ids.iter().filter_map(Value::as_u64).collect()),
+        _ => layers.zip(count).map(|(layers, count)| {
+            let ids = shared::evenly(1, layers.saturating_sub(1), count as usize);
+            ids.into_iter().map(|id| id as u64).collect()
+        }),
+    };
+    let Some(ids) = ids else {
+        return Made::note(
+            "NeMo reads as many layers of the target as the drafter has, evenly from 1 to the last; set `drafter.captured_layers` (the target's \
+             sizes are not known here)",
+        );
+    };
+    let reads_last = layers.is_some_and(|layers| ids.contains(&(layers as u64 - 1)));
+    let made = Made::key("drafter.captured_layers", json!(ids));
+    match reads_last {
+        true => made.with_note(
+            "NeMo reads the last layer behind the target's final norm; here it is read before it",
+        ),
+        false => made,
     }
 }
 
@@ -318,6 +350,11 @@ fn batches(asked: &Asked) -> Made {
     let launched = [PROCESSES, "nproc_per_node"].map(|key| asked.of(key));
     let launched = launched.into_iter().find(|count| !count.is_null());
     let processes = launched.map_or(Some(1), |count| count.as_u64());
+    // Processes that share one target read the same rows.
+    let sharing =
+        ["distributed.tp_size", "distributed.cp_size"].map(|key| asked.given.settings.get(key));
+    let sharing = sharing.into_iter().flatten().filter_map(Value::as_u64);
+    let processes = shared::batches_apart(processes, Some(sharing.fold(1, u64::saturating_mul)));
     accumulate(asked.value.as_u64().unwrap_or(1), processes)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::command::commands;
 use super::known::TRAINERS;
-use super::rows::Trainer;
+use super::rows::{Program, Trainer};
 use super::settings::{Given, PROCESSES};
 
 /// Flags of launchers that say how many processes there are on a machine, and how many machines.
@@ -34,40 +34,48 @@ pub(super) fn read(text: &str, file: &Path) -> Result<(&'static Trainer, Given)>
     }
     let commands = commands(text).with_context(|| format!("`{name}`"))?;
     let trained = commands.iter().find_map(|words| {
-        let found = |trainer: &'static Trainer| Some((trainer, called(words, trainer.programs)?));
+        let found = |trainer: &'static Trainer| {
+            let programs = trainer.programs.iter();
+            let mut calls =
+                programs.filter_map(|program| Some((called(words, program.words)?, program)));
+            Some((trainer, calls.next()?))
+        };
         TRAINERS
             .into_iter()
             .find_map(found)
             .map(|found| (words, found))
     });
-    let Some((words, (trainer, (at, implied)))) = trained else {
+    let Some((words, (trainer, (at, program)))) = trained else {
         bail!(
             "`{name}`: expected a file in YAML or JSON (by its name), or the shell commands that train with {}; found no such command",
             known()
         );
     };
-    let given = of_commands(trainer, &commands, (words, at, implied), file);
+    let given = of_commands(trainer, &commands, (words, at, program), file);
     Ok((trainer, given.with_context(|| format!("`{name}`"))?))
 }
 
-/// The settings in commands, of which one trains: its words, where its arguments begin, and what its program implies.
+/// The settings in commands, of which one trains: its words, where its arguments begin, and its program.
 fn of_commands(
     trainer: &Trainer,
     commands: &[Vec<String>],
-    (words, at, implied): (&[String], usize, &[&str]),
+    (words, at, program): (&[String], usize, &Program),
     script: &Path,
 ) -> Result<Given> {
     let mut given = Given::default();
     for words in commands {
-        if let Some((at, prefix)) = called(words, trainer.before) {
-            given.add_flags(trainer, &words[at..], prefix, script)?;
+        for (before, prefix) in trainer.before {
+            if let Some(at) = called(words, before) {
+                given.add_flags(trainer, &words[at..], (prefix, &[]), script)?;
+            }
         }
     }
     given.add_launcher(&words[..at]);
-    for set in implied {
+    for set in program.implies.iter().copied().flatten() {
         given.add_word(trainer, set);
     }
-    given.add_flags(trainer, &words[at..], "", script)?;
+    given.implied = given.settings.keys().cloned().collect();
+    given.add_flags(trainer, &words[at..], ("", program.flags), script)?;
     given.add_further(trainer, script)?;
     Ok(given)
 }
@@ -78,20 +86,18 @@ pub(super) fn known() -> String {
     names.join(", ")
 }
 
-/// Where the arguments of one of these programs begin, and what stands beside the program.
-fn called<'a, T>(words: &[String], programs: &'a [(&[&str], T)]) -> Option<(usize, &'a T)> {
+/// Where the arguments of a program begin that is called by these words.
+fn called(words: &[String], program: &[&str]) -> Option<usize> {
     let is_program = |word: &str, expected: &str| {
         let last = word.rsplit('/').next().unwrap_or_default();
         last == expected
     };
-    programs.iter().find_map(|(program, beside)| {
-        let mut windows = words.windows(program.len());
-        let at = windows.position(|window| {
-            let mut pairs = window.iter().zip(*program);
-            pairs.all(|(word, expected)| is_program(word, expected))
-        });
-        Some((at? + program.len(), beside))
-    })
+    let mut windows = words.windows(program.len());
+    let at = windows.position(|window| {
+        let mut pairs = window.iter().zip(program);
+        pairs.all(|(word, expected)| is_program(word, expected))
+    });
+    Some(at? + program.len())
 }
 
 /// A file in YAML, of which JSON is a part, with the names of its tables and keys joined by dots. Keys without a value are left out.
@@ -149,7 +155,7 @@ impl Given {
                 "" => (trainer.named)(&name).to_owned(),
                 prefix => format!("{prefix}{name}"),
             };
-            self.settings.insert(name, value);
+            self.set(name, value);
         }
     }
 
@@ -157,7 +163,7 @@ impl Given {
     fn add_word(&mut self, trainer: &Trainer, word: &str) {
         if let Some((name, value)) = word.split_once('=') {
             let name = (trainer.named)(name.trim_start_matches('+')).to_owned();
-            self.settings.insert(name, scalar(value));
+            self.set(name, scalar(value));
         }
     }
 
@@ -180,12 +186,13 @@ impl Given {
         }
     }
 
-    /// Adds what the arguments of a program say: `--flag VALUE`, `--config FILE` and `a.b=VALUE`.
+    /// Adds what the arguments of a program say: `--flag VALUE`, `--config FILE` and `a.b=VALUE`. `renamed` has the rows of flags that
+    /// are called otherwise.
     fn add_flags(
         &mut self,
         trainer: &Trainer,
         words: &[String],
-        prefix: &str,
+        (prefix, renamed): (&str, &[(&str, &str)]),
         script: &Path,
     ) -> Result<()> {
         let flags = flags(words);
@@ -217,7 +224,8 @@ impl Given {
                 continue;
             }
             let full = |name: &str| {
-                let name = format!("{prefix}{name}");
+                let other = renamed.iter().find(|(flag, _)| *flag == name);
+                let name = format!("{prefix}{}", other.map_or(name, |(_, row)| row));
                 match full_name(&known, &name) {
                     Some(found) => (found, true),
                     None => (name, false),
@@ -235,7 +243,7 @@ impl Given {
                 self.append(&key, value);
             } else {
                 self.note_other(&key, &value, prefix);
-                self.settings.insert(key.clone(), value);
+                self.set(key.clone(), value);
             }
             from_flags.insert(key);
         }

@@ -24,14 +24,35 @@ pub struct Trainer {
     pub(super) is_of: fn(&Map<String, Value>) -> bool,
     /// The setting of a file, where the file has it under a longer name.
     pub(super) named: fn(&str) -> &str,
-    /// Its programs: the words by which a command calls one, and the settings that this implies, as `KEY=VALUE`.
-    pub(super) programs: &'static [(&'static [&'static str], &'static [&'static str])],
+    /// Its programs.
+    pub(super) programs: &'static [Program],
     /// Programs that run before it and say something of the data: their words, and what stands before the names of their flags.
     pub(super) before: &'static [(&'static [&'static str], &'static str)],
     /// Flags that a command may have several times, whose values then are one list; of others the last one holds.
     pub(super) repeated: &'static [&'static str],
     /// The setting that names the drafter's file, and what stands before the names of its keys.
     pub further: Option<(&'static str, &'static str)>,
+}
+
+/// A program of a trainer.
+pub(super) struct Program {
+    /// The words by which a command calls it.
+    pub(super) words: &'static [&'static str],
+    /// What it has whatever its arguments are, or by default where these are other defaults than the rows', as `KEY=VALUE`.
+    pub(super) implies: &'static [&'static [&'static str]],
+    /// Flags that are called otherwise than the rows, with the row of each.
+    pub(super) flags: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    /// One whose flags and defaults are those of the rows.
+    pub(super) const fn named(words: &'static [&'static str]) -> Self {
+        Self {
+            words,
+            implies: &[],
+            flags: &[],
+        }
+    }
 }
 
 /// A setting of a trainer.

@@ -1,5 +1,7 @@
 //! Settings of another trainer by their names, and what they become that stands outside the tables of most keys.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 /// The setting that stands for the processes that a launcher starts, such as `torchrun`.
@@ -15,6 +17,26 @@ pub(super) const NAME: &str = "name";
 #[derive(Default)]
 pub(super) struct Given {
     pub(super) settings: Map<String, Value>,
+    /// Those that nobody wrote: the program has them by default.
+    pub(super) implied: BTreeSet<String>,
     /// What is to be told of how they were given.
     pub(super) notes: Vec<String>,
+}
+
+impl Given {
+    /// Sets one that somebody wrote.
+    pub(super) fn set(&mut self, name: String, value: Value) {
+        self.implied.remove(&name);
+        self.settings.insert(name, value);
+    }
+
+    /// Whether somebody wrote a setting.
+    pub(super) fn wrote(&self, name: &str) -> bool {
+        self.settings.contains_key(name) && !self.implied.contains(name)
+    }
+
+    /// How many settings somebody wrote.
+    pub(super) fn written(&self) -> usize {
+        self.settings.len() - self.implied.len()
+    }
 }

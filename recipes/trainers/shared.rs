@@ -120,6 +120,72 @@ pub(super) fn only_false(asked: &Asked, why: &str) -> Made {
     }
 }
 
+/// What `as_many_layers` makes.
+pub(super) const AS_MANY: &str = "`drafter.captured_layers`; without it as many of the target's n layers as the drafter has, evenly from 1 to n − 3, and of one layer n/2";
+
+/// The layers that a block drafter reads: those given, or as many as it has `layers` itself. Five are what spectrain takes.
+pub(super) fn as_many_layers(asked: &Asked, layers: Option<u64>) -> Made {
+    const KEY: &str = "drafter.captured_layers";
+    if !asked.value.is_null() {
+        return Made::key(KEY, asked.value.clone());
+    }
+    let (target, count) = (asked.sizes(), layers.unwrap_or_default() as usize);
+    let ids = match (target.map(|spec| spec.layers), count) {
+        (_, 0 | 5) => return Made::nothing(),
+        (None, _) => {
+            return Made::note(
+                "the drafter reads as many of the target's n layers as it has itself, evenly from 1 to n − 3 (of one layer n/2); set \
+                 `drafter.captured_layers` (the target's sizes are not known here)",
+            );
+        }
+        (Some(of), 1) => vec![of / 2],
+        (Some(of), count) => evenly(1, of.saturating_sub(3), count),
+    };
+    let ascends = ids.windows(2).all(|pair| pair[0] < pair[1]);
+    if ascends {
+        Made::key(KEY, json!(ids))
+    } else {
+        Made::nothing()
+    }
+}
+
+/// So many layers, evenly from one to another, as Python rounds; of one the last.
+pub(super) fn evenly(first: usize, last: usize, count: usize) -> Vec<usize> {
+    let count = count.clamp(1, last.max(1));
+    if count == 1 {
+        return vec![last];
+    }
+    let step = (last as f64 - first as f64) / (count - 1) as f64;
+    let id = |index: usize| (first as f64 + index as f64 * step).round_ties_even() as usize;
+    (0..count).map(id).collect()
+}
+
+/// Processes that read batches of their own, where so many share each.
+pub(super) fn batches_apart(processes: Option<u64>, sharing: Option<u64>) -> Option<u64> {
+    let (processes, sharing) = (processes?, sharing.unwrap_or(1).max(1));
+    match processes.is_multiple_of(sharing) {
+        true => Some(processes / sharing),
+        // One process is what is assumed where no launcher says more.
+        false if processes == 1 => Some(1),
+        false => None,
+    }
+}
+
+/// What `falling_weights` makes.
+pub(super) const FALLING: &str = "`objective.decay_slots` with `slot_weights = \"exponential\"`; without it, or where it is 0, the weights are `uniform`";
+
+/// Weights of a block's slots that fall by this setting, or that are all the same where it is 0 or not given.
+pub(super) fn falling_weights(asked: &Asked) -> Made {
+    const KEY: &str = "objective.slot_weights";
+    match asked.value.as_f64() {
+        Some(gamma) if gamma > 0.0 => Made::keys([
+            (KEY, json!("exponential")),
+            ("objective.decay_slots", json!(gamma)),
+        ]),
+        _ => Made::key(KEY, "uniform"),
+    }
+}
+
 /// Rows of the length that was given, and `rows` of them in a batch.
 pub(super) fn rows_of(asked: &Asked, rows: u64) -> Made {
     let length = asked.value.as_u64();

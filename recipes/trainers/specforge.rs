@@ -4,11 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
-use super::rows::{Asked, Made, Row, Trainer, row};
+use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, by_total_variation, conversations, dtype_of, layer_types, name,
-    one_layer, positive, rows_of, sizes_file, steps_of, warm_up,
+    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, conversations, dtype_of,
+    layer_types, name, one_layer, positive, rows_of, sizes_file, steps_of, warm_up,
 };
 use super::torchspec;
 
@@ -16,10 +16,13 @@ const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
 const PEAGLE: &[&str] = &["peagle"];
 const EAGLES: &[&str] = &["eagle3", "peagle"];
-const BLOCKS: &[&str] = &["dflash", "dspark"];
+const BLOCKS: &[&str] = &["dflash", "dspark", "domino"];
 const DFLASH: &[&str] = &["dflash"];
 const DSPARK: &[&str] = &["dspark"];
-const MASKED: &[&str] = &["peagle", "dflash", "dspark"];
+const DOMINO: &[&str] = &["domino"];
+const FALLING: &[&str] = &["dspark", "domino"];
+const WITHOUT_BASE: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "mtp"];
+const MASKED: &[&str] = &["peagle", "dflash", "dspark", "domino"];
 const MTP: &[&str] = &["mtp"];
 
 /// `specforge train`.
@@ -31,6 +34,7 @@ pub(super) const SPECFORGE: Trainer = Trainer {
         ("peagle", "peagle"),
         ("dflash", "dflash"),
         ("dspark", "dflash"),
+        ("domino", "dflash"),
         ("mtp", "mtp-qwen"),
     ],
     rows: ROWS,
@@ -38,6 +42,7 @@ pub(super) const SPECFORGE: Trainer = Trainer {
         (ALL, "train.beta2", "0.999"),
         (ALL, "data.overlong", "\"truncate\""),
         (DSPARK, "drafter.sample_from_anchor", "true"),
+        (DOMINO, "drafter.markov", "\"domino\""),
     ],
     kind: |settings| {
         let kind = settings.get("training.strategy").and_then(Value::as_str);
@@ -49,17 +54,97 @@ pub(super) const SPECFORGE: Trainer = Trainer {
     },
     named: |name| name,
     programs: &[
-        (&["specforge", "train"], &[]),
-        (&["train_eagle3.py"], &["training.strategy=eagle3"]),
-        (&["train_peagle.py"], &["training.strategy=peagle"]),
-        (&["train_dflash.py"], &["training.strategy=dflash"]),
-        (&["train_dspark.py"], &["training.strategy=dspark"]),
-        (&["train_domino.py"], &["training.strategy=domino"]),
+        Program::named(&["specforge", "train"]),
+        Program {
+            words: &["train_eagle3.py"],
+            implies: &[&["training.strategy=eagle3"], EAGLE_DEFAULTS],
+            flags: EAGLE_FLAGS,
+        },
+        Program {
+            words: &["train_peagle.py"],
+            implies: &[
+                &[
+                    "training.strategy=peagle",
+                    "model.draft_num_hidden_layers=4",
+                    "training.learning_rate=6e-4",
+                    "training.down_sample_ratio=0.7",
+                ],
+                EAGLE_DEFAULTS,
+            ],
+            flags: EAGLE_FLAGS,
+        },
+        Program {
+            words: &["train_dflash.py"],
+            implies: &[&["training.strategy=dflash"], BLOCK_DEFAULTS],
+            flags: BLOCK_FLAGS,
+        },
+        Program {
+            words: &["train_domino.py"],
+            implies: &[&["training.strategy=domino"], BLOCK_DEFAULTS],
+            flags: BLOCK_FLAGS,
+        },
+        Program {
+            words: &["train_dspark.py"],
+            implies: &[
+                &[
+                    "training.strategy=dspark",
+                    "training.loss_decay_gamma=4.0",
+                    "draft.dflash_config.markov_rank=256",
+                    "draft.dflash_config.enable_confidence_head=true",
+                ],
+                BLOCK_DEFAULTS,
+            ],
+            flags: BLOCK_FLAGS,
+        },
     ],
     before: &[],
     repeated: &[],
     further: Some(("model.draft_model_config", "draft.")),
 };
+
+/// Flags of the scripts for EAGLE-3 and P-EAGLE that `specforge train` calls otherwise.
+const EAGLE_FLAGS: &[(&str, &str)] = &[
+    ("num_draft_layers", "model.draft_num_hidden_layers"),
+    ("max_num_steps", "training.max_steps"),
+    ("draft_accumulation_steps", "training.accumulation_steps"),
+    ("train_hidden_states_path", "data.hidden_states_path"),
+    ("ckpt_dir", "model.draft_checkpoint_path"),
+];
+
+/// Defaults of these scripts that `specforge train` does not have.
+const EAGLE_DEFAULTS: &[&str] = &[
+    "training.num_epochs=10",
+    "training.seed=0",
+    "training.save_interval=5000",
+    "training.eval_interval=5000",
+];
+
+/// Flags of the scripts for drafters of blocks that `specforge train` calls otherwise.
+const BLOCK_FLAGS: &[(&str, &str)] = &[
+    ("draft_config_path", "model.draft_model_config"),
+    ("num_draft_layers", "draft.num_hidden_layers"),
+    ("ce_loss_alpha", "training.dspark_ce_loss_alpha"),
+    ("l1_loss_alpha", "training.dspark_l1_loss_alpha"),
+    (
+        "confidence_head_alpha",
+        "training.dspark_confidence_head_alpha",
+    ),
+    (
+        "confidence_head",
+        "draft.dflash_config.enable_confidence_head",
+    ),
+];
+
+/// Defaults of these scripts that `specforge train` does not have.
+const BLOCK_DEFAULTS: &[&str] = &[
+    "data.max_length=3072",
+    "training.num_epochs=6",
+    "training.learning_rate=6e-4",
+    "training.warmup_ratio=0.04",
+    "training.max_grad_norm=1.0",
+    "training.save_interval=1000",
+    "training.eval_interval=1000",
+];
 
 const NO_ENGINE: &str = "spectrain computes the target's hidden states itself, or takes them from a server that you start (`target.server`)";
 const NO_SERVERS: &str = "spectrain starts no servers of the target and passes hidden states through no store: `target.server` names servers of vLLM that \
@@ -99,7 +184,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "draft.use_sliding_window", "", Read("see `draft.layer_types`")),
     row(BLOCKS, "draft.dflash_config.mask_token_id", "", Key("drafter.mask_token")),
     row(MASKED, "model.mask_token_id", "", Key("drafter.mask_token")),
-    row(BLOCKS, "draft.dflash_config.target_layer_ids", "", Key("drafter.captured_layers")),
+    row(BLOCKS, "draft.dflash_config.target_layer_ids", "", By(shared::AS_MANY, captured)),
     row(DSPARK, "draft.dflash_config.markov_rank", "", Key("drafter.markov_rank")),
     row(DSPARK, "draft.dflash_config.markov_head_type", "", Key("drafter.markov")),
     row(DSPARK, "draft.dflash_config.enable_confidence_head", "", By("`drafter.confidence`; without it, whether `draft.dflash_config.confidence_head_alpha` is above 0", confidence)),
@@ -108,6 +193,10 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "draft.dflash_config.projector_type", "", Read("`training.strategy` says the kind")),
     row(BLOCKS, "draft.dflash_config.block_size", "", Read("`drafter.block_size`, before `draft.block_size`")),
     row(DSPARK, "draft.dflash_config.attention_mode", "", Read("`drafter.kv_heads` says it")),
+    row(DOMINO, "draft.dflash_config.emb_dim", "256", Key("drafter.markov_rank")),
+    row(DOMINO, "draft.dflash_config.gru_hidden_dim", "1024", Key("drafter.markov_state")),
+    row(DOMINO, "draft.dflash_config.pure_draft_prefix_len", "0", Key("drafter.markov_from")),
+    row(DOMINO, "draft.dflash_config.shift_label", "false", Key("drafter.sample_from_anchor")),
     row(DFLASH, "draft.dflash_config.conv_kernel_size", "", Key("drafter.conv_taps")),
     row(DFLASH, "draft.dflash_config.conv_group_size", "", Key("drafter.conv_group")),
     row(DFLASH, "draft.dflash_config.selector_rank", "", Key("drafter.selector_rank")),
@@ -162,9 +251,11 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "training.down_sample_ratio", "0.8", Key("objective.keep")),
     row(PEAGLE, "training.down_sample_ratio_min", "0.2", Key("objective.keep_least")),
     row(BLOCKS, "training.num_anchors", "512", Key("objective.anchors")),
-    row(BLOCKS, "training.loss_type", "\"dflash\"", By("`objective.slot_weights`: `dflash` is `exponential` with a `loss_decay_gamma`, else `uniform`; `dpace` is `d_pace`", slot_weights)),
-    row(BLOCKS, "training.loss_decay_gamma", "", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
-    row(BLOCKS, "training.dpace_alpha", "0.5", Key("objective.certainty")),
+    row(DFLASH, "training.loss_type", "\"dflash\"", By("`objective.slot_weights`: `dflash` is `exponential` with a `loss_decay_gamma`, else `uniform`; `dpace` is `d_pace`", slot_weights)),
+    row(DFLASH, "training.loss_decay_gamma", "", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
+    row(FALLING, "training.loss_decay_gamma", "", By(shared::FALLING, shared::falling_weights)),
+    row(FALLING, "training.loss_type", "", Nothing("weights fall by `training.loss_decay_gamma` whatever this says")),
+    row(DFLASH, "training.dpace_alpha", "0.5", Key("objective.certainty")),
     row(DFLASH, "training.dspark_ce_loss_alpha", "", Nothing("only for `dspark`")),
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
@@ -181,8 +272,9 @@ const ROWS: &[Row] = &[
     row(ALL, "training.static_shapes", "false", Nothing(COMPILED)),
     row(ALL, "training.static_shape_buckets", "", Nothing(COMPILED)),
     row(ALL, "training.compile_blocks", "false", Nothing(COMPILED)),
-    row(ALL, "training.lambda_base_start", "", Nothing(OF_DOMINO)),
-    row(ALL, "training.lambda_base_decay_ratio", "", Nothing(OF_DOMINO)),
+    row(DOMINO, "training.lambda_base_start", "1.0", Key("objective.base_weight")),
+    row(DOMINO, "training.lambda_base_decay_ratio", "0.5", Key("objective.base_until")),
+    row(WITHOUT_BASE, "training.lambda_base_*", "", Nothing(OF_DOMINO)),
     // Optimiser and schedule.
     row(ALL, "training.learning_rate", "0.0001", Key("train.learning_rate")),
     row(ALL, "training.lr_scheduler", "\"cosine\"", Key("train.schedule")),
@@ -293,6 +385,25 @@ fn number_of_layers(asked: &Asked) -> Value {
         asked.value.clone()
     } else {
         own
+    }
+}
+
+/// The layers that a block drafter reads. A number of layers in the settings goes before the ids of the drafter's file.
+fn captured(asked: &Asked) -> Made {
+    let own = asked.count("model.draft_num_hidden_layers");
+    let of_file = |key: &String| key.starts_with("draft.") && asked.given.wrote(key);
+    let is_unread = !asked.of("model.draft_model_config").is_null()
+        && !asked.given.settings.keys().any(of_file);
+    match own {
+        None if is_unread => Made::nothing(),
+        None => as_many_layers(asked, asked.count("draft.num_hidden_layers")),
+        Some(_) => {
+            let without = Asked {
+                value: Value::Null,
+                ..*asked
+            };
+            as_many_layers(&without, own)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use spectrain_data::hub_data::HubAddress;
 use spectrain_data::presets::Preset;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
-use super::rows::{Asked, Made, Row, Trainer, row};
+use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, accumulate, divergence, dtype_of, held_out, layers_before, matrix_rate, name,
@@ -52,7 +52,10 @@ pub(super) const SPECULATORS: Trainer = Trainer {
         keys.any(|key| key.ends_with("verifier_name_or_path") || key.starts_with("train.verifier"))
     },
     named: |name| name.rsplit('.').next().unwrap_or(name),
-    programs: &[(&["speculators", "train"], &[]), (&["train.py"], &[])],
+    programs: &[
+        Program::named(&["speculators", "train"]),
+        Program::named(&["train.py"]),
+    ],
     before: &[
         (&["speculators", "prepare-data"], "prepare_data."),
         (&["prepare_data.py"], "prepare_data."),
@@ -202,7 +205,7 @@ const ROWS: &[Row] = &[
     row(ALL, "scheduler_total_steps", "", Nothing("the schedule ends with the training")),
     row(ALL, "epochs", "20", Key("train.epochs")),
     row(ALL, "max_steps", "", By("`train.steps`, in place of `epochs`", steps_of)),
-    row(ALL, "scheduler_warmup_steps", "", Key("train.warmup_steps")),
+    row(ALL, "scheduler_warmup_steps", "", By("`train.warmup_steps`; none with `scheduler_type = \"none\"`", warm_up_steps)),
     row(ALL, "scheduler_warmup_ratio", "", By("`train.warmup_steps`, where the number of steps is known; without both, a hundredth of the steps", warm_up)),
     row(ALL, PROCESSES, "1", By("`train.gradient_accumulation`: the batches of one step", |asked| accumulate(1, asked.value.as_u64()))),
     // What is kept and shown.
@@ -406,8 +409,21 @@ fn of_muon(asked: &Asked, key: &'static str) -> Made {
     }
 }
 
+/// Without a schedule the rate is the same from the first step on.
+fn has_schedule(asked: &Asked) -> bool {
+    asked.of("scheduler_type") != "none"
+}
+
+fn warm_up_steps(asked: &Asked) -> Made {
+    match &asked.value {
+        _ if !has_schedule(asked) => Made::key("train.warmup_steps", 0),
+        Value::Null => Made::nothing(),
+        steps => Made::key("train.warmup_steps", steps.clone()),
+    }
+}
+
 fn warm_up(asked: &Asked) -> Made {
-    if !asked.of("scheduler_warmup_steps").is_null() {
+    if !has_schedule(asked) || !asked.of("scheduler_warmup_steps").is_null() {
         return Made::nothing();
     }
     let share = asked.value.as_f64().unwrap_or(0.01);

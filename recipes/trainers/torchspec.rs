@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
-use super::rows::{Asked, Made, Row, Trainer, row};
+use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::shared::{
     self, NOT_SHARED, accumulate, by_total_variation, hub_or_path, layer_types, one_layer,
     positive, rows_of, sizes_file, sources, steps_of, warm_up,
@@ -11,11 +11,13 @@ use super::shared::{
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
-const DFLASH: &[&str] = &["dflash"];
 const DFLASH2: &[&str] = &["dflash2"];
 const DSPARK: &[&str] = &["dspark"];
-const LABELLED: &[&str] = &["dflash", "dflash2"];
-const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark"];
+const DOMINO: &[&str] = &["domino"];
+const LABELLED: &[&str] = &["dflash", "dflash2", "domino"];
+const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "domino"];
+const BY_WEIGHT: &[&str] = &["dflash", "dflash2"];
+const WITHOUT_SELECTOR: &[&str] = &["dflash", "domino"];
 
 /// `python -m torchspec.train_entry`.
 pub(super) const TORCHSPEC: Trainer = Trainer {
@@ -26,19 +28,23 @@ pub(super) const TORCHSPEC: Trainer = Trainer {
         ("dflash", "dflash"),
         ("dflash2", "dflash"),
         ("dspark", "dflash"),
+        ("domino", "dflash"),
     ],
     rows: ROWS,
     always: &[
         (ALL, "train.beta2", "0.999"),
         (ALL, "data.overlong", "\"truncate\""),
         (DSPARK, "drafter.sample_from_anchor", "true"),
+        (DOMINO, "drafter.markov", "\"domino\""),
+        (DOMINO, "drafter.markov_from", "0"),
+        (DOMINO, "objective.base_weight", "1.0"),
     ],
     kind,
     is_of,
     named: |name| name,
     programs: &[
-        (&["torchspec.train_entry"], &[]),
-        (&["train_entry.py"], &[]),
+        Program::named(&["torchspec.train_entry"]),
+        Program::named(&["train_entry.py"]),
     ],
     before: &[],
     repeated: &[],
@@ -78,6 +84,7 @@ fn kind(settings: &Map<String, Value>) -> String {
 const ENGINES: &str = "spectrain computes the target's hidden states itself, or takes them from a server of vLLM that you start (`target.server`)";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
 const RAY: &str = "`spectrain recipe --devices` says which devices train";
+const BY_LABELS: &str = "Domino learns from the text's tokens whatever this says";
 const OWN: &str = "spectrain's own training needs no such setting";
 
 // One setting a line, as a table.
@@ -108,6 +115,8 @@ const ROWS: &[Row] = &[
     row(DFLASH2, "draft.dflash_config.selector_top_k", "16", Key("drafter.selector_top_k")),
     row(DSPARK, "draft.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "draft.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
+    row(DOMINO, "draft.gru_hidden_size", "1024", By("`drafter.markov_state`; of the recurrent unit, TorchSpec's has biases and this one has none", recurrent)),
+    row(DOMINO, "draft.correction_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "draft.enable_confidence_head", "true", Key("drafter.confidence")),
     row(DSPARK, "draft.confidence_head_with_markov", "true", By("only true is possible where there is a `markov_rank`", |asked| shared::only_true(asked, "the confidence head reads the code of the token before wherever there is a `markov_rank`"))),
     row(DSPARK, "draft.num_anchors", "", Read("see `training.dspark_num_anchors`")),
@@ -143,11 +152,14 @@ const ROWS: &[Row] = &[
     row(LABELLED, "training.dflash_loss_objective", "\"decay\"", By("`objective.slot_weights`: `decay` is `exponential`, `dpace` is `d_pace`", slot_weights)),
     row(LABELLED, "training.dflash_loss_decay_gamma", "7.0", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
     row(LABELLED, "training.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
-    row(LABELLED, "training.dflash_ce_loss_alpha", "1.0", Key("objective.label_weight")),
-    row(LABELLED, "training.dflash_l1_loss_alpha", "0.0", By(shared::BY_L1, l1)),
+    row(BY_WEIGHT, "training.dflash_ce_loss_alpha", "1.0", Key("objective.label_weight")),
+    row(BY_WEIGHT, "training.dflash_l1_loss_alpha", "0.0", By(shared::BY_L1, l1)),
+    row(DOMINO, "training.dflash_ce_loss_alpha", "", Nothing(BY_LABELS)),
+    row(DOMINO, "training.dflash_l1_loss_alpha", "", Nothing(BY_LABELS)),
     row(DFLASH2, "training.dflash2_selector_loss_alpha", "1.0", Key("objective.selector_weight")),
+    row(DOMINO, "training.domino_curriculum_steps", "", By("`objective.base_until`, this by `training.num_train_steps`; the whole training where one is not given", curriculum)),
     row(DSPARK, "training.dspark_num_anchors", "512", Key("objective.anchors")),
-    row(DSPARK, "training.dspark_loss_decay_gamma", "4.0", By("`objective.decay_slots`, with `slot_weights = \"exponential\"`", dspark_weights)),
+    row(DSPARK, "training.dspark_loss_decay_gamma", "4.0", By(shared::FALLING, shared::falling_weights)),
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
@@ -155,7 +167,7 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "training.dflash_*", "", Read("nothing: only DFlash reads it")),
     row(EAGLE3, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
     row(EAGLE3, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
-    row(DFLASH, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
+    row(WITHOUT_SELECTOR, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
     row(LABELLED, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
     row(LABELLED, "training.dflash_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
     row(DSPARK, "training.dspark_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
@@ -277,14 +289,24 @@ fn slot_weights(asked: &Asked) -> Made {
     }
 }
 
-fn dspark_weights(asked: &Asked) -> Made {
-    match asked.value.as_f64() {
-        Some(gamma) if gamma > 0.0 => Made::keys([
-            ("objective.slot_weights", json!("exponential")),
-            ("objective.decay_slots", json!(gamma)),
-        ]),
-        _ => Made::key("objective.slot_weights", "uniform"),
-    }
+fn recurrent(asked: &Asked) -> Made {
+    Made::key("drafter.markov_state", asked.value.clone())
+        .with_note("TorchSpec's recurrent unit has biases, this one has none")
+}
+
+/// The part of the training in which the layers' own loss fades out.
+fn curriculum(asked: &Asked) -> Made {
+    let steps = asked.of("training.num_train_steps").as_f64();
+    let part = match (asked.value.as_f64(), steps) {
+        (Some(falls), Some(steps)) if falls > 0.0 && falls < steps => falls / steps,
+        (Some(falls), None) if falls > 0.0 => {
+            return Made::key("objective.base_until", 1.0).with_note(
+                "set `objective.base_until` to this by the number of steps, which is not known here",
+            );
+        }
+        _ => 1.0,
+    };
+    Made::key("objective.base_until", part)
 }
 
 fn l1(asked: &Asked) -> Made {

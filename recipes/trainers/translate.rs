@@ -88,7 +88,7 @@ pub fn translate(text: &str, file: &Path) -> Result<Translated> {
             carrying.set(key, serde_json::from_str(value)?);
         }
     }
-    Ok(carrying.done(trainer, recipe, given.settings.len()))
+    Ok(carrying.done(trainer, recipe, given.written()))
 }
 
 /// What has been carried over so far.
@@ -116,7 +116,7 @@ impl Carrying {
             if row.prefix().is_some() || !seen.insert(row.key) {
                 continue;
             }
-            let is_given = given.settings.contains_key(row.key);
+            let is_given = given.wrote(row.key);
             let value = row.value(given);
             let shown = format!("{} = {}", row.key, shown(&value));
             // A word that the script does not explain.
@@ -160,7 +160,8 @@ impl Carrying {
         let target = trainer.sizes(given);
         // Settings that have one reason are told of together.
         let mut told: Vec<(String, Vec<String>)> = Vec::new();
-        for (key, value) in given.settings.iter().filter(|(key, _)| !is_read(key)) {
+        let written = given.settings.iter().filter(|(key, _)| given.wrote(key));
+        for (key, value) in written.filter(|(key, _)| !is_read(key)) {
             let Some(why) = why_not(trainer, kind, (key, value), target.as_ref()) else {
                 self.carried += 1;
                 continue;

@@ -51,6 +51,12 @@ impl Objective<DFlash> for StagedBlockLoss {
             masking,
             slot_weights,
             growth,
+            // The curriculum is at the beginning of the training.
+            base_weight: if stage == ALIGN {
+                config.base_weight
+            } else {
+                0.0
+            },
             ..config
         }
     }
@@ -72,6 +78,7 @@ mod tests {
     fn each_stage_masks_and_weighs_in_its_own_way() {
         let config = BlockLossConfig {
             growth: 1.02,
+            base_weight: 0.8,
             ..BlockLossConfig::default()
         };
         let align = StagedBlockLoss::settings_of(&config, ALIGN);
@@ -84,6 +91,7 @@ mod tests {
             (refine.masking, refine.slot_weights, refine.growth),
             (BlockMasking::Last, SlotWeights::Rising, 1.02)
         );
+        assert_eq!([align.base_weight, refine.base_weight], [0.8, 0.0]);
         let config = BlockLossConfig {
             masking: BlockMasking::Last,
             ..config

@@ -81,8 +81,8 @@ impl Servers {
     }
 
     /// Asks a server that was not there at the start for its model, once.
-    fn check_model(&self, server: usize) -> Result<(), Failure> {
-        let (asked, server) = (&self.models[server], &self.servers[server]);
+    fn check_model(&self, number: usize) -> Result<(), Failure> {
+        let (asked, server) = (&self.models[number], &self.servers[number]);
         if asked.get().is_none() {
             let found = server.check_model()?;
             if asked.set(found.clone()).is_ok()
@@ -91,6 +91,7 @@ impl Servers {
                 let root = server.client().root();
                 let message = format!("`{root}`: {reason}; this server is not used");
                 self.output.warn(message);
+                self.pool.leave_out(number);
             }
         }
         let found = asked.get().cloned().unwrap_or(Ok(()));

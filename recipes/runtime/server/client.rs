@@ -192,8 +192,7 @@ impl Client {
     /// # Errors
     /// No server answers ([`Silent`]), or it does not say what it has, does not have this one, or has several.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
-        let response = self.asked(MODELS);
-        self.note(response.as_ref().is_err_and(is_refused));
+        let response = self.noted(self.asked(MODELS));
         let response = response.map_err(|error| self.silent(words(&error)))?;
         let body = read(Ok(response)).map_err(|failure| anyhow!(reason(failure)))?;
         let models: Models = serde_json::from_slice(&body)?;

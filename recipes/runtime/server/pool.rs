@@ -58,6 +58,8 @@ struct Seat {
     look_at: Instant,
     /// Whether a request looks now.
     is_looked_at: bool,
+    /// Whether it is not asked any more: it has another model.
+    is_out: bool,
 }
 
 impl Pool {
@@ -71,6 +73,7 @@ impl Pool {
             refuses: false,
             look_at: now,
             is_looked_at: false,
+            is_out: false,
         };
         Self {
             per_server: per_server.max(1),
@@ -91,6 +94,11 @@ impl Pool {
     /// Why no server is asked any more: nobody has been there for as long as one waits.
     pub(crate) fn ended(&self) -> Option<String> {
         self.lock().ended.clone()
+    }
+
+    /// Asks a server no more.
+    pub(crate) fn leave_out(&self, server: usize) {
+        self.lock().seats[server].is_out = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,6 +140,10 @@ impl Pool {
                     state.failed.remove(&turn);
                     return Ok(answer);
                 }
+                // The turn is another one's.
+                Err(_) if self.lock().seats[server].is_out => {
+                    self.lock().seats[server].under_way -= 1;
+                }
                 Err(failure) if clients[server].refuses_for().is_some() => {
                     self.nobody_at(server, clients, failure);
                 }
@@ -172,8 +184,10 @@ impl Pool {
         let url = clients[server].root();
         let longest = self.waiting.longest;
         let is_away = |client: &&Client| client.refuses_for().is_some_and(|away| away >= longest);
-        let is_over = clients.iter().all(is_away);
         let mut state = self.lock();
+        let asked = clients.iter().zip(&state.seats);
+        let mut asked = asked.filter(|(_, seat)| !seat.is_out);
+        let is_over = asked.all(|(client, _)| is_away(client));
         let seat = &mut state.seats[server];
         seat.under_way -= 1;
         seat.is_looked_at = false;
@@ -181,7 +195,8 @@ impl Pool {
         let is_new = !std::mem::replace(&mut seat.refuses, true);
         if is_over && state.ended.is_none() {
             let (why, waited) = (reason(failure), self.waiting.in_vain());
-            state.ended = Some(match clients.len() {
+            let count = state.seats.iter().filter(|seat| !seat.is_out).count();
+            state.ended = Some(match count {
                 1 => format!("no server answers at `{url}`: {why}{waited}"),
                 count => format!("none of the {count} servers answers; `{url}`: {why}{waited}"),
             });
@@ -203,7 +218,7 @@ impl State {
         let server = self.due_for_a_look(now).or_else(|| {
             let seats = &self.seats;
             let mut open: Vec<usize> = (0..seats.len()).collect();
-            open.retain(|&server| !seats[server].refuses);
+            open.retain(|&server| !seats[server].refuses && !seats[server].is_out);
             let failed = self.failed.get(&turn);
             narrow(&mut open, |server| {
                 failed.is_none_or(|failed| !failed.lasting.contains(&server))
@@ -222,7 +237,8 @@ impl State {
 
     /// The server at which nobody was and it is time to look again, which one request does.
     fn due_for_a_look(&mut self, now: Instant) -> Option<usize> {
-        let is_due = |seat: &Seat| seat.refuses && !seat.is_looked_at && seat.look_at <= now;
+        let is_due =
+            |seat: &Seat| seat.refuses && !seat.is_out && !seat.is_looked_at && seat.look_at <= now;
         let server = self.seats.iter().position(is_due)?;
         self.seats[server].is_looked_at = true;
         Some(server)
@@ -240,7 +256,9 @@ impl State {
             }
             Failure::Passing { wait, .. } => seat.fails(*wait),
         }
-        let mut there = (0..self.seats.len()).filter(|&server| !self.seats[server].refuses);
+        let seats = &self.seats;
+        let is_there = |&server: &usize| !seats[server].refuses && !seats[server].is_out;
+        let mut there = (0..seats.len()).filter(is_there);
         let is_last = match &failure {
             Failure::Lasting { .. } => there.all(|server| failed.lasting.contains(&server)),
             Failure::Passing { .. } => there.all(|server| failed.all.contains(&server)),
@@ -385,6 +403,38 @@ mod tests {
             assert_eq!(asked(&pool, row, &clients), Ok(1));
         }
         assert_eq!(pool.ended(), None, "one is there");
+    }
+
+    #[test]
+    fn where_one_has_another_model_the_others_are_waited_for() {
+        let [late, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = late.local_addr().unwrap();
+        let clients = [client(&late), client(&other)];
+        let clients = [&clients[0], &clients[1]];
+        drop(late);
+        answer(other, "200 OK");
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            answer(TcpListener::bind(address).unwrap(), "200 OK");
+        });
+        let pool = Pool::new(2, 1, waiting(60));
+        let request = Request {
+            row: 1,
+            turn: 1,
+            messages: &[],
+            tools: &[],
+        };
+        let ask = |server: usize| {
+            clients[server].post("/", &json!({}))?;
+            if server == 1 {
+                pool.leave_out(server);
+                return Err(lasting("another model"));
+            }
+            Ok(server)
+        };
+        assert_eq!(pool.ask(&request, &clients, &ask), Ok(0));
+        assert_eq!(pool.lock().seats[1].under_way, 0);
+        assert_eq!(pool.ended(), None);
     }
 
     #[test]
