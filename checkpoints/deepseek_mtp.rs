@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::beside::TARGET_CLASS;
 use crate::config::{Config, DEFAULT_THETA, Rope};
 use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
 use crate::dialect::in_target::InTarget;
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::launch::{self, Launch};
 use crate::mismatch::Mismatch;
-use crate::mtp::TARGET_CLASS;
 use crate::names::unwrapped;
 use crate::tensors::NamedTensor;
 

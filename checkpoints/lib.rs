@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod atomic;
+pub mod beside;
 pub mod columns;
 mod config;
 pub mod deepseek_mtp;

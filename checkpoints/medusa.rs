@@ -247,6 +247,13 @@ fn canonical(config: &Value, name: &str) -> String {
 /// A command for vLLM, behind a line that says which versions it is for.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     let draft_tokens = draft_tokens.min(settings.size("medusa_heads"));
+    // It takes heads of their own to be as long as the target's.
+    if settings.has_draft_vocab() && !settings.shares_head() {
+        return vec![Launch::remark(
+            "vLLM loads Medusa with a part of the target's tokens only where its heads share the target's; this program decodes with it: \
+             `spectrain generate`, `spectrain evaluate`",
+        )];
+    }
     vec![
         Launch::remark(
             "vLLM up to 0.32.0, which drafts a chain; 0.33 and other engines do not load Medusa",

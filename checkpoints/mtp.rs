@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::beside::TARGET_CLASS;
 use crate::dialect::description::{Dialect, Neutral, top};
 use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
@@ -85,9 +86,6 @@ const LAYERS: &str = "num_nextn_predict_layers";
 const AFTER_FINAL_NORM: &str = "after_final_norm";
 /// What the names of their tensors start with.
 const NAMES: &str = "mtp_layers.";
-
-/// The setting that holds the name of the target's class.
-pub const TARGET_CLASS: &str = "target_class";
 
 fn recognises(folder: &ModelFolder) -> bool {
     let names = folder.config()["architectures"].as_array();

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::beside::TARGET_CLASS;
 use crate::config::Config;
 use crate::dialect::description::{Dialect, Quirks, top};
 use crate::dialect::key::{Key, Otherwise};
@@ -53,8 +54,7 @@ const TARGETS: [[&str; 2]; 2] = [["LlamaForCausalLM", "llama"], ["Qwen2ForCausal
 /// One command, where the target can be converted.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
     let draft_tokens = draft_tokens.min(settings.size("draft_tokens"));
-    let verifier = settings.get("verifier");
-    let class = verifier.and_then(|verifier| verifier["architectures"][0].as_str());
+    let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
     let known = TARGETS.iter().find(|[known, _]| class == Some(*known));
     vec![match known {
         Some([_, kind]) => tensorrt_redrafter(dir, kind, target, draft_tokens),

@@ -1,7 +1,8 @@
 //! Which of several reports has the largest τ, and whether that is sure, in words.
 use crate::counts::Counts;
 use crate::error::Error;
-use crate::paired::{PairedReport, PairedVerdict, paired, pairs};
+use crate::interval::with_signs;
+use crate::paired::{PairedReport, PairedVerdict, check_same, pairs};
 use crate::report::{Report, SettingReport};
 
 /// A sentence for each way of decoding that all of several reports have, or why there is none.
@@ -14,8 +15,8 @@ pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
         return Vec::new();
     }
     for (name, other) in others {
-        let why = match paired(first, other, 1) {
-            Ok(_) => continue,
+        let why = match check_same(first, other) {
+            Ok(()) => continue,
             Err(Error::OtherPrompts { .. }) => format!(
                 "{name} and {first_name} were judged on different prompts. `spectrain evaluate` with the same `--target` and `--prompts` for \
                  each drafter makes reports that can be compared"
@@ -61,17 +62,10 @@ fn of_setting(reports: &[(String, Report)], setting: &SettingReport) -> Option<S
 }
 
 fn sentence(found: &PairedReport, best: &Place, second: &Place) -> String {
-    let way = match &best.setting.target {
-        Some(target) => format!("{target}, {}", found.setting),
-        None => found.setting.clone(),
-    };
+    let way = best.setting.of_target();
     let has = format!("{way}: {} has the largest τ, {:.2}", best.name, best.tau);
     let second = format!("the second, {} ({:.2})", second.name, second.tau);
-    let [low, high] = found.joint;
-    let by = format!(
-        "{:+.2} [{low:+.2}, {high:+.2}] by pairs of prompts",
-        found.difference
-    );
+    let by = with_signs(found.difference, found.joint, 2) + " by pairs of prompts";
     let allows = match found.among {
         0 | 1 => String::new(),
         among => format!(", which allows for {among} comparisons"),
@@ -138,5 +132,25 @@ mod tests {
         );
         let other = ("other".to_owned(), report(vec![of(40)], "q", "another"));
         assert_eq!(best(&[named("a", [40; 3]), other]).len(), 1);
+    }
+
+    #[test]
+    fn a_report_with_one_dataset_more_allows_no_verdict() {
+        let (mut more, less) = (named("more", [40; 3]), named("less", [60; 3]));
+        let mut dataset = more.1.settings[0].datasets[0].clone();
+        dataset.name = "code".into();
+        dataset.prompts_sha256 = Some("other prompts".into());
+        more.1.settings[0].datasets.push(dataset);
+        for reports in [[more.clone(), less.clone()], [less, more]] {
+            let told = best(&reports);
+            assert!(
+                told[0].starts_with("No verdict on which is best: "),
+                "{told:?}"
+            );
+            assert!(
+                told[0].contains("were judged on different prompts"),
+                "{told:?}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ pub(crate) const RESAMPLES: usize = 1000;
 const MOST_RESAMPLES: usize = 20_000;
 
 /// The 95 % percentile interval of `statistic` when `items` are drawn anew with replacement. The same seed gives the same
-/// interval. `None` when no resample has the statistic.
+/// interval. `None` of fewer than two items, as one alone does not say how others are, and when no resample has the statistic.
 pub fn bootstrap<T>(
     items: &[T],
     seed: u64,
@@ -22,7 +22,7 @@ pub(crate) fn bootstrap_among<T>(
     (seed, among): (u64, usize),
     statistic: impl Fn(&[&T]) -> Option<f64>,
 ) -> Option<[f64; 2]> {
-    if items.is_empty() {
+    if items.len() < 2 {
         return None;
     }
     let among = among.max(1);
@@ -95,9 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn equal_items_give_an_interval_without_width_and_no_items_none() {
+    fn equal_items_give_an_interval_without_width_and_fewer_than_two_none() {
         assert_eq!(bootstrap(&[2.0; 5], 0, mean), Some([2.0, 2.0]));
         assert_eq!(bootstrap(&[], 0, mean), None);
-        assert_eq!(bootstrap(&[1.0], 0, |_| None), None);
+        assert_eq!(bootstrap(&[1.0], 0, mean), None);
+        assert_eq!(bootstrap_among(&[1.0], (0, 10), mean), None);
+        assert_eq!(bootstrap(&[1.0, 2.0], 0, |_| None), None);
     }
 }

@@ -232,6 +232,7 @@ mod tests {
                 length: 2,
                 tokens: None,
             },
+            ends: None,
             sampling: None,
             estimate: None,
             calibration: None,

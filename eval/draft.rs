@@ -81,7 +81,7 @@ pub enum DraftChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainTokens {
-    /// Once in each of the other two ways.
+    /// Once in each of the other two ways; as drawn alone with the verifier `"block"`, which judges no others.
     #[default]
     Both,
     /// From the drafter's distribution.
@@ -139,6 +139,20 @@ impl DraftChoice {
         Self::Chain {
             length,
             tokens: ChainTokens::Both,
+        }
+    }
+
+    /// The same for a verifier that judges drawn tokens only: a chain for both ways to choose its tokens is drawn.
+    pub fn drawn(self) -> Self {
+        match self {
+            Self::Chain {
+                length,
+                tokens: ChainTokens::Both,
+            } => Self::Chain {
+                length,
+                tokens: ChainTokens::Drawn,
+            },
+            other => other,
         }
     }
 
@@ -422,6 +436,32 @@ pub enum MeasuredOn {
 }
 
 impl DraftReport {
+    /// Whether the same was asked for as in `other`. A threshold that was tuned and a tree that was calibrated are each drafter's
+    /// own.
+    pub(crate) fn is_as_asked(&self, other: &Self) -> bool {
+        let tuned = |of: &Self| match of {
+            &Self::Confident {
+                length,
+                by,
+                tuned: Some(_),
+                ..
+            } => Some((length, by)),
+            _ => None,
+        };
+        let calibrated = |of: &Self| match of {
+            &Self::Calibrated {
+                ranks,
+                depth,
+                prompts,
+                ..
+            } => Some([ranks, depth, prompts]),
+            _ => None,
+        };
+        let is_own = tuned(self).is_some() || calibrated(self).is_some();
+        let is_alike = tuned(self) == tuned(other) && calibrated(self) == calibrated(other);
+        self == other || (is_own && is_alike)
+    }
+
     /// How a tuned threshold was found, in words.
     pub(crate) fn how_tuned(&self) -> Option<String> {
         let Self::Confident {

@@ -184,6 +184,7 @@ impl<'p> AtWork<'_, 'p> {
         let classes = classes.map(|classes| by_class(&outputs, classes, settings.seed));
         evaluation.settings.push(SettingReport {
             drafter: self.contender.name.clone(),
+            ends: Some(settings.ends()),
             sampling: tested,
             estimate,
             calibration,
@@ -244,6 +245,7 @@ pub(crate) fn reported(
         verifier: verifier.name().into(),
         lossy: verifier.is_lossy(),
         draft,
+        ends: None,
         datasets: by_dataset(measured, share, seed),
         overall: overall(measured, share, seed),
         sampling: None,

@@ -15,3 +15,13 @@ pub(crate) fn with_digits(value: Option<f64>, interval: Option<[f64; 2]>, digits
         (None, _) => "–".into(),
     }
 }
+
+/// A difference with its sign, and its interval where it has one.
+pub(crate) fn with_signs(difference: f64, interval: Option<[f64; 2]>, digits: usize) -> String {
+    match interval {
+        Some([low, high]) => {
+            format!("{difference:+.digits$} [{low:+.digits$}, {high:+.digits$}]")
+        }
+        None => format!("{difference:+.digits$}"),
+    }
+}

@@ -71,6 +71,7 @@ pub use paired::{PairedReport, PairedReports, PairedVerdict, paired};
 pub use picture::picture;
 pub use prompts::{Answer, Later, Prompt, PromptSet, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
+pub use report::ends::EndsReport;
 pub use report::words::NOTHING_ACCEPTED;
 pub use report::{
     DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report, SecondsReport,

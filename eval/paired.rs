@@ -9,8 +9,8 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 use crate::bootstrap::{bootstrap, bootstrap_among};
 use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::interval::with_digits;
-use crate::report::{DatasetReport, Report, SettingReport};
+use crate::interval::{with_digits, with_signs};
+use crate::report::{DatasetReport, Report, SettingReport, TargetReport};
 
 pub(crate) mod parts;
 
@@ -28,20 +28,20 @@ pub struct PairedReport {
     pub conversations: usize,
     /// Pooled τ of the report that is compared with.
     pub baseline_tau: f64,
-    /// Its 95 % interval, by drawing conversations anew.
-    pub baseline_ci95: [f64; 2],
+    /// Its 95 % interval, by drawing conversations anew; none of one conversation.
+    pub baseline_ci95: Option<[f64; 2]>,
     /// Pooled τ of the other.
     pub tau: f64,
     /// Its 95 % interval.
-    pub tau_ci95: [f64; 2],
+    pub tau_ci95: Option<[f64; 2]>,
     /// How much larger it is.
     pub difference: f64,
     /// 95 % interval of the difference, by drawing conversations anew, both τ from the same ones.
-    pub ci95: [f64; 2],
+    pub ci95: Option<[f64; 2]>,
     /// Differences that are looked at together, this one among them.
     pub among: usize,
     /// An interval so wide that those of all these differences hold at once with 95 %; [`Self::ci95`] of one alone.
-    pub joint: [f64; 2],
+    pub joint: Option<[f64; 2]>,
     /// Conversations in which it is larger.
     pub better: usize,
     /// Conversations in which it is smaller.
@@ -57,13 +57,28 @@ pub struct PairedReports {
     pub found: Vec<PairedReport>,
     /// In what they differ beside the drafter, and what could not be compared.
     pub remarks: Vec<String>,
+    /// What of the baseline could not be compared: ways of decoding, and runs on a server.
+    pub uncompared: Vec<String>,
+}
+
+impl PairedReports {
+    /// With what the baseline alone has, and what the other report alone has.
+    fn and_alone(mut self, [baseline, report]: [Vec<String>; 2]) -> Self {
+        let of_baseline = baseline.iter();
+        let of_baseline = of_baseline.map(|way| format!("only the baseline has {way}"));
+        let of_report = report.iter();
+        let of_report = of_report.map(|way| format!("the baseline does not have {way}"));
+        self.remarks.extend(of_baseline.chain(of_report));
+        self.uncompared.extend(baseline);
+        self
+    }
 }
 
 impl From<Vec<PairedReport>> for PairedReports {
     fn from(found: Vec<PairedReport>) -> Self {
         Self {
             found,
-            remarks: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -78,7 +93,7 @@ pub enum PairedVerdict {
     Worse,
     /// The interval holds 0.
     NotToldApart,
-    /// There are too few conversations to choose by.
+    /// There are too few conversations to choose by, or to know an interval.
     TooFew,
 }
 
@@ -86,9 +101,10 @@ impl PairedReport {
     /// What the difference says among those that are looked at together.
     pub fn verdict(&self) -> PairedVerdict {
         match self.joint {
-            [low, _] if low > 0.0 => PairedVerdict::Better,
-            [_, high] if high < 0.0 => PairedVerdict::Worse,
-            _ => PairedVerdict::NotToldApart,
+            None => PairedVerdict::TooFew,
+            Some([low, _]) if low > 0.0 => PairedVerdict::Better,
+            Some([_, high]) if high < 0.0 => PairedVerdict::Worse,
+            Some(_) => PairedVerdict::NotToldApart,
         }
     }
 
@@ -120,18 +136,18 @@ impl PairedReport {
         let all: Vec<_> = pairs.iter().collect();
         let better = pairs.iter().filter(|[a, b]| b.exceeds(*a)).count();
         let worse = pairs.iter().filter(|[a, b]| a.exceeds(*b)).count();
-        let ci95 = bootstrap(pairs, SEED, difference)?;
+        let ci95 = bootstrap(pairs, SEED, difference);
         let joint = match among {
             0 | 1 => ci95,
-            _ => bootstrap_among(pairs, (SEED, among), difference)?,
+            _ => bootstrap_among(pairs, (SEED, among), difference),
         };
         Some(Self {
             setting,
             conversations: pairs.len(),
             baseline_tau: tau(&all, 0)?,
-            baseline_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 0))?,
+            baseline_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 0)),
             tau: tau(&all, 1)?,
-            tau_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 1))?,
+            tau_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 1)),
             difference: difference(&all)?,
             ci95,
             among,
@@ -145,15 +161,14 @@ impl PairedReport {
 
 impl fmt::Display for PairedReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let [low, high] = self.ci95;
         write!(
             f,
-            "{}: τ {} against {}, {:+.3} [{low:+.3}, {high:+.3}], {}; larger in {}, smaller in {} of {} conversations \
+            "{}: τ {} against {}, {}, {}; larger in {}, smaller in {} of {} conversations \
              (sign test: p = {})",
             self.setting,
-            with_digits(Some(self.tau), Some(self.tau_ci95), 3),
-            with_digits(Some(self.baseline_tau), Some(self.baseline_ci95), 3),
-            self.difference,
+            with_digits(Some(self.tau), self.tau_ci95, 3),
+            with_digits(Some(self.baseline_tau), self.baseline_ci95, 3),
+            with_signs(self.difference, self.ci95, 3),
             self.verdict(),
             self.better,
             self.worse,
@@ -178,30 +193,72 @@ impl fmt::Display for PairedVerdict {
 /// with it.
 ///
 /// # Errors
-/// They share none, were judged by different targets, or decoded other prompts.
+/// They share none, were judged by different targets, decoded other prompts, or their outputs end elsewhere.
 pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<PairedReport>> {
-    let mut found = Vec::new();
+    let shared = shared(baseline, report)?.into_iter();
+    let found = shared
+        .filter_map(|(setting, pairs)| PairedReport::of(setting.heading(), &pairs, among))
+        .collect::<Vec<_>>();
+    match found.is_empty() {
+        true => Err(nothing_shared(baseline, report)),
+        false => Ok(found),
+    }
+}
+
+/// Fails unless two reports share ways of decoding, and both decoded the same prompts in these, for the same targets and to the
+/// same end.
+pub(crate) fn check_same(one: &Report, other: &Report) -> Result<()> {
+    if shared(one, other)?.is_empty() {
+        return Err(nothing_shared(one, other));
+    }
+    // Each has the datasets of the other.
+    shared(other, one).map(drop)
+}
+
+/// A setting, with tokens and passes of every conversation in two reports.
+type Shared<'a> = (&'a SettingReport, Vec<[Counts; 2]>);
+
+/// The settings of `report` that `baseline` has too.
+fn shared<'a>(baseline: &Report, report: &'a Report) -> Result<Vec<Shared<'a>>> {
+    let mut shared = Vec::new();
     for setting in &report.settings {
-        if let Some(other) = baseline.like(setting) {
-            let pairs = pairs(baseline, (other, setting))?;
-            found.extend(PairedReport::of(setting.heading(), &pairs, among));
-        }
-    }
-    if found.is_empty() {
-        let headings = |report: &Report| {
-            let all = report.settings.iter().map(SettingReport::heading);
-            all.collect::<Vec<_>>().join("; ")
+        let Some(other) = baseline.like(setting) else {
+            continue;
         };
-        let (expected, given) = (headings(baseline), headings(report));
-        return Err(Error::unpaired(
-            format!("one of the settings {expected}"),
-            given,
-        ));
+        check_target(baseline.target_report(other), report.target_report(setting))?;
+        // Reports of earlier versions do not say where outputs end.
+        if let (Some(expected), Some(ends)) = (&other.ends, &setting.ends) {
+            expected.check_same(ends)?;
+        }
+        shared.push((setting, pairs(baseline, (other, setting))?));
     }
-    if baseline.target.sha256 != report.target.sha256 {
-        return Err(other_target(baseline, report));
+    Ok(shared)
+}
+
+/// That two reports share no way of decoding.
+fn nothing_shared(baseline: &Report, report: &Report) -> Error {
+    let headings = |report: &Report| {
+        let all = report.settings.iter().map(SettingReport::heading);
+        all.collect::<Vec<_>>().join("; ")
+    };
+    let expected = format!("one of the settings {}", headings(baseline));
+    Error::unpaired(expected, headings(report))
+}
+
+/// What was decoded for `one` and not for `other`: ways of decoding, and datasets in those that both have.
+pub(crate) fn alone(one: &Report, other: &Report) -> Vec<String> {
+    let mut alone = Vec::new();
+    for setting in &one.settings {
+        let way = setting.of_target();
+        let Some(like) = other.like(setting) else {
+            alone.push(way);
+            continue;
+        };
+        let datasets = setting.datasets.iter().enumerate();
+        let datasets = datasets.filter(|&(place, of)| same_prompts(like, place, of).is_none());
+        alone.extend(datasets.map(|(_, of)| format!("{way} on `{}`", of.name)));
     }
-    Ok(found)
+    alone
 }
 
 /// Each setting of the report's own drafter against each of those without training that decoded in the same way but for the
@@ -231,14 +288,8 @@ pub(crate) fn pairs(
     (one, other): (&SettingReport, &SettingReport),
 ) -> Result<Vec<[Counts; 2]>> {
     let mut pairs = Vec::new();
-    for dataset in &other.datasets {
-        let name = &dataset.name;
-        let is_same = |known: &&DatasetReport| {
-            known.prompts_sha256.is_some()
-                && known.prompts_sha256 == dataset.prompts_sha256
-                && known.counts.len() == dataset.counts.len()
-        };
-        let Some(same) = one.datasets.iter().find(is_same) else {
+    for (place, dataset) in other.datasets.iter().enumerate() {
+        let Some(same) = same_prompts(one, place, dataset) else {
             let names = one.datasets.iter().map(|known| format!("`{}`", known.name));
             let names: Vec<_> = names.collect();
             let expected = format!(
@@ -246,8 +297,9 @@ pub(crate) fn pairs(
                 names.join(" or "),
                 baseline.spectrain
             );
+            let found = format!("`{}` with other prompts", dataset.name);
             return Err(Error::OtherPrompts {
-                mismatch: Mismatch::new(expected, format!("`{name}` with other prompts")),
+                mismatch: Mismatch::new(expected, found),
             });
         };
         let counts = same.counts.iter().zip(&dataset.counts);
@@ -256,12 +308,41 @@ pub(crate) fn pairs(
     Ok(pairs)
 }
 
+/// The dataset of `setting` that has the prompts of one at this place of another setting. Names need not be unique, nor need
+/// prompts: where several have them, it is the one at the same place.
+pub(crate) fn same_prompts<'a>(
+    setting: &'a SettingReport,
+    place: usize,
+    dataset: &DatasetReport,
+) -> Option<&'a DatasetReport> {
+    let is_same = |known: &&DatasetReport| {
+        known.prompts_sha256.is_some()
+            && known.prompts_sha256 == dataset.prompts_sha256
+            && known.counts.len() == dataset.counts.len()
+    };
+    let at_place = setting.datasets.get(place).filter(is_same);
+    at_place.or_else(|| setting.datasets.iter().find(is_same))
+}
+
+/// Fails where a target is not the expected one, or computed in another type.
+fn check_target(expected: &TargetReport, found: &TargetReport) -> Result<()> {
+    if expected.sha256 != found.sha256 {
+        return Err(other_target(expected, found));
+    }
+    let is_known = !expected.dtype.is_empty() && !found.dtype.is_empty();
+    if is_known && expected.dtype != found.dtype {
+        let in_type = |target: &TargetReport| format!("`{}` in {}", target.model, target.dtype);
+        let expected = format!("the target {}", in_type(expected));
+        return Err(Error::unpaired(expected, in_type(found)));
+    }
+    Ok(())
+}
+
 /// That two reports are of different targets.
-pub(crate) fn other_target(baseline: &Report, report: &Report) -> Error {
-    let [expected, found] = [baseline, report].map(|report| &report.target.model);
+pub(crate) fn other_target(expected: &TargetReport, found: &TargetReport) -> Error {
     Error::unpaired(
-        format!("the weights of the target `{expected}`"),
-        format!("other weights, of `{found}`"),
+        format!("the weights of the target `{}`", expected.model),
+        format!("other weights, of `{}`", found.model),
     )
 }
 
@@ -287,7 +368,8 @@ fn sign_test(better: usize, worse: usize) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use crate::draft::DraftReport;
-    use crate::report::{DrafterReport, TargetReport};
+    use crate::report::DrafterReport;
+    use crate::report::ends::EndsReport;
 
     pub(crate) fn report(counts: Vec<Counts>, prompts: &str, target: &str) -> Report {
         let dataset = DatasetReport {
@@ -308,6 +390,7 @@ pub(crate) mod tests {
                 length: 5,
                 tokens: None,
             },
+            ends: None,
             datasets: vec![dataset],
             overall: DatasetReport::default(),
             sampling: None,
@@ -370,7 +453,7 @@ pub(crate) mod tests {
     fn a_drafter_is_not_told_apart_from_itself() {
         let same = report(counts(0), "p", "t");
         let found = &paired(&same, &same, 1).unwrap()[0];
-        assert_eq!((found.difference, found.ci95), (0.0, [0.0; 2]));
+        assert_eq!((found.difference, found.ci95), (0.0, Some([0.0; 2])));
         assert_eq!(found.verdict(), PairedVerdict::NotToldApart);
         assert_eq!(found.sign_test, 1.0);
     }
@@ -392,6 +475,127 @@ pub(crate) mod tests {
         let mut warm = report(counts(0), "p", "t");
         warm.settings[0].temperature = 1.0;
         assert!(refused(&warm).contains("T=1"), "{}", refused(&warm));
+    }
+
+    #[test]
+    fn outputs_that_end_elsewhere_and_targets_in_another_type_are_refused() {
+        let ends = |max_new_tokens, stop: &[u32]| {
+            let stop = stop.to_vec();
+            let mut report = report(counts(0), "p", "t");
+            report.settings[0].ends = Some(EndsReport {
+                max_new_tokens,
+                stop,
+            });
+            report
+        };
+        let one = ends(8, &[5]);
+        let refused = |one: &Report, other: &Report| paired(one, other, 1).unwrap_err().to_string();
+        assert!(refused(&one, &ends(16, &[5])).ends_with("found answers of at most 16 tokens"));
+        assert!(refused(&one, &ends(8, &[])).ends_with("at their length alone (`--ignore-stop`)"));
+        assert_eq!(paired(&one, &ends(8, &[5]), 1).unwrap().len(), 1);
+        // Reports of earlier versions do not say.
+        assert_eq!(
+            paired(&one, &report(counts(0), "p", "t"), 1).unwrap().len(),
+            1
+        );
+
+        let typed = |dtype: &str| {
+            let mut report = report(counts(0), "p", "t");
+            report.target.model = "target".into();
+            report.target.dtype = dtype.into();
+            report
+        };
+        assert_eq!(
+            refused(&typed("f32"), &typed("bf16")),
+            "`baseline`: expected the target `target` in f32, found `target` in bf16"
+        );
+        assert_eq!(paired(&typed("f32"), &typed(""), 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn of_several_targets_each_must_be_the_same() {
+        let with = |sha256: &str| {
+            let mut report = report(counts(0), "p", "t");
+            let further = TargetReport {
+                model: "large".into(),
+                sha256: sha256.into(),
+                ..TargetReport::default()
+            };
+            report.targets = vec![report.target.clone(), further];
+            let mut setting = report.settings[0].clone();
+            setting.target = Some("large".into());
+            report.settings[0].target = Some(report.target.model.clone());
+            report.settings.push(setting);
+            report
+        };
+        assert_eq!(paired(&with("u"), &with("u"), 1).unwrap().len(), 2);
+        let refused = paired(&with("u"), &with("v"), 1).unwrap_err().to_string();
+        assert!(
+            refused.contains("weights of the target `large`"),
+            "{refused}"
+        );
+    }
+
+    /// Two trees of three nodes, in which conversations take so many passes each.
+    fn of_trees(passes: [u64; 2]) -> Report {
+        let trees = ["[[0], [1], [2]]", "[[0], [0, 0], [0, 0, 0]]"];
+        let mut report = report(counts(0), "p", "t");
+        let settings = trees.iter().zip(passes).map(|(tree, passes)| {
+            let mut setting = report.settings[0].clone();
+            setting.draft = DraftReport::Static {
+                tree: serde_json::from_str(tree).unwrap(),
+                nodes: 3,
+                children: Default::default(),
+            };
+            setting.datasets[0].counts = vec![of(passes); 40];
+            setting
+        });
+        report.settings = settings.collect();
+        report
+    }
+
+    #[test]
+    fn trees_of_one_size_are_not_taken_for_each_other() {
+        let report = of_trees([40, 60]);
+        let [one, other] = &report.settings[..] else {
+            panic!("two settings");
+        };
+        assert_eq!(one.heading(), other.heading());
+        let found = paired(&report, &report, 1).unwrap();
+        let taus: Vec<[f64; 2]> = (found.iter())
+            .map(|pair| [pair.baseline_tau, pair.tau])
+            .collect();
+        assert_eq!(taus, [[3.0; 2], [2.0; 2]]);
+        assert!(found.iter().all(|pair| !pair.falls_below(-0.05)));
+    }
+
+    #[test]
+    fn one_conversation_has_no_interval_and_says_nothing() {
+        let found = &of_two(vec![of(40)], vec![of(60)])[0];
+        assert_eq!((found.ci95, found.joint), (None, None));
+        assert_eq!((found.tau_ci95, found.baseline_ci95), (None, None));
+        assert_eq!(found.verdict(), PairedVerdict::TooFew);
+        assert!(!found.falls_below(-0.05));
+        let told = "T=0, greedy, chain 5: τ 2.000 against 3.000, -1.000, too few prompts; larger in 0, smaller in 1 of 1";
+        assert!(found.to_string().starts_with(told), "{found}");
+    }
+
+    #[test]
+    fn datasets_are_matched_by_their_prompts_and_then_by_their_places() {
+        let mut setting = report(counts(0), "p", "t").settings.remove(0);
+        let of = |prompts: &str, tau| DatasetReport {
+            name: "test".into(),
+            prompts_sha256: Some(prompts.into()),
+            tau: Some(tau),
+            ..DatasetReport::default()
+        };
+        setting.datasets = vec![of("p", 1.0), of("q", 2.0), of("q", 3.0)];
+        let tau = |place, prompts| same_prompts(&setting, place, &of(prompts, 0.0))?.tau;
+        assert_eq!(tau(0, "p"), Some(1.0));
+        assert_eq!(tau(1, "q"), Some(2.0));
+        assert_eq!(tau(2, "q"), Some(3.0));
+        assert_eq!(tau(2, "p"), Some(1.0));
+        assert_eq!(tau(0, "r"), None);
     }
 
     #[test]

@@ -198,6 +198,7 @@ mod tests {
                 length: 2,
                 tokens: None,
             },
+            ends: None,
             datasets: Vec::new(),
             overall,
             sampling: None,

@@ -105,11 +105,16 @@ pub struct PromptSet {
 }
 
 impl PromptSet {
-    /// A hash of what is asked: the tokens of every first turn, and the number of turns.
+    /// A hash of what is asked: the tokens of every first turn, the number of turns, and what later turns say.
     pub(crate) fn sha256(&self) -> String {
         let asked = self.prompts.iter().map(|prompt| {
             let ids: Vec<String> = prompt.tokens.iter().map(u32::to_string).collect();
-            format!("{}:{}\n", prompt.turns(), ids.join(" "))
+            let later = prompt.later.iter().filter(|later| later.count() > 0);
+            // Hashed by itself, as it may have any character in it.
+            let later =
+                later.map(|later| format!(":{}", sha256_bytes(later.identity().as_bytes())));
+            let later: String = later.collect();
+            format!("{}:{}{later}\n", prompt.turns(), ids.join(" "))
         });
         sha256_bytes(asked.collect::<String>().as_bytes())
     }
@@ -131,4 +136,54 @@ pub struct Answer {
 /// The answers of one conversation, of which there is at least one, among those of a set.
 pub(crate) fn conversations(answers: &[Answer]) -> impl Iterator<Item = &[Answer]> {
     answers.chunk_by(|one, other| one.conversation == other.conversation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the user says later.
+    #[derive(Debug)]
+    struct Says(Vec<&'static str>);
+
+    impl Later for Says {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn identity(&self) -> String {
+            format!("{:?}", self.0)
+        }
+
+        fn ask(
+            &self,
+            _: &[Vec<u32>],
+        ) -> std::result::Result<Vec<u32>, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// The hash of one conversation that begins with these tokens.
+    fn hash(tokens: &[u32], says: &[&'static str]) -> String {
+        let later: Arc<dyn Later> = Arc::new(Says(says.to_vec()));
+        let prompt = Prompt {
+            later: Some(later),
+            ..tokens.to_vec().into()
+        };
+        PromptSet {
+            name: "eval".into(),
+            prompts: vec![prompt],
+        }
+        .sha256()
+    }
+
+    #[test]
+    fn conversations_that_go_on_otherwise_are_other_prompts() {
+        assert_eq!(hash(&[1, 2], &["why?"]), hash(&[1, 2], &["why?"]));
+        assert_ne!(hash(&[1, 2], &["why?"]), hash(&[1, 2], &["how?"]));
+        assert_ne!(hash(&[1, 2], &["why?"]), hash(&[1, 3], &["why?"]));
+        assert_ne!(hash(&[1, 2], &["why?"]), hash(&[1, 2], &["why?", "how?"]));
+        // Of one turn it is what it always was, so that earlier reports can be compared.
+        assert_eq!(hash(&[1, 2], &[]), sha256_bytes(b"1:1 2\n"));
+    }
 }

@@ -18,6 +18,7 @@ use crate::greedy_test::{Comparison, Difference};
 use crate::groups::Groups;
 use crate::opinions::{Counted, TrainedReport};
 use crate::reliability::CalibrationReport;
+use crate::report::ends::EndsReport;
 use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
 use crate::served::report::{Role, ServedReport};
@@ -25,6 +26,7 @@ use crate::spread::SpreadReport;
 use crate::texts::report::TextsReport;
 use crate::token_class::ClassReport;
 
+pub(crate) mod ends;
 pub(crate) mod table;
 pub(crate) mod words;
 
@@ -164,6 +166,9 @@ pub struct SettingReport {
     pub lossy: bool,
     /// What was drafted.
     pub draft: DraftReport,
+    /// Where the outputs end, where they were decoded; reports of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<EndsReport>,
     /// One for each dataset.
     pub datasets: Vec<DatasetReport>,
     /// All prompts pooled.
@@ -376,6 +381,12 @@ impl SettingReport {
         drafter.collect::<String>() + &self.way()
     }
 
+    /// The same behind the target's name, where there were several.
+    pub(crate) fn of_target(&self) -> String {
+        let target = self.target.iter().map(|name| format!("{name}, "));
+        target.collect::<String>() + &self.heading()
+    }
+
     /// The setting in a few words, whatever drafted.
     pub(crate) fn way(&self) -> String {
         let lossy = if self.lossy { " (lossy)" } else { "" };
@@ -413,11 +424,16 @@ impl Report {
         }
     }
 
-    /// The setting that decodes for the same target in the same way, if there is one.
+    /// The setting that decodes for the same target in the same way, if there is one. Trees that are not the same may have one
+    /// heading.
     pub(crate) fn like(&self, setting: &SettingReport) -> Option<&SettingReport> {
         let heading = setting.heading();
         let mut all = self.settings.iter();
-        all.find(|known| known.heading() == heading && known.target == setting.target)
+        all.find(|known| {
+            known.heading() == heading
+                && known.target == setting.target
+                && known.draft.is_as_asked(&setting.draft)
+        })
     }
 
     /// Every target, one or several.
@@ -439,15 +455,21 @@ impl Report {
         self.has_free() && self.drafter.kind.is_empty() && self.drafter.path.is_empty()
     }
 
+    /// The target that verified in `setting`.
+    pub(crate) fn target_report(&self, setting: &SettingReport) -> &TargetReport {
+        let is_its = |target: &&TargetReport| setting.target.as_ref() == Some(&target.model);
+        self.targets.iter().find(is_its).unwrap_or(&self.target)
+    }
+
     /// The name of the target that verified in `setting`.
     pub fn target_of<'a>(&'a self, setting: &'a SettingReport) -> &'a str {
         setting.target.as_ref().unwrap_or(&self.target.model)
     }
 
-    /// The text of `report.json`.
+    /// The text of `report.json`, in which a number that is not finite is `null`.
     ///
     /// # Errors
-    /// A number that is not finite.
+    /// A part of it that JSON cannot hold; of the types here none is known.
     pub fn to_json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }

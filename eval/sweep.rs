@@ -7,8 +7,8 @@ use spectrain_checkpoints::columns::wrapped;
 use crate::bootstrap::bootstrap;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::interval::with_interval;
-use crate::paired::{FEWEST, PairedReport, PairedVerdict, paired, pairs};
+use crate::interval::{with_interval, with_signs};
+use crate::paired::{FEWEST, PairedReport, PairedVerdict, check_same, pairs, same_prompts};
 use crate::report::{Report, SettingReport};
 
 /// Columns of the names of variations that stand before their figures.
@@ -50,8 +50,7 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
         return Ok(String::new());
     };
     for other in &pooled[1..] {
-        // Fails where they cannot be compared.
-        paired(first, other, 1)?;
+        check_same(first, other)?;
     }
     let mut text = String::new();
     let mut verdicts = Vec::new();
@@ -124,12 +123,11 @@ fn shown(row: &Row) -> String {
     let difference = match &row.difference {
         None => "the first".into(),
         Some(found) => {
-            let [low, high] = found.ci95;
             let mark = match found.choice() {
                 PairedVerdict::NotToldApart | PairedVerdict::TooFew => String::new(),
                 verdict => format!(" {verdict}"),
             };
-            format!("{:+.2} [{low:+.2}, {high:+.2}]{mark}", found.difference)
+            with_signs(found.difference, found.ci95, 2) + &mark
         }
     };
     let tau = with_interval(row.tau, row.ci95);
@@ -159,16 +157,17 @@ fn pool(reports: &[Report]) -> Result<Report> {
     };
     let mut pooled = first.clone();
     for report in others {
-        // Fails where they cannot be compared.
-        paired(first, report, 1)?;
+        check_same(first, report)?;
         for setting in &mut pooled.settings {
             let Some(more) = report.like(setting) else {
                 return Err(other(&setting.heading(), "no such setting"));
             };
-            for dataset in &mut setting.datasets {
-                let same = more.datasets.iter().find(|of| of.name == dataset.name);
-                let counts = same.map_or(&[][..], |same| &same.counts);
-                for (sum, more) in dataset.counts.iter_mut().zip(counts) {
+            for (place, dataset) in setting.datasets.iter_mut().enumerate() {
+                let Some(same) = same_prompts(more, place, dataset) else {
+                    let name = format!("the prompts of `{}`", dataset.name);
+                    return Err(other(&name, "no such prompts"));
+                };
+                for (sum, more) in dataset.counts.iter_mut().zip(&same.counts) {
                     *sum = *sum + *more;
                 }
             }
@@ -195,6 +194,7 @@ fn other(expected: &str, found: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::DraftReport;
     use crate::paired::tests::{of, report};
 
     fn variation(name: &str, passes: &[u64]) -> Variation {
@@ -253,6 +253,57 @@ Judge them on 20 or more (`evaluate.prompts`, of named sets `evaluate.count`).
         let told =
             "allow for 50 comparisons: they stand where the interval of 99.9 % leaves out 0.";
         assert!(words.ends_with(told), "{many}");
+    }
+
+    #[test]
+    fn datasets_of_one_name_are_pooled_each_with_its_own() {
+        let of_seed = |passes: [u64; 2]| {
+            let mut report = report(vec![of(passes[0])], "code", "t");
+            let mut math = report.settings[0].datasets[0].clone();
+            math.prompts_sha256 = Some("math".into());
+            math.counts = vec![of(passes[1])];
+            report.settings[0].datasets.push(math);
+            report
+        };
+        let pooled = pool(&[of_seed([10, 100]), of_seed([20, 200])]).unwrap();
+        let passes: Vec<f64> = counts(&pooled.settings[0]).map(|of| of.passes).collect();
+        assert_eq!(passes, [30.0, 300.0]);
+        let mut one = of_seed([1, 1]);
+        one.settings[0].datasets.pop();
+        for reports in [[one.clone(), of_seed([1, 1])], [of_seed([1, 1]), one]] {
+            let refused = pool(&reports).unwrap_err().to_string();
+            assert!(refused.contains("other prompts"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn trees_of_one_size_have_a_table_each() {
+        let trees = ["[[0], [1], [2]]", "[[0], [0, 0], [0, 0, 0]]"];
+        let with = |passes: [u64; 2]| {
+            let mut report = report(vec![of(1); 2], "p", "t");
+            let mut second = report.settings[0].clone();
+            for (setting, (tree, passes)) in [&mut report.settings[0], &mut second]
+                .into_iter()
+                .zip(trees.iter().zip(passes))
+            {
+                setting.draft = DraftReport::Static {
+                    tree: serde_json::from_str(tree).unwrap(),
+                    nodes: 3,
+                    children: Default::default(),
+                };
+                setting.datasets[0].counts = vec![of(passes); 2];
+            }
+            report.settings.push(second);
+            report
+        };
+        let variations = ["a", "b"].map(|name| Variation {
+            name: name.into(),
+            seconds: vec![1.0; 2],
+            reports: vec![with([40, 60]); 2],
+        });
+        let table = sweep(&variations).unwrap();
+        assert_eq!(table.matches("seeds: 3.00, 3.00").count(), 2, "{table}");
+        assert_eq!(table.matches("seeds: 2.00, 2.00").count(), 2, "{table}");
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub struct Played {
     pub drafts: bool,
     /// Tokens of a draft, at most [`DRAFTED`].
     pub drafted: usize,
+    /// Of these are accepted, at most.
+    pub accepted: usize,
+    /// SGLang's `speculative_eagle_topk`, as its `/server_info` has it; without it there is no such page.
+    pub eagle_topk: Option<usize>,
     /// Whether answers tell what was drafted for them.
     pub tells: bool,
     pub metrics: Metrics,
@@ -73,6 +77,8 @@ impl Played {
             max_model_len: 4096,
             drafts: true,
             drafted: DRAFTED,
+            accepted: DRAFTED,
+            eagle_topk: None,
             tells: true,
             metrics: Metrics::Own,
             piece: 1 << 20,
@@ -95,6 +101,7 @@ impl Played {
     pub fn sglang() -> Self {
         Self {
             owned_by: "sglang",
+            eagle_topk: Some(1),
             metrics: Metrics::Missing,
             ..Self::vllm()
         }
@@ -219,6 +226,11 @@ fn serve(stream: TcpStream, played: &Played, memory: &Mutex<Memory>) -> Option<(
                 };
                 respond(&mut out, status, "", &page)?;
             }
+            "/server_info" if played.eagle_topk.is_some() => {
+                let info =
+                    json!({"model_path": "served", "speculative_eagle_topk": played.eagle_topk});
+                respond(&mut out, "200 OK", "", &info.to_string())?;
+            }
             "/v1/completions" => {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
                 {
@@ -299,8 +311,7 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
         events.push(json!({"id": "cmpl", "choices": [choice], "usage": usage(till)}).to_string());
         sent = till;
     }
-    let mut histogram = vec![0; played.drafted + 1];
-    accepted.iter().for_each(|&count| histogram[count] += 1);
+    let histogram = histogram(played, accepted);
     let mut last = json!({"id": "cmpl", "choices": [], "usage": usage(tokens.len())});
     if played.drafts && played.tells && played.owned_by == "vllm" {
         last["metrics"] = json!({"speculative_decoding": {
@@ -320,6 +331,17 @@ fn events(played: &Played, body: &Value, tokens: &[u32], accepted: &[usize]) -> 
     events.push(last.to_string());
     events.push("[DONE]".to_owned());
     events
+}
+
+/// Passes by how much was accepted: vLLM's has a place for every length of a draft, SGLang's ends at the longest that came.
+fn histogram(played: &Played, accepted: &[usize]) -> Vec<usize> {
+    let longest = match played.owned_by {
+        "sglang" => accepted.iter().copied().max().unwrap_or(0),
+        _ => played.drafted,
+    };
+    let mut histogram = vec![0; longest + 1];
+    accepted.iter().for_each(|&count| histogram[count] += 1);
+    histogram
 }
 
 /// Sends events in pieces of so many bytes.
@@ -358,7 +380,7 @@ fn complete(
         tokens[2] += 1;
     }
     let accepted = match played.drafts {
-        true => accepted_of_drafts(body, tokens.len(), played.drafted),
+        true => accepted_of_drafts(body, tokens.len(), played.drafted.min(played.accepted)),
         false => vec![0; tokens.len().saturating_sub(1)],
     };
     let number = next_number(memory);

@@ -379,7 +379,7 @@ fn heads_go_from_conversations_to_a_report() {
             "medusa",
             "medusa_heads = 3\ndraft_vocab = 256",
             "",
-            "0.32.0",
+            "only where its heads share the target's",
         ),
         (
             "medusa",

@@ -334,7 +334,8 @@ fn a_dflash_drafter_goes_to_every_layout_and_back() {
         .replace("\"eagle3\"", "\"dflash\"")
         .replace(
             "draft_vocab = 256",
-            "layers = 1\nblock_size = 4\nmask_token = 4",
+            // SGLang does not hand over the last layer's output.
+            "layers = 1\nblock_size = 4\nmask_token = 4\ncaptured_layers = [0]",
         )
         .replace("[objective]\ndraft_steps = 2", "[objective]\nanchors = 4");
     let recipe = format!("{recipe}\n[export]\nto = [\"vllm\", \"hf\", \"speculators\"]\n");

@@ -112,6 +112,79 @@ fn reports_of_different_prompts_say_how_to_make_some_that_can_be_compared() {
 }
 
 #[test]
+fn a_gate_does_not_pass_by_what_is_not_compared() {
+    let workspace = Workspace::finished();
+    let judge = |words: &str, out: &str| {
+        let words = format!(
+            "evaluate --target target --drafter run --prompts eval.jsonl --count 3 --no-baseline --draft-length 2 {words} --out {out}"
+        );
+        workspace.run_line(words).succeeded();
+    };
+    judge("--temperature 0 --temperature 1 --max-new-tokens 8", "old");
+    judge("--temperature 0 --max-new-tokens 8", "new");
+    let told = workspace.run_line("report new --baseline old").succeeded();
+    for tokens in ["drawn", "likeliest"] {
+        let note = format!("- note: only the baseline has T=1, rejection, chain 2 {tokens}\n");
+        assert!(told.stdout.contains(&note), "no `{note}`: {told:#?}");
+    }
+    workspace
+        .run_line("report new --baseline old --fail-below -0.05")
+        .failed(&[
+            "`--fail-below`: expected everything that the baseline has",
+            "new, T=1, rejection, chain 2 drawn; new, T=1, rejection, chain 2 likeliest",
+        ]);
+    let told = workspace
+        .run_line("report old --baseline new --fail-below -0.05")
+        .succeeded();
+    let note = "- note: the baseline does not have T=1, rejection, chain 2 drawn\n";
+    assert!(told.stdout.contains(note), "no `{note}`: {told:#?}");
+}
+
+#[test]
+fn outputs_that_end_elsewhere_are_not_compared() {
+    let workspace = Workspace::finished();
+    let judge = |words: &str, out: &str| {
+        let words = format!(
+            "evaluate --target target --drafter run --prompts eval.jsonl --count 2 --no-baseline --temperature 0 {words} --out {out}"
+        );
+        workspace.run_line(words).succeeded();
+    };
+    judge("--max-new-tokens 8", "old");
+    judge("--max-new-tokens 9", "new");
+    workspace
+        .run_line("report new --baseline old")
+        .failed(&["found answers of at most 9 tokens"]);
+    let both = workspace.run_line("report old new").succeeded().stdout;
+    assert!(both.contains("No verdict on which is best"), "{both}");
+    let mut earlier = workspace.json("old/report.json");
+    for setting in earlier["settings"].as_array_mut().unwrap() {
+        let ends = setting.as_object_mut().unwrap().remove("ends").unwrap();
+        assert_eq!(ends["max_new_tokens"], 8);
+    }
+    workspace.write("earlier.json", earlier.to_string());
+    workspace
+        .run_line("report new --baseline earlier.json")
+        .succeeded();
+}
+
+#[test]
+fn one_conversation_has_no_interval() {
+    let workspace = Workspace::finished();
+    let words = "evaluate --target target --drafter run --prompts eval.jsonl --count 1 --no-baseline --temperature 0 \
+                 --max-new-tokens 8 --out one";
+    workspace.run_line(words).succeeded();
+    let overall = workspace.json("one/report.json")["settings"][0]["overall"].clone();
+    assert!(overall["tau"].is_number() && overall.get("tau_ci95").is_none());
+    let told = workspace
+        .run_line("report one --baseline one --fail-below -0.05")
+        .succeeded();
+    assert!(
+        told.stdout.contains(", +0.000, too few prompts;"),
+        "{told:#?}"
+    );
+}
+
+#[test]
 fn a_table_is_written_as_markdown_or_not_at_all() {
     let workspace = Workspace::finished();
     let told = ["`--out table.html`", "`.svg`", "`.md`"];

@@ -30,6 +30,8 @@ pub struct Session {
     pub dies_after: usize,
     /// What happens when it validates, by the step.
     pub in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
+    /// Whether its weights are validated, and saved, before the first step.
+    pub begins_trained: bool,
     pub identity: &'static str,
 }
 
@@ -50,6 +52,7 @@ impl Session {
             stop_after: usize::MAX,
             dies_after: usize::MAX,
             in_validation: Box::new(|_| Ok(())),
+            begins_trained: false,
             identity: "test",
         }
     }
@@ -208,12 +211,12 @@ where
                 stop: &[5],
                 judge: &|rows| judge.judge(rows),
             }),
-            begins_trained: false,
+            begins_trained: session.begins_trained,
             validate: &mut |trainee, step, _, together| {
                 let own = (session.in_validation)(step)
                     .and_then(|()| losses(trainee, &mut validated, together));
                 Ok(Validation {
-                    loss: 1.0 / step as f64,
+                    loss: 1.0 / (step + 1) as f64,
                     alpha: together.gather_pieces(own)?,
                     ..Validation::default()
                 })
@@ -296,6 +299,26 @@ fn half_a_run_with_a_mean_of_its_weights_and_its_other_half_equal_a_whole_one_bi
     let [plain, mean] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let (_, plain) = eagle3(plain.path(), &Session::whole());
     assert_ne!(averaged(mean.path(), &Session::whole()).1, plain);
+}
+
+#[test]
+fn a_run_that_begins_trained_goes_on_from_its_first_state() {
+    for ema_decay in [0.0, 0.5] {
+        let begun = |dies_after| Session {
+            dies_after,
+            begins_trained: true,
+            ..Session::with(|train| train.ema_decay = ema_decay)
+        };
+        let [whole, cut] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (expected, weights) = eagle3(whole.path(), &begun(usize::MAX));
+        // It dies behind the first step, of which nothing was saved yet.
+        let died = || eagle3(cut.path(), &begun(1));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(died)).unwrap_err();
+        assert_eq!(steps(cut.path()), [0]);
+        let (summary, got) = eagle3(cut.path(), &begun(usize::MAX));
+        assert_eq!(figures(&summary), figures(&expected));
+        assert_eq!(got, weights, "{ema_decay}");
+    }
 }
 
 #[test]

@@ -96,16 +96,30 @@ fn expect_figures(found: &Value, drafts: usize, reaching: &[usize]) {
     }
 }
 
-/// What to deploy for each number of requests, with chains up to a length.
-fn expect_recommended(workspace: &Workspace, requests: &[usize], longest: usize) {
-    let report: Value = serde_json::from_str(&workspace.text("out/report.json")).unwrap();
-    let recommended = report["settings_recommended"].as_array().unwrap();
-    assert_eq!(recommended.len(), requests.len());
-    for (one, requests) in recommended.iter().zip(requests) {
-        let of = (&one["costs"], &one["batch_size"]);
-        assert_eq!(of, (&json!("server"), &json!(requests)));
-        assert_eq!(one["candidates"].as_array().unwrap().len(), longest);
-    }
+/// What to deploy by the servers, for each number of requests.
+fn recommended(workspace: &Workspace) -> Vec<Value> {
+    let report = workspace.json("out/report.json");
+    let all = report["settings_recommended"].as_array();
+    let mut found = all.cloned().unwrap_or_default();
+    found.retain(|one| one["costs"] == "server");
+    found
+}
+
+/// The lengths of the chains that could be deployed.
+fn lengths(recommended: &Value) -> Vec<u64> {
+    let candidates = recommended["candidates"].as_array().unwrap().iter();
+    candidates
+        .map(|one| one["draft"]["length"].as_u64().unwrap())
+        .collect()
+}
+
+/// For each number of requests there is the server's own length: nothing is known of its drafter that says what others cost.
+fn expect_own_length_alone(workspace: &Workspace, requests: &[u64]) {
+    let recommended = recommended(workspace);
+    let of = |one: &Value| (one["batch_size"].as_u64().unwrap(), lengths(one));
+    let found: Vec<_> = recommended.iter().map(of).collect();
+    let own = |&requests: &u64| (requests, vec![DRAFTED as u64]);
+    assert_eq!(found, Vec::from_iter(requests.iter().map(own)));
 }
 
 #[test]
@@ -165,7 +179,7 @@ fn what_a_server_accepts_is_counted_with_every_number_of_requests_under_way() {
             assert!(outcome.stdout.contains(&part), "no `{part}`: {outcome:#?}");
         }
         assert!(workspace.text("out/report.html").contains("As served"));
-        expect_recommended(&workspace, &[1, 3], reaching.len());
+        expect_own_length_alone(&workspace, &[1, 3]);
     }
 }
 
@@ -609,6 +623,65 @@ fn figures_of_this_program_stand_beside_those_of_drafts_as_long() {
     let note = "the server drafts chains of 3, and spectrain itself decoded none of that length (in-tree): \
                 `--draft-length 3` adds them";
     assert_eq!(report["served"][0]["notes"], json!([note]));
+}
+
+/// The report of drafts of three tokens in a server of SGLang, of which at most two are ever accepted.
+fn never_accepted_in_full(eagle_topk: Option<usize>) -> (Workspace, Value) {
+    let workspace = Workspace::finished();
+    let drafter = PlayedEngine::start(Played {
+        accepted: DRAFTED - 1,
+        eagle_topk,
+        ..Played::sglang()
+    });
+    let baseline = PlayedEngine::start(Played {
+        drafts: false,
+        ..Played::sglang()
+    });
+    let urls = [drafter.url(), baseline.url()];
+    let servers = ["--server", &urls[0], "--baseline-server", &urls[1]];
+    let words = ["--drafter", "run", "--concurrency", "2", "--no-baseline"];
+    let lengths = ["--draft-length", "2", "--draft-length", "3"];
+    evaluate(&workspace, &[&servers[..], &words, &lengths].concat()).succeeded();
+    let report = served(&workspace).swap_remove(0);
+    (workspace, report)
+}
+
+#[test]
+fn drafts_of_sglang_are_as_long_as_they_are_though_less_was_accepted() {
+    let (workspace, report) = never_accepted_in_full(Some(1));
+    let survival = report["figures"]["survival"].as_array().unwrap();
+    assert_eq!((survival.len(), &survival[2]), (DRAFTED, &json!(0.0)));
+    assert!(survival[1].as_f64().unwrap() > 0.0, "{survival:?}");
+    assert_eq!(report["in_tree"]["setting"], "T=0, greedy, chain 3");
+    let all = recommended(&workspace);
+    let [recommended] = &all[..] else {
+        panic!("{all:?}");
+    };
+    assert_eq!(lengths(recommended), [1, 2, 3]);
+    let seconds = |at: usize| recommended["candidates"][at]["seconds"].as_f64().unwrap();
+    let plain = recommended["plain_seconds"].as_f64().unwrap();
+    // Two of three steps cost two thirds, though the third was never accepted.
+    let two = plain + 2.0 / 3.0 * (seconds(2) - plain);
+    assert!((seconds(1) - two).abs() < 1e-9, "{recommended}");
+    let timed = [0, 1, 2].map(|at| recommended["candidates"][at]["timed"] == true);
+    assert_eq!(timed, [false, false, true]);
+}
+
+#[test]
+fn drafts_of_sglang_that_may_be_trees_are_compared_with_no_chain() {
+    for eagle_topk in [Some(4), None] {
+        let (workspace, report) = never_accepted_in_full(eagle_topk);
+        assert_eq!(report["figures"]["survival"].as_array().unwrap().len(), 2);
+        assert!(report.get("in_tree").is_none(), "{report}");
+        assert!(recommended(&workspace).is_empty());
+        let notes = report["notes"].to_string();
+        for part in [
+            "drafts 3 tokens for each pass and accepted at most 2 of them",
+            "(`speculative_eagle_topk` of 1)",
+        ] {
+            assert!(notes.contains(part), "no `{part}`: {notes}");
+        }
+    }
 }
 
 #[test]

@@ -227,6 +227,46 @@ fn they_stand_beside_a_trained_drafter_in_every_table() {
 }
 
 #[test]
+fn block_verification_decodes_drawn_chains_and_refuses_those_that_draw_none() {
+    let workspace = Workspace::finished();
+    let block = ["--drafter", "run", "--verifier", "block"];
+    let report = evaluated(&workspace, &[&block[..], &FREE[4..]].concat());
+    let expected = [
+        "- chain - at 0.0",
+        "early-layers:1 chain - at 0.0",
+        "- chain drawn at 1.0",
+        "early-layers:1 chain drawn at 1.0",
+    ];
+    assert_eq!(told(&report), expected);
+    let words = "evaluate --target target --drafter run --prompts eval.jsonl --verifier block";
+    let refused = |more: &str, found: &str| {
+        let outcome = workspace.run_line(format!("{words} {more}"));
+        outcome.misused(&[
+            "`verifier`",
+            "`block` judges only chains of drawn tokens",
+            found,
+        ]);
+    };
+    refused("--training-free prompt-lookup", "`prompt-lookup`");
+    refused("--draft chain:2,tokens=likeliest", "`drafts`");
+}
+
+#[test]
+fn drafts_of_other_shapes_are_for_a_trained_drafter_and_leave_them_their_chains() {
+    let workspace = Workspace::finished();
+    let words = "evaluate --target target --prompts eval.jsonl --count 1 --max-new-tokens 4 --temperature 0 \
+                 --training-free prompt-lookup --draft dynamic:4,depth=2 --out judged";
+    let alone = workspace.run_line(words);
+    alone.misused_by_usage(&["--drafter <DRAFTER>"]);
+    workspace
+        .run_line(format!("{words} --drafter run"))
+        .succeeded();
+    let report = workspace.json("judged/report.json");
+    let expected = ["- dynamic - at 0.0", "prompt-lookup chain - at 0.0"];
+    assert_eq!(told(&report), expected);
+}
+
+#[test]
 fn they_need_no_trained_drafter() {
     let workspace = Workspace::finished();
     let report = evaluated(&workspace, &FREE[..2]);

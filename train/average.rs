@@ -43,6 +43,11 @@ impl Average {
         });
     }
 
+    /// Forgets what was taken in.
+    pub(crate) fn clear(&mut self) {
+        self.means.clear();
+    }
+
     /// `module`, in no graph, with the means for its weights.
     pub(crate) fn of<M: Module>(&self, module: M) -> M {
         replaced(module, |name, own| match self.means.get(name) {

@@ -345,7 +345,8 @@ impl BlockLoss {
         let factor = |row: &JudgedRow| blocks.cover(row).factor;
         rows.iter_mut().for_each(|row| row.weight *= factor(row));
         let divisor = self.divisor().of(rows);
-        rows.iter_mut().for_each(|row| row.weight /= divisor as f32);
+        let share = Divisor::share(divisor, 1.0) as f32;
+        rows.iter_mut().for_each(|row| row.weight *= share);
         divisor
     }
 

@@ -21,7 +21,7 @@ use crate::settings::TrainConfig;
 use crate::shard::collected;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
-use crate::validation::{Validation, is_better};
+use crate::validation::{Validation, is_better, or_nan};
 use crate::watch::{DeviceMemory, Watch};
 
 /// What a run of the loop is given.
@@ -117,14 +117,27 @@ struct Progress {
     updates: u64,
     tokens: u64,
     seconds: f64,
+    #[serde(deserialize_with = "or_nan")]
     loss: f64,
     watch: Watch,
+    #[serde(default)]
+    idle: Idle,
     /// The steps since the last log line.
     interval: Interval,
     best: Option<(usize, Validation)>,
     /// Whether its validation is due but was interrupted.
     unvalidated: bool,
 }
+
+/// Steps, the last ones, in which no position counted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Idle {
+    steps: usize,
+    samples: usize,
+}
+
+/// So many of them are no chance.
+const MOST_IDLE: usize = 10;
 
 impl Progress {
     fn summary(self, config: &TrainConfig) -> FitSummary {
@@ -261,6 +274,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
         seconds: 0.0,
         loss: f64::NAN,
         watch: Watch::default(),
+        idle: Idle::default(),
         interval: Interval::default(),
         best: None,
         unvalidated: fit.begins_trained,
@@ -535,19 +549,24 @@ impl Run<'_> {
         trainee: &dyn Train,
         progress: &mut Progress,
     ) -> Result<Option<DeviceMemory>> {
-        let (steps, mut counts, mut samples) = (self.pending.len(), false, 0);
         let here: Vec<Seen> = self.pending.drain(..).map(Pending::read).collect();
         let all = self.together.gather(here)?;
         for seen in together(all) {
-            samples += seen.samples.len();
-            counts |= seen.counts;
+            match seen.counts {
+                true => progress.idle = Idle::default(),
+                false => {
+                    progress.idle.steps += 1;
+                    progress.idle.samples += seen.samples.len();
+                }
+            }
             progress.tokens += seen.tokens;
             progress.interval.add_tokens(seen.tokens);
-            if seen.positions == 0 {
-                continue;
-            }
             let reports = seen.reports;
             let counted: f64 = reports.iter().map(|r| r.counted).sum();
+            // By chance, as where masks are drawn and none was.
+            if counted <= 0.0 {
+                continue;
+            }
             let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
             let explosion = self.config.explosion;
             if let Some(what) = progress.watch.see(loss, seen.norm, explosion) {
@@ -559,7 +578,8 @@ impl Run<'_> {
             }
             progress.interval.add(loss, seen.norm, reports);
         }
-        if !counts {
+        let Idle { steps, samples } = progress.idle;
+        if steps >= MOST_IDLE.min(self.config.steps) {
             return Err(Error::NothingCounted {
                 step: progress.step,
                 steps,

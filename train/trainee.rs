@@ -274,6 +274,10 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         let device = self.device().without_autodiff();
         if let Some(average) = &mut self.average {
             model = average.restore(model, &mut optimizer, &device)?;
+            if updates == 0 {
+                // There is no mean before the first step.
+                average.clear();
+            }
         }
         self.model = Some(model);
         if let Some(shard) = &self.shard {

@@ -1,10 +1,11 @@
 //! What a validation found, and whether weights are better than others by it.
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a validation found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// Loss on held-out conversations.
+    #[serde(deserialize_with = "or_nan")]
     pub loss: f64,
     /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions.
     pub alpha: Vec<f64>,
@@ -25,6 +26,12 @@ pub struct Validation {
     pub decoded: Vec<[u64; 2]>,
 }
 
+/// A number as JSON has it, which has no NaN and says null.
+pub(crate) fn or_nan<'de, D: Deserializer<'de>>(reader: D) -> Result<f64, D::Error> {
+    let number = Option::<f64>::deserialize(reader)?;
+    Ok(number.unwrap_or(f64::NAN))
+}
+
 /// By how much one set of weights drafts better than another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
@@ -41,7 +48,7 @@ pub(crate) fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
     let Some(best) = best else {
         return true;
     };
-    let has_less_loss = found.loss < best.loss;
+    let has_less_loss = found.loss < best.loss || best.loss.is_nan();
     match (found.tau, best.tau, found.gain) {
         (Some(_), Some(_), Some(gain)) => {
             let [low, high] = gain.ci95;

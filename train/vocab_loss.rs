@@ -17,7 +17,7 @@ use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
 use crate::teacher::indices;
-use crate::weighing::{Scope, Weighing};
+use crate::weighing::{Divisor, Scope, Weighing};
 
 /// The head that is applied to hidden states.
 pub struct LossHead {
@@ -223,7 +223,7 @@ fn divided(rows: &mut [JudgedRow], weighing: Option<&Weighing>) -> (f64, f64) {
         return (rows.len() as f64, 1.0);
     };
     let divisor = weighing.divisor.of(rows);
-    let share = weighing.factor / divisor;
+    let share = Divisor::share(divisor, weighing.factor);
     rows.iter_mut().for_each(|row| row.weight *= share as f32);
     (divisor, share)
 }

@@ -58,13 +58,17 @@ impl Scope<'_> {
 }
 
 impl Divisor {
-    /// What the weighted sum over `rows` is divided by.
+    /// What the weighted sum over `rows` is divided by; 0 where none of them weighs anything.
     pub(crate) fn of(self, rows: &[JudgedRow]) -> f64 {
-        let divisor = match self {
+        match self {
             Self::Weights => rows.iter().map(|row| row.weight as f64).sum(),
             Self::Rows => rows.len() as f64,
-        };
-        divisor.max(f64::MIN_POSITIVE)
+        }
+    }
+
+    /// The share of the weighted sum that each unit of weight has: nothing where nothing weighs anything.
+    pub(crate) fn share(divisor: f64, factor: f64) -> f64 {
+        if divisor > 0.0 { factor / divisor } else { 0.0 }
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn launch_lines(
             let vllm = launch::vllm(dir, "dspark", target, draft_tokens);
             let sglang = launch::sglang_dspark(dir, target, draft_tokens);
             match (settings.word("markov") == "vanilla", settings.flag("sinks")) {
-                (true, false) if settings.flag("full_layers_see_block") => vec![vllm, sglang],
+                (true, false) if settings.flag("causal") => vec![vllm, sglang],
                 (true, false) => vec![vllm, sglang, llama_cpp("draft-dspark")],
                 (true, true) => vec![vllm],
                 (false, false) => vec![sglang],
@@ -69,9 +69,9 @@ fn of_layers(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize)
         Family::DFlash2 => settings.size("selector_top_k"),
         _ => 0,
     };
-    // It has one rule of what a block sees for all layers.
-    let is_alike = !settings.flag("full_layers_see_block");
-    if is_alike && candidates + candidates * candidates <= settings.size("d_model") {
+    // In most of its versions a place sees its whole block, whatever the folder says.
+    if !settings.flag("causal") && candidates + candidates * candidates <= settings.size("d_model")
+    {
         lines.push(launch::llama_cpp(
             dir,
             "draft-dflash",

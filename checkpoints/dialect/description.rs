@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::beside;
 use crate::config::Config;
 use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
@@ -259,6 +260,19 @@ impl Dialect {
         let aliases = self.aliases.iter().copied();
         let renamed = self.renamed.iter().map(|[here, there]| [*there, *here]);
         replaced(aliases.chain(renamed), stored)
+    }
+
+    /// Commands that serve a folder of these settings, which may tell of its target: with a remark in place of each for an engine that
+    /// does not run such a drafter beside such a target.
+    pub fn launch_lines(
+        &self,
+        settings: &Settings,
+        folder: &Path,
+        target: &str,
+        draft_tokens: usize,
+    ) -> Vec<Launch> {
+        let lines = (self.launch)(settings, folder, target, draft_tokens);
+        beside::kept(self.family, settings, lines)
     }
 
     /// An error about settings that are not written.

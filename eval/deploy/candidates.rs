@@ -60,7 +60,9 @@ pub(crate) fn taus(
         let drawn: Vec<usize> = (0..conversations).map(draw).collect();
         with(&drawn)
     };
-    let drawn = (0..RESAMPLES).filter_map(draw).collect();
+    // One conversation alone does not say how others are.
+    let times = if conversations > 1 { RESAMPLES } else { 0 };
+    let drawn = (0..times).filter_map(draw).collect();
     Some(Taus { counted, drawn })
 }
 
@@ -230,6 +232,14 @@ mod tests {
                 spread(expected)
             );
         }
+    }
+
+    #[test]
+    fn one_conversation_alone_is_not_drawn_anew() {
+        let one = vec![vec![Acceptance::of(&[pass(3), pass(0)])]];
+        let found = taus(&[chain(4, &[(4, 0)])], &one, 1).unwrap();
+        assert_eq!(found.counted, [2.5]);
+        assert!(found.drawn.is_empty());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! While so many requests are under way, each gets τ tokens from a pass, so a pass takes `τ · under way / tokens per second`;
 //! without a drafter τ is 1. That is known for one length of a draft, k. A pass with a shorter one, j, is taken to cost the pass
-//! without drafts and, of what the drafts add to it, j / k; all of it where the drafter makes all steps in one pass.
+//! without drafts and, of what the drafts add to it, j / k; all of it where the drafter makes all steps in one pass. Where nothing is
+//! known of the drafter, no shorter one is predicted.
 use super::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 use crate::draft::DraftReport;
 use crate::served::figures::ServedFigures;
@@ -15,9 +16,12 @@ pub enum DraftCost {
     ByStep,
     /// All steps are made in one.
     AtOnce,
+    /// Nothing is known of the drafter, so the cost is known only of the length that the server drafts.
+    Unknown,
 }
 
-/// One entry for each number of requests that both servers were measured with, for chains up to the server's own length.
+/// One entry for each number of requests that both servers were measured with, for chains up to the server's own length; none
+/// where that is not known.
 pub fn of_servers(served: &[ServedReport], cost: DraftCost) -> Vec<Recommendation> {
     let drafters = served.iter().filter(|one| one.role == Role::Drafter);
     let each = drafters.filter_map(|one| {
@@ -40,7 +44,11 @@ fn recommendation(
     cost: DraftCost,
 ) -> Option<Recommendation> {
     let tau = drafted.tau?;
-    let longest = drafted.survival.len();
+    let longest = drafted.chain_length()?;
+    let shortest = match cost {
+        DraftCost::ByStep | DraftCost::AtOnce => 1,
+        DraftCost::Unknown => longest,
+    };
     let pass = |tau: f64, of: &ServedFigures| {
         let seconds = tau * of.under_way / of.tokens_per_second;
         Some(seconds).filter(|seconds| seconds.is_finite() && *seconds > 0.0)
@@ -48,11 +56,11 @@ fn recommendation(
     let (plain_seconds, drafted_seconds) = (pass(1.0, plain)?, pass(tau, drafted)?);
     // So many sequences share a pass without drafts, as in the run with them.
     let plain_seconds = plain_seconds * drafted.under_way / plain.under_way;
-    let candidates: Vec<CandidateReport> = (1..=longest)
+    let candidates: Vec<CandidateReport> = (shortest..=longest)
         .map(|length| {
             let share = match cost {
                 DraftCost::ByStep => length as f64 / longest as f64,
-                DraftCost::AtOnce => 1.0,
+                DraftCost::AtOnce | DraftCost::Unknown => 1.0,
             };
             let seconds = plain_seconds + share * (drafted_seconds - plain_seconds);
             let tau = 1.0 + drafted.survival[..length].iter().sum::<f64>();
@@ -114,6 +122,7 @@ fn chain(length: usize) -> DraftReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::served::acceptance::DraftCounts;
     use crate::served::report::tests::run as served;
 
     fn figures(under_way: f64, tokens_per_second: f64, survival: &[f64]) -> ServedFigures {
@@ -164,6 +173,44 @@ mod tests {
         assert_eq!(best.draft, chain(2));
         let at_once = &of_servers(&sweep, DraftCost::AtOnce)[0];
         near(at_once.candidates[0].speedup, 1.75 * 0.2 / 0.25);
+        // Without a known drafter nothing is said of other lengths.
+        let unknown = &of_servers(&sweep, DraftCost::Unknown)[0];
+        assert_eq!(unknown.candidates, one.candidates[1..]);
+        assert_eq!(unknown.best.as_ref().unwrap().draft, chain(2));
+    }
+
+    /// A server that drafts four tokens for each of eight passes, of which at most two were accepted, and one without a drafter.
+    fn sweep_of(counts: &DraftCounts) -> [ServedReport; 2] {
+        let drafted = ServedFigures {
+            draft_tokens_per_pass: counts.draft_tokens_per_pass(),
+            ..figures(2.0, 14.0, &counts.survival())
+        };
+        [
+            served(Role::Drafter, 2, drafted),
+            served(Role::Baseline, 2, figures(2.0, 10.0, &[])),
+        ]
+    }
+
+    #[test]
+    fn steps_that_were_never_accepted_cost_what_others_do() {
+        let counts = DraftCounts::of_histogram(&[4, 2, 2], Some(32)).of_chains();
+        let one = &of_servers(&sweep_of(&counts), DraftCost::ByStep)[0];
+        let drafts = one.candidates.iter().map(|one| one.draft.clone());
+        assert_eq!(Vec::from_iter(drafts), [1, 2, 3, 4].map(chain));
+        // A pass takes 0.2 s; with drafts 2 · 1.75 / 14 = 0.25 s, of which two of four steps are half of what they add.
+        let [two, four] = [1, 3].map(|at| &one.candidates[at]);
+        assert!((two.seconds - 0.225).abs() < 1e-9 && !two.timed);
+        assert!((four.seconds - 0.25).abs() < 1e-9 && four.timed);
+        assert!((four.speedup - 1.4).abs() < 1e-9 && four.tau == 1.75);
+        assert_eq!(one.best.as_ref().unwrap().draft, chain(2));
+    }
+
+    #[test]
+    fn nothing_is_predicted_of_drafts_that_may_be_trees() {
+        let counts = DraftCounts::of_histogram(&[4, 2, 2], Some(32));
+        for cost in [DraftCost::ByStep, DraftCost::AtOnce, DraftCost::Unknown] {
+            assert!(of_servers(&sweep_of(&counts), cost).is_empty());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@ use spectrain_models::{DraftShape, Sampling};
 
 use crate::draft::{DraftChoice, MeasuredOn};
 use crate::groups::Thinking;
+use crate::report::ends::EndsReport;
 use crate::speculate::DecodeSettings;
 use crate::token_class::TokenClasses;
 use crate::verify::VerifierChoice;
@@ -68,6 +69,14 @@ pub(crate) enum Warm {
 }
 
 impl EvaluateSettings {
+    /// Where outputs end.
+    pub(crate) fn ends(&self) -> EndsReport {
+        EndsReport {
+            max_new_tokens: self.max_new_tokens,
+            stop: self.stop.clone(),
+        }
+    }
+
     pub(crate) fn decode(
         &self,
         sampling: &Sampling,

@@ -68,9 +68,9 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
         table.rows.push(vec![
             pair.setting.clone(),
             format!("{sign} {verdict}"),
-            with_digits(Some(pair.difference), Some(pair.ci95), 2),
-            with_digits(Some(pair.tau), Some(pair.tau_ci95), 2),
-            with_digits(Some(pair.baseline_tau), Some(pair.baseline_ci95), 2),
+            with_digits(Some(pair.difference), pair.ci95, 2),
+            with_digits(Some(pair.tau), pair.tau_ci95, 2),
+            with_digits(Some(pair.baseline_tau), pair.baseline_ci95, 2),
             pair.better.to_string(),
             pair.worse.to_string(),
             pair.conversations.to_string(),

@@ -1,23 +1,32 @@
 //! Everything that two reports have in common, by pairs: what was decoded here, and what servers did.
-use super::{PairedReport, PairedReports, paired};
+use super::{PairedReports, alone, paired};
 use crate::error::{Error, Result};
 use crate::report::Report;
-use crate::served::paired::{has_runs, paired_runs};
+use crate::served::paired::{has_runs, paired_runs, runs_alone};
 
 /// Every way of decoding and every run on a server that `report` shares with `baseline`, on the same prompts; `among` so many
 /// reports that are compared with it. Where both were decoded here and served, it is enough if one of these can be compared.
+/// What one of them alone has is among the remarks.
 ///
 /// # Errors
 /// They share none, were judged by different targets, or on other prompts; or one was decoded here and the other served.
 pub fn paired_parts(baseline: &Report, report: &Report, among: usize) -> Result<PairedReports> {
     let both = |has: fn(&Report) -> bool| has(baseline) && has(report);
+    let of_each = |alone: fn(&Report, &Report) -> Vec<String>| {
+        [alone(baseline, report), alone(report, baseline)]
+    };
+    let decoded = || {
+        let found = paired(baseline, report, among).map(PairedReports::from)?;
+        Ok(found.and_alone(of_each(alone)))
+    };
+    let served = || {
+        let found = paired_runs(baseline, report, among)?;
+        Ok(found.and_alone(of_each(runs_alone)))
+    };
     match (both(is_decoded), both(has_runs)) {
-        (true, false) => paired(baseline, report, among).map(PairedReports::from),
-        (false, true) => paired_runs(baseline, report, among),
-        (true, true) => either(
-            paired(baseline, report, among),
-            paired_runs(baseline, report, among),
-        ),
+        (true, false) => decoded().map(|found| found.and_alone(of_each(runs_alone))),
+        (false, true) => served().map(|found| found.and_alone(of_each(alone))),
+        (true, true) => either(decoded(), served()),
         (false, false) => Err(other_kind(baseline, report)),
     }
 }
@@ -28,24 +37,21 @@ fn is_decoded(report: &Report) -> bool {
 }
 
 /// Both parts, or one with the reason why the other is missing.
-fn either(
-    decoded: Result<Vec<PairedReport>>,
-    served: Result<PairedReports>,
-) -> Result<PairedReports> {
+fn either(decoded: Result<PairedReports>, served: Result<PairedReports>) -> Result<PairedReports> {
+    let without = |mut found: PairedReports, what: &str, why: &Error| {
+        let remark = format!("{what} is not compared: {why}");
+        found.remarks.insert(0, remark);
+        found.uncompared.push(what.to_owned());
+        found
+    };
     match (decoded, served) {
         (Ok(decoded), Ok(served)) => Ok(PairedReports {
-            found: [decoded, served.found].concat(),
-            remarks: served.remarks,
+            found: [decoded.found, served.found].concat(),
+            remarks: [decoded.remarks, served.remarks].concat(),
+            uncompared: [decoded.uncompared, served.uncompared].concat(),
         }),
-        (Ok(found), Err(why)) => Ok(PairedReports {
-            found,
-            remarks: vec![format!("what servers did is not compared: {why}")],
-        }),
-        (Err(why), Ok(mut served)) => {
-            let remark = format!("what was decoded here is not compared: {why}");
-            served.remarks.insert(0, remark);
-            Ok(served)
-        }
+        (Ok(found), Err(why)) => Ok(without(found, "what servers did", &why)),
+        (Err(why), Ok(found)) => Ok(without(found, "what was decoded here", &why)),
         (Err(why), Err(_)) => Err(why),
     }
 }
@@ -74,6 +80,7 @@ fn other_kind(baseline: &Report, report: &Report) -> Error {
 mod tests {
     use super::*;
     use crate::paired::tests::{of, report};
+    use crate::report::DatasetReport;
     use crate::served::paired::tests::served;
 
     #[test]
@@ -112,12 +119,50 @@ mod tests {
         let settings: Vec<&str> = all.found.iter().map(|pair| &*pair.setting).collect();
         assert_eq!(settings, ["T=0, greedy, chain 5", "served, T=0, 1 at once"]);
         assert!(all.remarks.is_empty(), "{:?}", all.remarks);
+        assert!(all.uncompared.is_empty(), "{:?}", all.uncompared);
         let decoded = paired_parts(&one, &with_both("p", 8), 1).unwrap();
         assert_eq!(decoded.found.len(), 1);
         assert!(decoded.remarks[0].starts_with("what servers did is not compared"));
+        assert_eq!(decoded.uncompared, ["what servers did"]);
         let in_server = paired_parts(&one, &with_both("q", 4), 1).unwrap();
         assert_eq!(in_server.found[0].setting, "served, T=0, 1 at once");
         assert!(in_server.remarks[0].starts_with("what was decoded here is not compared"));
+        assert_eq!(in_server.uncompared, ["what was decoded here"]);
         assert!(paired_parts(&one, &with_both("q", 8), 1).is_err());
+    }
+
+    #[test]
+    fn what_only_one_report_has_is_told_and_what_only_the_baseline_has_is_uncompared() {
+        let cold = report(vec![of(40); 4], "p", "t");
+        let mut both = cold.clone();
+        let mut warm = cold.settings[0].clone();
+        warm.temperature = 1.0;
+        both.settings.push(warm);
+        both.settings[0].datasets.push(DatasetReport {
+            name: "code".into(),
+            prompts_sha256: Some("q".into()),
+            ..DatasetReport::default()
+        });
+        both.served = served(4, &[40; 4]).served;
+        let of_baseline = [
+            "T=0, greedy, chain 5 on `code`",
+            "T=1, greedy, chain 5",
+            "served, T=0, 1 at once",
+        ];
+        let found = paired_parts(&both, &cold, 1).unwrap();
+        assert_eq!(found.found.len(), 1);
+        assert_eq!(found.uncompared, of_baseline);
+        assert_eq!(
+            found.remarks,
+            of_baseline.map(|way| format!("only the baseline has {way}"))
+        );
+        both.settings[0].datasets.pop();
+        let found = paired_parts(&cold, &both, 1).unwrap();
+        assert!(found.uncompared.is_empty(), "{:?}", found.uncompared);
+        assert_eq!(
+            found.remarks,
+            ["T=1, greedy, chain 5", "served, T=0, 1 at once"]
+                .map(|way| format!("the baseline does not have {way}"))
+        );
     }
 }

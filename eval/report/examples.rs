@@ -67,6 +67,7 @@ pub(crate) fn report() -> Report {
             length: 2,
             tokens: Some(ChainTokens::Drawn),
         },
+        ends: None,
         datasets: vec![dataset(), empty],
         overall,
         sampling: None,

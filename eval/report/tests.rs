@@ -1,4 +1,7 @@
+use spectrain_models::{Children, StopBy};
+
 use super::*;
+use crate::draft::{MeasuredOn, TunedReport};
 use crate::report::examples::report;
 
 #[test]
@@ -7,6 +10,83 @@ fn a_report_survives_json() {
     let text = report.to_json().unwrap();
     assert_eq!(Report::from_json(&text).unwrap(), report);
     assert_eq!(Report::from_json(&text).unwrap().to_json().unwrap(), text);
+}
+
+#[test]
+fn a_number_that_is_not_finite_is_written_as_null() {
+    let mut report = report();
+    report.settings[0].overall.tau = Some(f64::NAN);
+    report.settings[0].overall.alpha = Some(f64::INFINITY);
+    let text = report.to_json().unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    for key in ["tau", "alpha"] {
+        assert_eq!(json["settings"][0]["overall"].get(key), Some(&Value::Null));
+    }
+    let read = Report::from_json(&text).unwrap();
+    assert_eq!(read.settings[0].overall.tau, None);
+}
+
+#[test]
+fn where_outputs_end_survives_json_and_need_not_be_there() {
+    let mut report = report();
+    report.settings[0].ends = Some(EndsReport {
+        max_new_tokens: 128,
+        stop: vec![5, 6],
+    });
+    let text = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&text).unwrap(), report);
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    let setting = json["settings"][0].as_object_mut().unwrap();
+    let ends = setting.remove("ends");
+    assert_eq!(
+        ends,
+        Some(serde_json::json!({"max_new_tokens": 128, "stop": [5, 6]}))
+    );
+    let read = Report::from_json(&json.to_string()).unwrap();
+    assert_eq!(read.settings[0].ends, None);
+}
+
+#[test]
+fn what_is_found_for_a_drafter_does_not_make_it_another_draft() {
+    let is_like = |one: DraftReport, other: DraftReport| {
+        let [one, other] = [one, other].map(|draft| {
+            let mut report = report();
+            report.settings[0].draft = draft;
+            report
+        });
+        one.like(&other.settings[0]).is_some()
+    };
+    let tuned = |threshold| DraftReport::Confident {
+        length: 7,
+        by: StopBy::Entropy,
+        threshold,
+        tuned: Some(TunedReport {
+            prompts: 8,
+            measured_on: MeasuredOn::Others,
+            cost: 0.1,
+            speed: 2.0,
+            speed_to_the_end: 1.5,
+        }),
+    };
+    assert!(is_like(tuned(0.25), tuned(0.5)));
+    let calibrated = |ranks, tree: &str| DraftReport::Calibrated {
+        nodes: 2,
+        ranks,
+        depth: 6,
+        prompts: 8,
+        measured_on: MeasuredOn::Others,
+        tree: serde_json::from_str(tree).unwrap(),
+    };
+    let (wide, deep) = ("[[0], [1]]", "[[0], [0, 0]]");
+    assert!(is_like(calibrated(10, wide), calibrated(10, deep)));
+    assert!(!is_like(calibrated(10, wide), calibrated(4, wide)));
+    let given = |tree: &str| DraftReport::Static {
+        tree: serde_json::from_str(tree).unwrap(),
+        nodes: 2,
+        children: Children::Top,
+    };
+    assert!(is_like(given(wide), given(wide)));
+    assert!(!is_like(given(wide), given(deep)));
 }
 
 #[test]

@@ -35,6 +35,18 @@ impl DraftCounts {
         }
     }
 
+    /// The same of chains, which all have as many positions as tokens were drafted for each: SGLang's counts end at the longest
+    /// acceptance, and the positions behind it are added, of which none was accepted.
+    pub fn of_chains(mut self) -> Self {
+        let tells = self.reaching.iter().sum::<u64>() == self.accepted;
+        let length = self.drafted.and_then(|all| all.checked_div(self.drafts));
+        if let Some(length) = length.filter(|_| tells) {
+            let positions = self.reaching.len().max(length as usize);
+            self.reaching.resize(positions, 0);
+        }
+        self
+    }
+
     /// All of them together. Of what some do not tell, nothing is said.
     pub fn pooled<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut pooled = Self {
@@ -106,6 +118,24 @@ mod tests {
         assert_eq!(counts.draft_tokens_per_pass(), Some(4.0));
         let tau = 1.0 + counts.survival().iter().sum::<f64>();
         assert_eq!(counts.tau(), Some(tau));
+    }
+
+    #[test]
+    fn chains_have_positions_behind_the_longest_acceptance() {
+        let told = DraftCounts::of_histogram(&[4, 2, 2], Some(32)).of_chains();
+        assert_eq!(told.reaching, [4, 2, 0, 0]);
+        assert_eq!(told.survival(), [0.5, 0.25, 0.0, 0.0]);
+        assert_eq!(told.conditional(), [0.5, 0.5, 0.0]);
+        let none = DraftCounts::of_histogram(&[2], Some(6)).of_chains();
+        assert_eq!(none.reaching, [0; 3]);
+        let silent = DraftCounts {
+            reaching: Vec::new(),
+            ..told
+        };
+        assert!(silent.of_chains().reaching.is_empty());
+        let unknown = DraftCounts::of_histogram(&[4, 2, 2], None);
+        assert_eq!(unknown.clone().of_chains(), unknown);
+        assert_eq!(DraftCounts::default().of_chains(), DraftCounts::default());
     }
 
     #[test]

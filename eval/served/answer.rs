@@ -257,6 +257,11 @@ fn of_sglangs(found: OfSglang) -> Result<DraftCounts> {
     let (drafts, drafted) = (found.spec_verify_ct, found.spec_num_proposed_drafts);
     let others = [drafts, drafted, found.spec_num_correct_drafts];
     check_counts(&found.spec_correct_drafts_histogram, &others)?;
+    let length = drafted.checked_div(drafts).unwrap_or(0);
+    if length > MOST_PLACES as u64 {
+        let expected = format!("at most {MOST_PLACES}");
+        return Err(unlike("the tokens of a draft", expected, length));
+    }
     let of_histogram =
         DraftCounts::of_histogram(&found.spec_correct_drafts_histogram, Some(drafted));
     if of_histogram.drafts == drafts {

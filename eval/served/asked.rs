@@ -5,6 +5,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 
 use crate::error::{Error, Result};
 use crate::prompts::PromptSet;
+use crate::report::ends::EndsReport;
 
 /// The prompts of a run, and where its answers end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,27 +39,14 @@ impl AskedReport {
                 mismatch: Mismatch::new(expected, "other prompts"),
             });
         }
-        if self.max_new_tokens != other.max_new_tokens {
-            let longest =
-                |asked: &Self| format!("answers of at most {} tokens", asked.max_new_tokens);
-            let expected = format!(
-                "{} (`--max-new-tokens {}`)",
-                longest(self),
-                self.max_new_tokens
-            );
-            return Err(Error::unpaired(expected, longest(other)));
-        }
-        if self.stop != other.stop {
-            return Err(Error::unpaired(self.ends(), other.ends()));
-        }
-        Ok(())
+        self.ends().check_same(&other.ends())
     }
 
-    /// Where answers end, in words.
-    fn ends(&self) -> String {
-        match &self.stop[..] {
-            [] => "answers that end at their length alone (`--ignore-stop`)".to_owned(),
-            stop => format!("answers that end at the tokens {stop:?}"),
+    /// Where answers end.
+    fn ends(&self) -> EndsReport {
+        EndsReport {
+            max_new_tokens: self.max_new_tokens,
+            stop: self.stop.clone(),
         }
     }
 }

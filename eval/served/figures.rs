@@ -105,6 +105,15 @@ impl ServedFigures {
         let positions = Some(self.survival.len() as f64).filter(|&length| length > 0.0);
         self.draft_tokens_per_pass.or(positions)
     }
+
+    /// Tokens of the server's drafts, which are chains. `None` where it does not tell what was accepted at each position, or drafts
+    /// more tokens for a pass than it tells positions of: these are trees, or nothing says that they are not.
+    pub fn chain_length(&self) -> Option<usize> {
+        let positions = self.survival.len();
+        let has_all = |drafted: f64| drafted <= positions as f64;
+        let is_chain = positions > 0 && self.draft_tokens_per_pass.is_none_or(has_all);
+        is_chain.then_some(positions)
+    }
 }
 
 impl ServedTalk {
@@ -328,6 +337,24 @@ mod tests {
         assert!(found.speedup.is_none());
         let [low, high] = found.tokens_per_second_ci95.unwrap();
         assert!(low < found.tokens_per_second && found.tokens_per_second < high);
+    }
+
+    #[test]
+    fn a_chain_is_as_long_as_its_positions_unless_more_was_drafted() {
+        let of = |positions: usize, drafted: Option<f64>| {
+            let figures = ServedFigures {
+                survival: vec![0.5; positions],
+                draft_tokens_per_pass: drafted,
+                ..ServedFigures::default()
+            };
+            figures.chain_length()
+        };
+        assert_eq!(of(3, Some(3.0)), Some(3));
+        // Drafts of prompt lookup, of which some are shorter; and counts that say nothing of drafted tokens.
+        assert_eq!(of(3, Some(2.5)), Some(3));
+        assert_eq!(of(3, None), Some(3));
+        assert_eq!(of(5, Some(63.0)), None);
+        assert_eq!(of(0, None), None);
     }
 
     #[test]

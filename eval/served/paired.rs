@@ -18,6 +18,13 @@ fn runs(report: &Report) -> impl Iterator<Item = &ServedReport> {
     report.served.iter().filter(is_drafter)
 }
 
+/// The runs of `one` that `other` does not have, in words.
+pub(crate) fn runs_alone(one: &Report, other: &Report) -> Vec<String> {
+    let has = |run: &ServedReport| runs(other).any(|known| known.is_like(run));
+    let alone = runs(one).filter(|run| !has(run));
+    alone.map(ServedReport::way_served).collect()
+}
+
 /// Whether it has any.
 pub(crate) fn has_runs(report: &Report) -> bool {
     runs(report).next().is_some()
@@ -51,6 +58,10 @@ pub(crate) fn paired_runs(
             }
             Err(why) => {
                 let way = ours.way_served();
+                // Of a run without counts nothing was to be expected.
+                if counts(theirs, "the baseline").is_ok() {
+                    pairs.uncompared.push(way.clone());
+                }
                 whys.push((format!("{way}{}", taus([theirs, ours])), why));
             }
         }
@@ -86,7 +97,7 @@ fn on_targets(baseline: &Report, report: &Report) -> Result<Option<String>> {
     if is_known {
         return match theirs.sha256 == ours.sha256 {
             true => Ok(None),
-            false => Err(other_target(baseline, report)),
+            false => Err(other_target(theirs, ours)),
         };
     }
     Ok((theirs.model != ours.model).then(|| {
@@ -247,7 +258,7 @@ pub(crate) mod tests {
         assert_eq!(found.setting, "served, T=0, 1 at once");
         assert_eq!(found.verdict(), PairedVerdict::Better);
         assert_eq!((found.better, found.worse), (40, 0));
-        let [low, high] = found.tau_ci95;
+        let [low, high] = found.tau_ci95.unwrap();
         assert!(low < found.tau && found.tau < high && low < found.baseline_tau);
         assert!(pairs.remarks.is_empty(), "{pairs:?}");
     }
@@ -342,5 +353,17 @@ pub(crate) mod tests {
             "{remark}"
         );
         assert!(remark.contains("not compared by pairs"), "{remark}");
+        assert!(pairs.uncompared.is_empty(), "{pairs:?}");
+        // Where the baseline could be compared, the other run is missed.
+        let mut failed = with_more(0);
+        failed.served.push(served(8, &passes(0)).served.remove(0));
+        failed.served[2].concurrency = 2;
+        let mut baseline = failed.clone();
+        failed.served[2].figures = None;
+        let pairs = paired_runs(&baseline, &failed, 1).unwrap();
+        assert_eq!(pairs.uncompared, ["served, T=0, 2 at once"]);
+        baseline.served.remove(2);
+        let alone = runs_alone(&failed, &baseline);
+        assert_eq!(alone, ["served, T=0, 2 at once"]);
     }
 }

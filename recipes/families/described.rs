@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::beside::{TARGET_CLASS, TARGET_QUANTISED};
 use spectrain_checkpoints::dialect::{
     Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
 };
 use spectrain_checkpoints::known::open_folder;
 use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::mtp::TARGET_CLASS;
 use spectrain_checkpoints::names::wrapped;
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -26,6 +26,7 @@ use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Footprint, in_matrices, values};
 use crate::recipe::inline::inline;
 use crate::recipe::tables::Engine;
+use crate::runtime::model_files::read_json;
 
 /// The target's, which folders may repeat.
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -285,11 +286,16 @@ fn check_shared_head(model: &ModelFolder, of_target: &NamedTensor) -> Result<()>
     bail!("`{HEAD}`: expected the target's, which the drafter's heads share, found another one")
 }
 
-/// Adds the class of a target to a drafter's settings, for dialects whose commands depend on it.
-pub(crate) fn set_class(settings: &mut Settings, target: &TargetParts) -> Result<()> {
-    if let Some(class) = architectures(target)?.into_iter().next() {
+/// Adds to a drafter's settings what commands depend on of a target.
+pub(crate) fn set_target(settings: &mut Settings, target: &TargetParts) -> Result<()> {
+    let Some(folder) = target.folder.as_deref() else {
+        return Ok(());
+    };
+    let config = read_json(&folder.join("config.json"))?;
+    if let Some(class) = config["architectures"][0].as_str() {
         settings.set(TARGET_CLASS, class);
     }
+    settings.set(TARGET_QUANTISED, !config["quantization_config"].is_null());
     Ok(())
 }
 
@@ -301,7 +307,7 @@ pub(crate) fn unserved_beside<D: Family>(
     let mut settings = Settings::of(table_of::<D>(config)?);
     settings.set(TARGET_CLASS, class);
     let (dialect, _) = D::DIALECTS[0];
-    let lines = (dialect.launch)(&settings, Path::new("drafter"), "target", 1);
+    let lines = dialect.launch_lines(&settings, Path::new("drafter"), "target", 1);
     let is_remark = |line: &Launch| line.server.is_none();
     let remark = lines.first().filter(|_| lines.iter().all(is_remark));
     Ok(remark.map(|line| line.text.trim_start_matches("# ").to_owned()))
@@ -326,7 +332,7 @@ pub(crate) fn check_export<D: Family>(
             writes_head(&mut settings, dialect);
             dialect.check_settings(&settings).context("`export.to`")?;
         }
-        let lines = (dialect.launch)(&settings, Path::new("drafter"), "target", 1);
+        let lines = dialect.launch_lines(&settings, Path::new("drafter"), "target", 1);
         let engines = lines.iter().filter_map(|line| line.server);
         known.extend(engines.map(Engine::of));
     }

@@ -43,4 +43,6 @@ impl Family for Redrafter {
     }
 }
 
-impl Shipped for Redrafter {}
+impl Shipped for Redrafter {
+    const BESIDE_CLASS: bool = true;
+}

@@ -60,16 +60,9 @@ pub trait Shipped: Family {
     /// Commands that serve it from a folder in one of [`Family::DIALECTS`].
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
         let mut settings = described::settings(self)?;
-        if Self::BESIDE_CLASS {
-            described::set_class(&mut settings, self.target())?;
-        }
+        described::set_target(&mut settings, self.target())?;
         let (folder, target) = (writing.folder, writing.target);
-        Ok((dialect.launch)(
-            &settings,
-            folder,
-            target,
-            writing.draft_length,
-        ))
+        Ok(dialect.launch_lines(&settings, folder, target, writing.draft_length))
     }
 
     /// Why no engine serves it beside a target of this class; nothing where one does, or where the class does not matter.

@@ -189,9 +189,9 @@ impl Trial<'_> {
                 }
             },
         )?;
-        if found.samples.is_empty() {
+        if let (true, Some(first)) = (found.samples.is_empty(), first(&contenders, &evaluation)) {
             let asked = (self.sets, &settings);
-            let kept = samples(&opened.decoder(), &contenders[0], &evaluation, asked)?;
+            let kept = samples(&opened.decoder(), first, &evaluation, asked)?;
             found.samples = told(&kept, &tokenizer)?;
         }
         if several {
@@ -290,6 +290,17 @@ impl Trial<'_> {
     }
 }
 
+/// The one of which an evaluation's first setting is.
+fn first<'a, 'c, 'p>(
+    contenders: &'a [Contender<'c, 'p>],
+    evaluation: &Evaluation,
+) -> Option<&'a Contender<'c, 'p>> {
+    let drafter = &evaluation.settings.first()?.drafter;
+    contenders
+        .iter()
+        .find(|contender| contender.name == *drafter)
+}
+
 /// Samples as text.
 fn told(samples: &[Sample], tokenizer: &Tokenizer) -> Result<Vec<SampleReport>> {
     let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep);
@@ -314,4 +325,47 @@ pub(crate) fn thinking(tokenizer: &Tokenizer) -> Option<Thinking> {
         begins: tokenizer.token_id("<think>")?,
         ends: tokenizer.token_id("</think>")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_eval::DatasetReport;
+    use spectrain_models::{Capture, Proposer};
+
+    use super::*;
+
+    #[test]
+    fn samples_are_of_the_drafter_of_the_first_setting() {
+        let sessions = || -> Box<dyn Proposer> { unreachable!("nothing is drafted") };
+        let capture = Capture::default();
+        let contenders = [None, Some("a"), Some("b")].map(|name| Contender {
+            name: name.map(str::to_owned),
+            sessions: &sessions,
+            capture: &capture,
+            drafts: Vec::new(),
+        });
+        let evaluation = |drafters: &[Option<&str>]| Evaluation {
+            settings: drafters.iter().map(|drafter| of(*drafter)).collect(),
+            ..Evaluation::default()
+        };
+        let of_first = |drafters: &[Option<&str>]| {
+            let found = first(&contenders, &evaluation(drafters));
+            found.map(|contender| contender.name.clone())
+        };
+        assert_eq!(of_first(&[Some("b"), Some("a")]), Some(Some("b".into())));
+        assert_eq!(of_first(&[None, Some("a")]), Some(None));
+        assert_eq!(of_first(&[]), None);
+    }
+
+    fn of(drafter: Option<&str>) -> SettingReport {
+        let setting = json!({
+            "drafter": drafter,
+            "temperature": 0.0,
+            "verifier": "greedy",
+            "draft": {"shape": "chain", "length": 2},
+            "datasets": [],
+            "overall": DatasetReport::default(),
+        });
+        serde_json::from_value(setting).unwrap()
+    }
 }

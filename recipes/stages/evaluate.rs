@@ -8,29 +8,29 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{
-    KnownPrompts, Prompt, PromptSet, Report, TargetReport, TextSettings, TextsReport,
-};
+use spectrain_eval::{KnownPrompts, Report, TargetReport, TextSettings, TextsReport};
 use spectrain_models::{Target as _, load_target};
 
-use crate::recipe::tables::{EvaluateTable, Prompts};
+use crate::recipe::tables::Prompts;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::model_files::read_json;
-use crate::runtime::prompt_sets::{self, ReadSets};
-use crate::runtime::prompts::{calibration, distinct, has_room, repeated, split};
+use crate::runtime::prompt_sets::ReadSets;
+use crate::runtime::prompts::calibration;
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
-use crate::runtime::text::Text;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
+use crate::stages::evaluate::prompts::Evaluated;
 use crate::stages::features::places::answers_at;
-use crate::stages::prepare::{self, LINT};
+use crate::stages::prepare::LINT;
 use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
+
+pub(super) mod prompts;
 
 /// What is computed in one pass of a decoder, at most: a tree of drafts, or a piece of a prompt.
 const ONE_TEXT: Shape = Shape {
@@ -170,75 +170,20 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
 
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not.
 fn prompts(context: &StageContext) -> Result<ReadSets> {
-    let table = &context.recipe.evaluate;
-    let folder = context.target_folder()?;
-    let places = target::spec(&folder)?.max_positions;
-    let held_out = fitting(context, places)?;
-    if table.sets().is_empty() {
-        let name = name_of(context.eval_data()?.as_ref());
-        let (held_out, repeats) = distinct(held_out);
-        if let Some(told) = repeated(&name, repeats) {
-            context.output.warn(format!("evaluate: {told}"));
-        }
-        let there = held_out.len();
-        if there == 0 {
-            bail!("no held-out prompt leaves room in the target's context of {places} tokens");
-        }
-        let (prompts, others) = split(held_out, table.of_eval());
-        if table.prompts != EvaluateTable::default().prompts {
-            tell_fewer(context, &name, table.of_eval(), there);
-        }
-        return Ok(ReadSets {
-            sets: vec![PromptSet { name, prompts }],
-            others,
-            ..ReadSets::default()
-        });
-    }
-    let mut text = Text::of(&folder, &context.recipe.data)?;
-    // Of training rows their prompts need not know.
-    text.settings.max_length = places.saturating_sub(table.max_new_tokens).max(1);
-    let read = prompt_sets::read(table.sets(), &text, table.of_each_set());
-    let mut read = read.context("`evaluate.prompts`")?;
+    let name = name_of(context.eval_data()?.as_ref());
+    let Evaluated { read, warnings } = Evaluated::of(context, &name)?;
     for data in &read.of_hub {
         let told = format!("evaluate: `evaluate.prompts`: {data}");
         context.output.say(told);
     }
-    for warning in read.warnings(text.settings.max_length) {
+    for warning in warnings {
         context.output.warn(warning);
     }
-    for (set, count) in read.sets.iter().zip(table.count.iter().cycle()) {
-        tell_fewer(context, &set.name, *count, set.prompts.len());
+    if read.sets.iter().all(|set| set.prompts.is_empty()) {
+        let places = target::spec(&context.target_folder()?)?.max_positions;
+        bail!("no held-out prompt leaves room in the target's context of {places} tokens");
     }
-    read.others
-        .extend(held_out.into_iter().map(|prompt| prompt.tokens));
     Ok(read)
-}
-
-/// The held-out prompts behind which the target has room for a token, of so many `places`.
-fn fitting(context: &StageContext, places: usize) -> Result<Vec<Prompt>> {
-    let mut prompts = prepare::labelled_prompts(context.run)?;
-    let all = prompts.len();
-    prompts.retain(|prompt| has_room(&prompt.tokens, places));
-    let too_long = all - prompts.len();
-    if too_long > 0 {
-        context.output.warn(format!(
-            "evaluate: held-out prompts that fill the target's context of {places} tokens and are left out: {too_long}"
-        ));
-    }
-    Ok(prompts)
-}
-
-/// Says where fewer prompts are `there` than were asked for.
-fn tell_fewer(context: &StageContext, name: &str, asked: usize, there: usize) {
-    if let Some(text) = fewer(name, asked, there) {
-        context.output.warn(format!("evaluate: {text}"));
-    }
-}
-
-/// What is said where fewer prompts are `there` than were asked for.
-fn fewer(name: &str, asked: usize, there: usize) -> Option<String> {
-    let text = || format!("`{name}`: asked for {asked} prompts, found {there}");
-    (there < asked).then(text)
 }
 
 /// What the report calls the prompts: the name of their file or dataset, where there is one alone.
@@ -274,16 +219,4 @@ fn targets(context: &StageContext) -> Result<Vec<TrialTarget>> {
         targets.push(TrialTarget { folder, report });
     }
     Ok(targets)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prompts_that_are_not_there_are_told() {
-        let told = fewer("eval", 500, 400).unwrap();
-        assert_eq!(told, "`eval`: asked for 500 prompts, found 400");
-        assert_eq!(fewer("eval", 400, 400), None);
-    }
 }

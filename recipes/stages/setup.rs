@@ -239,13 +239,8 @@ impl<'a> Setup<'a> {
         recipe.start.is_some() && recipe.trained_before(self.stage).is_none()
     }
 
-    /// Trains. A state of another identity is not gone on from.
-    pub(super) fn fit(
-        &self,
-        context: &StageContext,
-        trainee: &mut dyn Train,
-        identity: &Value,
-    ) -> Result<FitSummary> {
+    /// What validates the stage's weights.
+    fn validator(&'a self, context: &'a StageContext, identity: &str) -> Result<Validator<'a>> {
         let compute = compute_type(context.target_type.dtype);
         let config = &self.config;
         let rows = config.batch_tokens / self.row_length;
@@ -255,7 +250,6 @@ impl<'a> Setup<'a> {
             rows,
             context.recipe.seed,
         );
-        let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let held_out_features = match self.target {
             // Validations are few: what the target makes of held-out texts is not stored.
             Some(ref target) => {
@@ -266,13 +260,33 @@ impl<'a> Setup<'a> {
                 self.features(context, (&self.held_out, held_out.clone()), &folder)?
             }
         };
-        let mut validation = Validator {
+        let validation = Validator {
             compute,
             config,
             source: held_out_features,
             held_out,
-            answers: self.answers(context, &digest)?,
+            answers: self.answers(context, identity)?,
         };
+        if config.validate_samples == 0 && validation.answers.len() == 0 {
+            bail!(
+                "`train.validate_samples`: expected at least 1, as validations of the stage `{}` do not count τ, which would choose \
+                 the best weights without it; found 0",
+                self.stage
+            );
+        }
+        Ok(validation)
+    }
+
+    /// Trains. A state of another identity is not gone on from.
+    pub(super) fn fit(
+        &self,
+        context: &StageContext,
+        trainee: &mut dyn Train,
+        identity: &Value,
+    ) -> Result<FitSummary> {
+        let compute = compute_type(context.target_type.dtype);
+        let digest = hash::sha256_bytes(identity.to_string().as_bytes());
+        let mut validation = self.validator(context, &digest)?;
         let judge = self.target.as_ref();
         let judge =
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
@@ -291,7 +305,7 @@ impl<'a> Setup<'a> {
         Ok(fit(
             trainee,
             Fit {
-                config,
+                config: &self.config,
                 samples: self.samples.clone(),
                 source: self.source(context)?,
                 folder: context.folder(self.stage),

@@ -206,9 +206,12 @@ fn with_weights_of<D: Shipped>(drafter: D, folder: &Path, step: u64) -> Result<D
 fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize) {
     let rate = summary.tokens as f64 / summary.seconds.max(1e-9);
     let best = summary.best.as_ref().map(|(_, best)| best);
-    let tau = best.and_then(|best| Some((best.tau?, best.tau_ci95?)));
-    let tau = tau.map_or(String::new(), |(tau, [low, high])| {
-        format!(", τ {tau:.2} [{low:.2}, {high:.2}] on held-out prompts")
+    let tau = best.and_then(|best| Some((best.tau?, best.tau_ci95)));
+    let tau = tau.map_or(String::new(), |(tau, interval)| {
+        // Of one prompt there is none.
+        let interval = interval.map(|[low, high]| format!(" [{low:.2}, {high:.2}]"));
+        let interval = interval.unwrap_or_default();
+        format!(", τ {tau:.2}{interval} on held-out prompts")
     });
     let weights = match step {
         0 => "those of `start`, of step 0,".to_owned(),

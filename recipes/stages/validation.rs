@@ -1,6 +1,6 @@
 //! What a drafter in training is worth on conversations that it does not learn from.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use burn::tensor::DType;
 use spectrain_eval::{Acceptance, Estimable, bootstrap, estimate};
 use spectrain_train::{
@@ -12,6 +12,7 @@ use crate::runtime::interruption::interrupted;
 use crate::runtime::prompts::spread;
 use crate::stages::answers::Answers;
 use crate::stages::context::StageContext;
+use crate::stages::evaluate::prompts::{Evaluated, beside};
 use crate::stages::prepare;
 
 /// Validates the drafter of a stage.
@@ -126,21 +127,25 @@ fn gain(found: &[[u64; 2]], best: &[[u64; 2]]) -> Option<Gain> {
         let (found, best): (Vec<_>, Vec<_>) = pairs.iter().map(|&&pair| pair).unzip();
         Some(tau(&found)? - tau(&best)?)
     };
+    let gain = difference(&pairs.iter().collect::<Vec<_>>())?;
+    // Of one prompt nobody knows how others are: with 0 in the interval the loss decides.
+    let unknown = [gain.min(0.0), gain.max(0.0)];
     Some(Gain {
-        tau: difference(&pairs.iter().collect::<Vec<_>>())?,
-        ci95: bootstrap(&pairs, 0, difference)?,
+        tau: gain,
+        ci95: bootstrap(&pairs, 0, difference).unwrap_or(unknown),
     })
 }
 
 /// Prompts that the evaluation will not use, as far as there are any.
 pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result<Vec<Vec<u32>>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
     let prompts = prepare::prompts(context.run)?;
-    let judged = spread(prompts.clone(), context.recipe.evaluate.of_eval());
-    let others: Vec<_> = prompts
-        .iter()
-        .filter(|prompt| !judged.contains(prompt))
-        .cloned()
-        .collect();
+    // Nothing is told of them here, so they need no name.
+    let evaluated = Evaluated::of(context, "")
+        .context("which held-out prompts validations leave to the evaluation")?;
+    let others = beside(&evaluated.read.sets, prompts.clone());
     let from = if others.is_empty() { prompts } else { others };
     Ok(spread(from, count))
 }
@@ -218,6 +223,12 @@ mod tests {
         let found = decoded((0..64).map(|at| if at % 2 == 0 { 36 } else { 25 }));
         let found = gain(&found, &best).unwrap();
         assert!(found.tau > 0.0 && found.ci95[0] < 0.0, "{found:?}");
+    }
+
+    #[test]
+    fn a_gain_on_one_prompt_is_not_sure() {
+        let found = gain(&[[30, 10]], &[[20, 10]]).unwrap();
+        assert_eq!((found.tau, found.ci95), (1.0, [0.0, 1.0]));
     }
 
     #[test]

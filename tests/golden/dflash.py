@@ -170,7 +170,7 @@ def run(case, w, data):
                 else torch.tensor(1.0)
                 for s in range(1, case.block_size)
             ]
-            weight = sum(torch.stack(q[:m]).prod() for m in range(slot, case.block_size))
+            weight = sum(torch.stack(q[:m]).prod() for m in range(slot, case.block_size) if m in of_block)
         else:
             weight = torch.tensor(float(all(of_block[s][1] for s in range(1, slot) if s in of_block)))
         weights.append(weight)

@@ -1,6 +1,5 @@
 //! Weights of slots that depend on how the drafter fares.
 use crate::row::JudgedRow;
-use crate::weighing::reach;
 
 /// Of some positions: the drafter's probability of the right token, and whether its most likely one is that.
 pub(super) type Preview = std::collections::BTreeMap<usize, (f32, bool)>;
@@ -13,18 +12,23 @@ pub(super) fn preview(rows: &[JudgedRow], found: &[[f32; 2]]) -> Preview {
         .collect()
 }
 
-/// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block, with `q` mixed with certainty; slots that do not count are
-/// certain.
+/// `w_j = Σ_{m >= j} Π_{i <= m} q_i` over the slots of a block that count, with `q` mixed with certainty; those that do not count
+/// are certain, and add nothing.
 pub(super) fn by_reach(rows: &mut [JudgedRow], seen: &Preview, slots: usize, certainty: f32) {
     for of_block in rows.chunk_by_mut(|one, other| one.position / slots == other.position / slots) {
         let block = of_block[0].position / slots;
-        let sure = |slot: usize| {
-            let found = seen.get(&(block * slots + slot));
-            found.map_or(1.0, |(q, _)| (1.0 - certainty) * q + certainty)
-        };
-        let weights = reach(&(0..slots).map(sure).collect::<Vec<_>>());
+        let found = |slot: usize| seen.get(&(block * slots + slot));
+        let reached: Vec<f32> = (0..slots)
+            .scan(1.0, |reached, slot| {
+                let Some((q, _)) = found(slot) else {
+                    return Some(0.0);
+                };
+                *reached *= (1.0 - certainty) * q + certainty;
+                Some(*reached)
+            })
+            .collect();
         for row in of_block {
-            row.weight = weights[row.position % slots];
+            row.weight = reached[row.position % slots..].iter().sum();
         }
     }
 }
@@ -70,8 +74,13 @@ mod tests {
         ]);
         let mut judged = rows();
         by_reach(&mut judged, &seen, 3, 0.5);
-        // q = 0.75, 0.5, 1: products 0.75, 0.375, 0.375. Then 1, 0.75 and a slot that does not count: 1, 0.75, 0.75.
-        assert_eq!(weights(&judged), [1.5, 0.75, 0.375, 2.5, 1.5]);
+        // q = 0.75, 0.5, 1: products 0.75, 0.375, 0.375. Then 1, 0.75 and a slot that does not count.
+        assert_eq!(weights(&judged), [1.5, 0.75, 0.375, 1.75, 0.75]);
+        // A gap before a slot that counts changes nothing for it.
+        let mut behind = vec![rows()[0], rows()[2]];
+        let seen = Preview::from([(0, (0.0, true)), (2, (1.0, true))]);
+        by_reach(&mut behind, &seen, 3, 0.5);
+        assert_eq!(weights(&behind), [1.0, 0.5]);
     }
 
     #[test]

@@ -165,6 +165,16 @@ impl Drafts {
 
     /// The weighed loss at these hidden states.
     fn judged(&self, hidden: Vec<Tensor<2>>, divergence: Divergence) -> VocabLoss {
+        self.judged_at(Self::rows(), hidden, divergence)
+    }
+
+    /// The same of these rows.
+    fn judged_at(
+        &self,
+        rows: Vec<JudgedRow>,
+        hidden: Vec<Tensor<2>>,
+        divergence: Divergence,
+    ) -> VocabLoss {
         let judge = Judge::Target {
             teacher: &self.teacher,
             divergence,
@@ -176,7 +186,7 @@ impl Drafts {
                 divisor: Divisor::Weights,
                 factor: 1.0,
             }),
-            ..JudgedRows::new(Self::rows(), judge, Statistics::All)
+            ..JudgedRows::new(rows, judge, Statistics::All)
         };
         let head = LossHead {
             weight: self.head.clone(),
@@ -201,6 +211,23 @@ fn passes(loss: &VocabLoss) -> f64 {
     }
     let texts = [&kept[..120], &kept[121..]];
     texts.map(|kept| expected_passes(kept).passes).iter().sum()
+}
+
+#[test]
+fn a_text_in_which_no_pass_can_be_saved_has_no_loss_and_moves_nothing() {
+    let drafts = Drafts::new(301);
+    let only = JudgedRow {
+        step: 0,
+        position: 7,
+        teacher: 7,
+        weight: 0.0,
+    };
+    let loss = drafts.judged_at(vec![only], drafts.hidden.clone(), Divergence::Nla);
+    assert_eq!((loss.divisor, loss.rows[0].weight), (0.0, 0.0));
+    for gradients in loss.hidden_gradients {
+        let gradients = host_f32(gradients);
+        assert!(gradients.iter().all(|&gradient| gradient == 0.0));
+    }
 }
 
 #[test]

@@ -100,6 +100,22 @@ fn sglang_tells_of_drafts_in_its_own_form() {
 }
 
 #[test]
+fn drafts_of_sglang_that_are_longer_than_any_are_refused() {
+    let of = |drafted: u64| {
+        let details = json!({"usage": null, "sglext": {"spec_tokens_details": {
+            "spec_verify_ct": 2, "spec_num_correct_drafts": 0, "spec_num_proposed_drafts": drafted,
+        }}});
+        Incoming::default().take(&usage(2, details), 0.0)
+    };
+    of(2 * 4096).unwrap();
+    let error = of(2 * 4097).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the tokens of a draft: expected at most 4096, found 4097"
+    );
+}
+
+#[test]
 fn half_an_answer_is_none() {
     let begun = part(&[7], 1, None);
     let ended = part(&[8], 2, Some("stop"));

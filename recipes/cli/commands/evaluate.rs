@@ -86,11 +86,12 @@ pub struct EvaluateArguments {
     /// Above temperature 0, keep the fewest tokens that hold this much probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Length in tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0, without `--draft`]
+    /// Length in tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0; with
+    /// `--draft` for training-free drafters alone]
     #[arg(long = "draft-length", value_name = "LENGTH")]
     draft_lengths: Vec<usize>,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
-    #[arg(long = "draft", value_name = "SHAPE", value_parser = draft)]
+    #[arg(long = "draft", value_name = "SHAPE", value_parser = draft, requires = "drafter")]
     drafts: Vec<DraftChoice>,
     /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -190,9 +191,12 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
 
 /// What to deploy by the sweep of the servers.
 fn recommended_by_servers(report: &Report) -> Vec<Recommendation> {
-    let cost = match report.drafter.one_pass {
-        true => DraftCost::AtOnce,
-        false => DraftCost::ByStep,
+    let drafter = &report.drafter;
+    // Without `--drafter` nothing says how the server's drafter drafts.
+    let cost = match (drafter.kind.is_empty(), drafter.one_pass) {
+        (true, _) => DraftCost::Unknown,
+        (false, true) => DraftCost::AtOnce,
+        (false, false) => DraftCost::ByStep,
     };
     of_servers(&report.served, cost)
 }

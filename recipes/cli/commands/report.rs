@@ -56,7 +56,7 @@ pub struct ReportArguments {
     #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "html", "csv", "json"])]
     baseline: Option<PathBuf>,
     /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`: if the 95 % interval of the
-    /// difference lies below 0 and the difference is below this
+    /// difference lies below 0 and the difference is below this; also if nothing can be compared with a setting of the baseline
     #[arg(
         long,
         value_name = "DIFFERENCE",
@@ -221,14 +221,15 @@ fn json(named: &[(String, Report)], remarks: &[String]) -> Result<String> {
     Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
-/// Prints how τ of each report differs from that of `baseline`, and fails where it has fallen below a bound.
+/// Prints how τ of each report differs from that of `baseline`, and fails where it has fallen below a bound, and with a bound
+/// where something of the baseline is not compared.
 fn paired_with(
     baseline: &Report,
     reports: &[(String, Report)],
     remarks: &str,
     fail_below: Option<f64>,
 ) -> Result<()> {
-    let (mut text, mut fallen) = (String::new(), Vec::new());
+    let (mut text, mut fallen, mut uncompared) = (String::new(), Vec::new(), Vec::new());
     for (name, report) in reports {
         let pairs = paired_parts(baseline, report, 1).map_err(|error| match error {
             EvalError::OtherPrompts { .. } => {
@@ -247,15 +248,29 @@ fn paired_with(
         for remark in &pairs.remarks {
             text.push_str(&format!("- note: {}\n", printable(remark)));
         }
+        let of_this = pairs.uncompared.iter();
+        uncompared.extend(of_this.map(|way| format!("{name}, {}", printable(way))));
     }
     print(text + remarks)?;
-    match (fallen.as_slice(), fail_below) {
-        ([_, ..], Some(least)) => bail!(
-            "τ has fallen by more than {}: {}",
-            -least,
-            fallen.join("; ")
-        ),
-        _ => Ok(()),
+    fail_below.map_or(Ok(()), |least| judge(least, &fallen, &uncompared))
+}
+
+/// Fails where τ has `fallen` below `least`, or may have, as it is not compared.
+fn judge(least: f64, fallen: &[String], uncompared: &[String]) -> Result<()> {
+    let mut found = Vec::new();
+    if !fallen.is_empty() {
+        let all = fallen.join("; ");
+        found.push(format!("τ has fallen by more than {}: {all}", -least));
+    }
+    if !uncompared.is_empty() {
+        let all = uncompared.join("; ");
+        found.push(format!(
+            "`--fail-below`: expected everything that the baseline has, found nothing to compare with it for {all}"
+        ));
+    }
+    match found.is_empty() {
+        true => Ok(()),
+        false => bail!(found.join("; ")),
     }
 }
 

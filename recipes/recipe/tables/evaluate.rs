@@ -37,8 +37,9 @@ pub struct EvaluateTable {
     pub draft_lengths: Vec<usize>,
     /// Drafts of other shapes, such as `{ shape = "dynamic", nodes = 60 }`; each is one more setting.
     pub drafts: Vec<DraftChoice>,
-    /// Training-free drafters to evaluate as well, with chains of the same lengths: `"prompt-lookup"`, `"token-recycling"`, or
-    /// the target's first layers, `{ name = "early-layers", layers = 4 }`.
+    /// Training-free drafters to evaluate as well, with chains of the same lengths, of the drafter's own length where
+    /// `draft_lengths` is empty: `"prompt-lookup"`, `"token-recycling"`, or the target's first layers,
+    /// `{ name = "early-layers", layers = 4 }`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub training_free: Vec<TrainingFree>,
     /// Sequences to decode at a time, with the drafter and without. Outputs do not depend on it, speeds do.
@@ -117,7 +118,8 @@ impl EvaluateTable {
         let chain = |&length: &usize| DraftChoice::chain(chain_length(length, own));
         let chains = self.draft_lengths.iter().map(chain);
         let mut choices = Vec::new();
-        for choice in chains.chain(self.drafts.iter().cloned()) {
+        let asked = chains.chain(self.drafts.iter().cloned());
+        for choice in asked.map(|choice| self.judged(choice)) {
             if !choices.contains(&choice) {
                 choices.push(choice);
             }
@@ -125,18 +127,23 @@ impl EvaluateTable {
         choices
     }
 
-    /// The same chains for a drafter without training, of its likeliest tokens where it has no others. Token recycling has a
-    /// tree of its own besides.
+    /// The same chains for a drafter without training, of its likeliest tokens where it has no others. Drafts of other shapes
+    /// are not for it: where nothing else is asked for, it has a chain of the length `own`. Token recycling has a tree of its
+    /// own besides.
     pub fn choices_of(&self, drafter: &TrainingFree, own: usize) -> Vec<DraftChoice> {
         let tokens = if drafter.draws() {
             ChainTokens::Both
         } else {
             ChainTokens::Likeliest
         };
+        let lengths: &[usize] = match &self.draft_lengths[..] {
+            [] => &[0],
+            lengths => lengths,
+        };
         let mut choices: Vec<DraftChoice> = Vec::new();
-        for &length in &self.draft_lengths {
+        for &length in lengths {
             let length = chain_length(length, own);
-            let choice = DraftChoice::Chain { length, tokens };
+            let choice = self.judged(DraftChoice::Chain { length, tokens });
             if !choices.contains(&choice) {
                 choices.push(choice);
             }
@@ -183,14 +190,8 @@ impl EvaluateTable {
             if let Err(error) = draft.check() {
                 return Err(Problem::new("drafts", error.to_string()));
             }
-            let tree = !draft.is_chain();
-            if self.verifier == VerifierName::Block && tree && self.samples() {
-                return Err(Problem::new(
-                    "verifier",
-                    "`block` judges chains only, found a tree in `drafts`; use `auto`",
-                ));
-            }
         }
+        self.check_block()?;
         for &temperature in &self.temperatures {
             if !(0.0..=100.0).contains(&temperature) {
                 return Err(Problem::new(
@@ -219,6 +220,46 @@ impl EvaluateTable {
 }
 
 impl EvaluateTable {
+    /// What is drafted where `choice` is asked for, so that the verifier can judge it.
+    fn judged(&self, choice: DraftChoice) -> DraftChoice {
+        match self.verifier {
+            VerifierName::Block => choice.drawn(),
+            _ => choice,
+        }
+    }
+
+    /// Fails where block verification would get something else than chains of drawn tokens.
+    fn check_block(&self) -> Result<(), Problem> {
+        if self.verifier != VerifierName::Block || !self.samples() {
+            return Ok(());
+        }
+        let likeliest = |draft: &DraftChoice| {
+            matches!(
+                draft,
+                DraftChoice::Chain {
+                    tokens: ChainTokens::Likeliest,
+                    ..
+                }
+            )
+        };
+        let undrawn = self.training_free.iter().find(|free| !free.draws());
+        let found = if self.drafts.iter().any(|draft| !draft.is_chain()) {
+            "a tree in `drafts`".to_owned()
+        } else if self.drafts.iter().any(likeliest) {
+            "`tokens = \"likeliest\"` in `drafts`".to_owned()
+        } else if let Some(free) = undrawn {
+            format!("`{free}` in `training_free`, which draws none")
+        } else {
+            return Ok(());
+        };
+        Err(Problem::new(
+            "verifier",
+            format!(
+                "above temperature 0 `block` judges only chains of drawn tokens, found {found}; use `auto`"
+            ),
+        ))
+    }
+
     /// Whether a temperature is above 0.
     fn samples(&self) -> bool {
         self.temperatures
@@ -231,15 +272,6 @@ impl EvaluateTable {
             if self.training_free[..at].contains(drafter) {
                 let message = format!("expected each drafter once, found `{drafter}` twice");
                 return Err(Problem::new("training_free", message));
-            }
-        }
-        if !self.training_free.is_empty() && self.verifier == VerifierName::Block {
-            let recycles = |drafter: &TrainingFree| drafter.tree().is_some();
-            if self.training_free.iter().any(recycles) && self.samples() {
-                return Err(Problem::new(
-                    "verifier",
-                    "`block` judges chains only, and `token-recycling` drafts a tree; use `auto`",
-                ));
             }
         }
         Ok(())
@@ -292,8 +324,8 @@ pub enum VerifierName {
     Greedy,
     /// Rejection sampling: the output follows the target's distribution.
     Rejection,
-    /// `"greedy"` at temperature 0; above it a chain is verified as a whole: this is as exact as `"rejection"` and on average
-    /// never accepts fewer tokens.
+    /// `"greedy"` at temperature 0; above it a chain of drawn tokens is verified as a whole: this is as exact as `"rejection"` and
+    /// on average never accepts fewer tokens.
     Block,
     /// `"greedy"` at temperature 0; above it Medusa's typical acceptance, which changes the distribution of the output and is
     /// marked as lossy.
@@ -346,5 +378,76 @@ mod tests {
             ("prompts", "expected each set once, found `a.jsonl` twice")
         );
         EvaluateTable::default().check().unwrap();
+    }
+
+    fn free(name: &str) -> TrainingFree {
+        name.parse().unwrap()
+    }
+
+    fn drafted(draft: &str) -> DraftChoice {
+        draft.parse().unwrap()
+    }
+
+    #[test]
+    fn block_verification_is_given_drawn_chains_alone() {
+        let table = EvaluateTable {
+            verifier: VerifierName::Block,
+            draft_lengths: vec![0, 3],
+            drafts: vec![drafted("chain:3"), drafted("confident:4")],
+            training_free: vec![free("early-layers:1")],
+            ..EvaluateTable::default()
+        };
+        table.check().unwrap();
+        let drawn = [
+            drafted("chain:5,tokens=drawn"),
+            drafted("chain:3,tokens=drawn"),
+        ];
+        let confident = [drafted("confident:4")];
+        assert_eq!(table.choices(5), [&drawn[..], &confident].concat());
+        assert_eq!(table.choices_of(&table.training_free[0], 5), drawn);
+        let any = EvaluateTable {
+            verifier: VerifierName::Auto,
+            ..table
+        };
+        assert_eq!(any.choices(5)[..2], ["chain:5", "chain:3"].map(drafted));
+    }
+
+    #[test]
+    fn block_verification_refuses_what_is_not_drawn() {
+        let of = |drafts: &[&str], training_free: &[&str], temperature: f64| EvaluateTable {
+            verifier: VerifierName::Block,
+            temperatures: vec![temperature],
+            drafts: drafts.iter().map(|draft| drafted(draft)).collect(),
+            training_free: training_free.iter().map(|name| free(name)).collect(),
+            ..EvaluateTable::default()
+        };
+        for (drafts, training_free, found) in [
+            (&["dynamic:9"][..], &[][..], "found a tree in `drafts`"),
+            (
+                &["chain:3,tokens=likeliest"],
+                &[],
+                "found `tokens = \"likeliest\"` in `drafts`",
+            ),
+            (&[], &["prompt-lookup"], "found `prompt-lookup` in"),
+            (&[], &["token-recycling"], "found `token-recycling` in"),
+        ] {
+            let refused = of(drafts, training_free, 1.0).check().unwrap_err();
+            assert_eq!(refused.key, "verifier");
+            assert!(refused.message.contains(found), "{}", refused.message);
+            // At temperature 0 the likeliest tokens are all that there is.
+            of(drafts, training_free, 0.0).check().unwrap();
+        }
+    }
+
+    #[test]
+    fn training_free_drafters_have_chains_where_only_other_shapes_are_asked_for() {
+        let table = EvaluateTable {
+            draft_lengths: Vec::new(),
+            drafts: vec![drafted("dynamic:9")],
+            ..EvaluateTable::default()
+        };
+        let found = table.choices_of(&free("prompt-lookup"), 5);
+        assert_eq!(found, [drafted("chain:5,tokens=likeliest")]);
+        assert_eq!(table.choices(5), [drafted("dynamic:9")]);
     }
 }

@@ -4,8 +4,10 @@ use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use spectrain_data::regenerate::Failure;
+use spectrain_eval::served::acceptance::DraftCounts;
 use spectrain_eval::served::answer::{Answer, Incoming};
 use spectrain_eval::served::counters::{Counters, Engine};
 use spectrain_eval::served::events::Events;
@@ -42,7 +44,16 @@ pub(super) struct ServedModel {
     pub(super) role: Role,
     pub(super) model: Model,
     pub(super) engine: Option<Engine>,
+    /// Whether it is SGLang and says that its drafts are chains.
+    drafts_chains: bool,
     client: Client,
+}
+
+/// SGLang's description of itself, of which only this is read.
+#[derive(Deserialize)]
+struct ServerInfo {
+    /// Tokens that a step of a draft continues, by the options that are in force: more than one make a tree.
+    speculative_eagle_topk: Option<u64>,
 }
 
 impl ServedModel {
@@ -67,12 +78,23 @@ impl ServedModel {
                 _ => None,
             },
             model,
+            drafts_chains: false,
             client,
         };
         if let Some(counters) = found.counters()? {
             found.engine = Some(counters.engine);
         }
+        found.drafts_chains = found.engine == Some(Engine::Sglang) && found.says_chains();
         Ok(found)
+    }
+
+    /// Whether SGLang says that its drafts are chains, which its counts do not tell: all tokens of a tree are drafted, too, and
+    /// no more of them accepted than its longest path has.
+    fn says_chains(&self) -> bool {
+        // Older versions and some gateways have no such page.
+        let page = self.client.get("/server_info").unwrap_or_default();
+        serde_json::from_slice::<ServerInfo>(&page)
+            .is_ok_and(|info| info.speculative_eagle_topk == Some(1))
     }
 
     /// The server's address.
@@ -158,7 +180,11 @@ impl ServedModel {
         if incoming.is_done() {
             while stream.read(&mut piece).is_ok_and(|length| length > 0) {}
         }
-        Ok(incoming.end(prompt, seconds)?)
+        let mut answer = incoming.end(prompt, seconds)?;
+        if self.drafts_chains {
+            answer.drafts = answer.drafts.map(DraftCounts::of_chains);
+        }
+        Ok(answer)
     }
 
     /// Every key that an engine would otherwise take from the model's own settings is given.

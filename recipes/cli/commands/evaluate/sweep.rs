@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use spectrain_eval::served::figures::ServedRun;
+use spectrain_eval::served::figures::{ServedFigures, ServedRun};
 use spectrain_eval::served::outputs::{ComparedWith, ServedOutputs};
 use spectrain_eval::served::report::{InTree, Role, ServedReport};
 use spectrain_eval::{ChainTokens, DraftReport, SettingReport};
@@ -212,16 +212,19 @@ struct At {
     seed: u64,
 }
 
-/// Adds to the report of a server with a drafter what this program found with such drafts: chains of its length, of the likeliest tokens.
+/// Adds to the report of a server with a drafter what this program found with such drafts: chains of its length, of the likeliest
+/// tokens.
 fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[SettingReport]) {
-    let Some(figures) = report.figures.as_ref().filter(|_| !settings.is_empty()) else {
+    let Some(figures) = &report.figures else {
         return;
     };
-    let length = figures.survival.len();
-    if length == 0 {
-        let note = "the server does not report how long its drafts are, so there are no in-tree figures (spectrain's own) \
-                    to compare with";
-        report.notes.push(note.to_owned());
+    let Some(length) = figures.chain_length() else {
+        if figures.tau.is_some() || !settings.is_empty() {
+            report.notes.push(why_no_chains(figures));
+        }
+        return;
+    };
+    if settings.is_empty() {
         return;
     }
     let is_same = |setting: &&SettingReport| {
@@ -256,6 +259,21 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
              `--draft-length {length}` adds them"
         )),
     }
+}
+
+/// Why there is nothing to compare drafts of a server with, and no prediction for them: they are not known to be chains.
+fn why_no_chains(figures: &ServedFigures) -> String {
+    let why = match figures.draft_tokens_per_pass {
+        Some(drafted) if !figures.survival.is_empty() => format!(
+            "the server drafts {drafted:.0} tokens for each pass and accepted at most {} of them, and its `/server_info` does not \
+             say that these are chains (`speculative_eagle_topk` of 1) and not trees",
+            figures.survival.len()
+        ),
+        _ => "the server does not report how long its drafts are".to_owned(),
+    };
+    format!(
+        "{why}, so there are no in-tree figures (spectrain's own) to compare with, and the best length is not predicted"
+    )
 }
 
 /// What the user is told where a run failed.

@@ -1,0 +1,222 @@
+//! Engines that cannot run a drafter beside a target of some class, although they load its folder: what the code of vLLM 0.32 and
+//! SGLang 0.5.23 has for targets of each class.
+
+use serde_json::Value;
+
+use crate::dialect::settings::Settings;
+use crate::launch::{Launch, Server};
+
+/// The setting that holds the name of the target's class.
+pub const TARGET_CLASS: &str = "target_class";
+/// The setting that says whether the target's weights are quantised.
+pub const TARGET_QUANTISED: &str = "target_quantised";
+
+/// Classes whose outputs of layers SGLang hands to EAGLE-3.
+const SGLANG_EAGLE3: &[&str] = &[
+    "ApertusForCausalLM",
+    "BailingMoeForCausalLM",
+    "BailingMoeV2ForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "ExaoneMoeForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "Gemma4ForCausalLM",
+    "Gemma4ForConditionalGeneration",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "GptOssForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "LlamaForCausalLM",
+    "LongcatFlashForCausalLM",
+    "MiniMaxM2ForCausalLM",
+    "Ministral3ForCausalLM",
+    "MistralForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+];
+/// Classes whose outputs of layers it hands to drafters of blocks, with embeddings as they are.
+const SGLANG_BLOCKS: &[&str] = &[
+    "DeepseekV2ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "GptOssForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "LlamaForCausalLM",
+    "MiMoV2FlashForCausalLM",
+    "MiMoV2ForCausalLM",
+    "Ministral3ForCausalLM",
+    "MistralForCausalLM",
+    "NemotronHForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+];
+/// A class of which vLLM hands over no outputs of layers, and its last state before the final norm.
+const MIMO: &str = "MiMoForCausalLM";
+/// Classes of which SGLang counts layers from 1 only if the first one is 1.
+const DEEPSEEK: &str = "Deepseek";
+
+/// The same commands, but a remark in place of each for an engine that fails beside the target, or drafts from other states.
+pub(crate) fn kept(family: &str, settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
+    let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
+    let kept = |line: Launch| {
+        let why = match line.server? {
+            Server::Vllm(method) => vllm_fails(method, class, settings),
+            Server::Speculators => vllm_fails("", class, settings),
+            Server::Sglang => sglang_fails(family, class, settings),
+            _ => None,
+        };
+        why.map(|why| Launch::remark(&why))
+    };
+    let lines = lines.into_iter();
+    lines
+        .map(|line| kept(line.clone()).unwrap_or(line))
+        .collect()
+}
+
+fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
+    match method {
+        "mtp" if settings.flag(TARGET_QUANTISED) => Some(
+            "vLLM would take this layer for quantised, as its target is; this program decodes with it: `spectrain generate`, \
+             `spectrain evaluate`"
+                .to_owned(),
+        ),
+        // Language models draft from tokens alone.
+        "mtp" | "draft_model" => None,
+        _ if class == Some(MIMO) => Some(format!(
+            "vLLM hands drafters no hidden states of `{MIMO}` as they were trained on"
+        )),
+        _ => None,
+    }
+}
+
+fn sglang_fails(family: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
+    let classes = match family {
+        "EAGLE-3" => SGLANG_EAGLE3,
+        "DFlash" => SGLANG_BLOCKS,
+        _ => return None,
+    };
+    let layers = settings.sizes("captured_layers");
+    if let Some(class) = class.filter(|class| !classes.contains(class)) {
+        return Some(format!(
+            "SGLang has no drafters of this kind beside targets of the class `{class}`"
+        ));
+    }
+    let last = settings.size("target_layers").checked_sub(1);
+    if last.is_some_and(|last| layers.contains(&last)) {
+        return Some("SGLang cannot hand over the output of the target's last layer".to_owned());
+    }
+    if family == "EAGLE-3" && layers.len() == 1 {
+        return Some("SGLang leaves out what fuses layers where there is one alone".to_owned());
+    }
+    let is_deepseek = class.is_some_and(|class| class.starts_with(DEEPSEEK));
+    if is_deepseek && layers.first().is_some_and(|&first| first != 1) {
+        return Some(
+            "SGLang hands over other layers of this target unless the first of them is 1"
+                .to_owned(),
+        );
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::launch;
+
+    /// What is left of a server's command beside a target.
+    fn beside(family: &str, line: Launch, settings: Value) -> Launch {
+        let settings = Settings::of(settings.as_object().unwrap().clone());
+        kept(family, &settings, vec![line]).remove(0)
+    }
+
+    fn eagle3() -> Launch {
+        launch::sglang(Path::new("d"), "EAGLE3", "t", 3)
+    }
+
+    #[test]
+    fn commands_of_engines_that_run_the_drafter_stay() {
+        for settings in [
+            json!({"captured_layers": [1, 3, 4], "target_layers": 8, TARGET_CLASS: "Qwen3ForCausalLM"}),
+            json!({"captured_layers": [1, 3, 4], "target_layers": 8}),
+            json!({"captured_layers": [1, 3, 4], TARGET_CLASS: "DeepseekV3ForCausalLM"}),
+        ] {
+            assert_eq!(beside("EAGLE-3", eagle3(), settings), eagle3());
+        }
+        let qwen2 = json!({TARGET_CLASS: "Qwen2ForCausalLM"});
+        assert_eq!(beside("EAGLE-3", eagle3(), qwen2), eagle3());
+        let mimo = json!({TARGET_CLASS: MIMO});
+        let language_model = launch::vllm(Path::new("d"), "draft_model", "t", 3);
+        let kept = beside("language model", language_model.clone(), mimo);
+        assert_eq!(kept, language_model);
+    }
+
+    #[test]
+    fn those_of_others_are_told_of() {
+        let vllm = |method| launch::vllm(Path::new("d"), method, "t", 3);
+        let block = launch::sglang_block(Path::new("d"), "DFLASH", "t", 3);
+        for (family, line, settings, told) in [
+            ("EAGLE-3", vllm("eagle3"), json!({TARGET_CLASS: MIMO}), MIMO),
+            (
+                "MTP",
+                vllm("mtp"),
+                json!({TARGET_QUANTISED: true}),
+                "quantised",
+            ),
+            (
+                "DFlash",
+                block.clone(),
+                json!({TARGET_CLASS: "Qwen2ForCausalLM"}),
+                "Qwen2ForCausalLM",
+            ),
+            (
+                "DFlash",
+                block,
+                json!({"captured_layers": [1, 7], "target_layers": 8}),
+                "last layer",
+            ),
+            (
+                "EAGLE-3",
+                eagle3(),
+                json!({"captured_layers": [4], "target_layers": 8}),
+                "one alone",
+            ),
+            (
+                "EAGLE-3",
+                eagle3(),
+                json!({"captured_layers": [2, 3], TARGET_CLASS: "DeepseekV3ForCausalLM"}),
+                "unless the first of them is 1",
+            ),
+        ] {
+            let remark = beside(family, line, settings);
+            assert_eq!(remark.server, None, "{told}");
+            assert!(remark.text.contains(told), "{}", remark.text);
+        }
+    }
+}
