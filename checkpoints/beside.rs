@@ -11,67 +11,85 @@ pub const TARGET_CLASS: &str = "target_class";
 /// The setting that says whether the target's weights are quantised.
 pub const TARGET_QUANTISED: &str = "target_quantised";
 
-/// Classes whose outputs of layers SGLang hands to EAGLE-3.
-const SGLANG_EAGLE3: &[&str] = &[
-    "ApertusForCausalLM",
-    "BailingMoeForCausalLM",
-    "BailingMoeV2ForCausalLM",
+/// Classes whose outputs of layers SGLang hands to EAGLE-3 and to drafters of blocks.
+const SGLANG: &[&str] = &[
     "DeepseekV2ForCausalLM",
     "DeepseekV32ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "Glm5NextForConditionalGeneration",
+    "GlmMoeDsaForCausalLM",
+    "GptOssForCausalLM",
+    "IQuestCoderForCausalLM",
+    "InternLM3ForCausalLM",
+    "InternS1ProForConditionalGeneration",
+    "InternS2MobiusForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+    "Llama4ForCausalLM",
+    "LlamaForCausalLM",
+    "MellumForCausalLM",
+    "MiniMaxM3SparseForConditionalGeneration",
+    "Ministral3ForCausalLM",
+    "MistralForCausalLM",
+    "MistralLarge3ForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen4ExpForConditionalGeneration",
+    "TeleFLMForCausalLM",
+];
+/// Those whose outputs it hands to EAGLE-3 alone. It would scale the embeddings that blocks of Gemma 4 are filled with.
+const SGLANG_EAGLE3: &[&str] = &[
+    "ApertusForCausalLM",
+    "BailingMoEForCausalLM",
+    "BailingMoeForCausalLM",
+    "BailingMoeV2ForCausalLM",
+    "ExaoneMoEForCausalLM",
     "ExaoneMoeForCausalLM",
     "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
     "Gemma4ForCausalLM",
     "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
     "Glm4MoeForCausalLM",
-    "Glm4MoeLiteForCausalLM",
-    "GptOssForCausalLM",
-    "KimiK25ForConditionalGeneration",
     "Llama4ForConditionalGeneration",
-    "LlamaForCausalLM",
     "LongcatFlashForCausalLM",
     "MiniMaxM2ForCausalLM",
-    "Ministral3ForCausalLM",
-    "MistralForCausalLM",
-    "Phi3ForCausalLM",
+    "MiniMaxM3SparseForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
     "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Qwen3NextForCausalLM",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3_5ForCausalLM",
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration",
+    "SarvamMoEForCausalLM",
 ];
-/// Classes whose outputs of layers it hands to drafters of blocks, with embeddings as they are.
+/// Those whose outputs it hands to drafters of blocks alone.
 const SGLANG_BLOCKS: &[&str] = &[
-    "DeepseekV2ForCausalLM",
-    "DeepseekV32ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "Glm4MoeLiteForCausalLM",
-    "GptOssForCausalLM",
-    "KimiK25ForConditionalGeneration",
+    "BeamForCausalLM",
+    "InklingForConditionalGeneration",
+    "KimiK3ForConditionalGeneration",
+    "KimiK3LinearForCausalLM",
+    "LagunaForCausalLM",
     "Lfm2ForCausalLM",
     "Lfm2MoeForCausalLM",
-    "LlamaForCausalLM",
+    "Lfm2VlForConditionalGeneration",
     "MiMoV2FlashForCausalLM",
     "MiMoV2ForCausalLM",
-    "Ministral3ForCausalLM",
-    "MistralForCausalLM",
+    "MuseGlimmerForCausalLM",
+    "MuseGlimmerForConditionalGeneration",
+    "MuseSparkForConditionalGeneration",
+    "NanbeigeForCausalLM",
     "NemotronHForCausalLM",
-    "Phi3ForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Qwen3NextForCausalLM",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3_5ForCausalLM",
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration",
+    "NemotronHPuzzleForCausalLM",
+    "NemotronH_Nano_Omni_Reasoning_V3",
+    "NemotronH_Nano_VL_V2",
+    "NemotronH_Omni_Reasoning_V3",
 ];
 /// A class of which vLLM hands over no outputs of layers, and its last state before the final norm.
 const MIMO: &str = "MiMoForCausalLM";
@@ -81,19 +99,14 @@ const DEEPSEEK: &str = "Deepseek";
 /// The same commands, but a remark in place of each for an engine that fails beside the target, or drafts from other states.
 pub(crate) fn kept(family: &str, settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
     let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
-    let kept = |line: Launch| {
-        let why = match line.server? {
-            Server::Vllm(method) => vllm_fails(method, class, settings),
-            Server::Speculators => vllm_fails("", class, settings),
-            Server::Sglang => sglang_fails(family, class, settings),
-            _ => None,
-        };
-        why.map(|why| Launch::remark(&why))
+    let why = |line: &Launch| match line.server? {
+        Server::Vllm(method) => vllm_fails(method, class, settings),
+        Server::Speculators => vllm_fails("", class, settings),
+        Server::Sglang => sglang_fails(family, class, settings),
+        _ => None,
     };
-    let lines = lines.into_iter();
-    lines
-        .map(|line| kept(line.clone()).unwrap_or(line))
-        .collect()
+    let told = |line| why(&line).map_or(line, |why| Launch::remark(&why));
+    lines.into_iter().map(told).collect()
 }
 
 fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
@@ -113,13 +126,13 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
 }
 
 fn sglang_fails(family: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
-    let classes = match family {
+    let own = match family {
         "EAGLE-3" => SGLANG_EAGLE3,
         "DFlash" => SGLANG_BLOCKS,
         _ => return None,
     };
     let layers = settings.sizes("captured_layers");
-    if let Some(class) = class.filter(|class| !classes.contains(class)) {
+    if let Some(class) = class.filter(|class| !SGLANG.contains(class) && !own.contains(class)) {
         return Some(format!(
             "SGLang has no drafters of this kind beside targets of the class `{class}`"
         ));
@@ -168,6 +181,12 @@ mod tests {
             json!({"captured_layers": [1, 3, 4], TARGET_CLASS: "DeepseekV3ForCausalLM"}),
         ] {
             assert_eq!(beside("EAGLE-3", eagle3(), settings), eagle3());
+        }
+        let block = launch::sglang_block(Path::new("d"), "DFLASH", "t", 3);
+        for class in ["LlamaForCausalLM", "GlmMoeDsaForCausalLM"] {
+            let settings = json!({TARGET_CLASS: class});
+            assert_eq!(beside("EAGLE-3", eagle3(), settings.clone()), eagle3());
+            assert_eq!(beside("DFlash", block.clone(), settings), block);
         }
         let qwen2 = json!({TARGET_CLASS: "Qwen2ForCausalLM"});
         assert_eq!(beside("EAGLE-3", eagle3(), qwen2), eagle3());
