@@ -16,7 +16,7 @@ use spectrain_data::sources::{Origin, Sources};
 use spectrain_eval::PromptSet;
 
 use crate::recipe::tables::{ChosenSet, PromptEntry};
-use crate::runtime::prompts::{self, split};
+use crate::runtime::prompts::{self, beside, split};
 use crate::runtime::target::hub_options;
 use crate::runtime::text::Text;
 
@@ -111,8 +111,7 @@ pub fn read(entries: &[PromptEntry], text: &Text, count: usize) -> Result<ReadSe
     read.shared = shared(&read.sets);
     // Of sets that overlap, what is evaluated from one is not measured on from another.
     let judged = read.sets.iter().flat_map(|set| &set.prompts);
-    let judged: Vec<&[u32]> = judged.map(|prompt| &prompt.tokens[..]).collect();
-    read.others.retain(|other| !judged.contains(&&other[..]));
+    read.others = beside(judged, read.others);
     Ok(read)
 }
 

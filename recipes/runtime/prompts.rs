@@ -1,6 +1,6 @@
 //! Which prompts are decoded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, PromptSet};
 
@@ -50,9 +50,19 @@ pub fn spread<T>(prompts: Vec<T>, count: usize) -> Vec<T> {
 pub fn split(prompts: Vec<Prompt>, count: usize) -> (Vec<Prompt>, Vec<Vec<u32>>) {
     let all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     let judged = spread(prompts, count);
-    let is_other = |tokens: &Vec<u32>| judged.iter().all(|prompt| prompt.tokens != *tokens);
-    let others = all.into_iter().filter(is_other).collect();
+    let others = beside(&judged, all);
     (judged, others)
+}
+
+/// Those of `prompts` that none of `judged` begins with.
+pub fn beside<'a>(
+    judged: impl IntoIterator<Item = &'a Prompt>,
+    mut prompts: Vec<Vec<u32>>,
+) -> Vec<Vec<u32>> {
+    let judged = judged.into_iter().map(|prompt| &prompt.tokens[..]);
+    let judged: HashSet<&[u32]> = judged.collect();
+    prompts.retain(|prompt| !judged.contains(&prompt[..]));
+    prompts
 }
 
 /// As many prompts as `table` calibrates trees and tunes thresholds on, of `others` or, without any, of those evaluated.

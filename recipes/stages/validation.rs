@@ -9,10 +9,10 @@ use spectrain_train::{
 };
 
 use crate::runtime::interruption::interrupted;
-use crate::runtime::prompts::spread;
+use crate::runtime::prompts::{beside, spread};
 use crate::stages::answers::Answers;
 use crate::stages::context::StageContext;
-use crate::stages::evaluate::prompts::{Evaluated, beside};
+use crate::stages::evaluate::prompts::{Evaluated, decoded};
 use crate::stages::prepare;
 
 /// Validates the drafter of a stage.
@@ -145,7 +145,7 @@ pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result
     // Nothing is told of them here, so they need no name.
     let evaluated = Evaluated::of(context, "")
         .context("which held-out prompts validations leave to the evaluation")?;
-    let others = beside(&evaluated.read.sets, prompts.clone());
+    let others = beside(decoded(&evaluated.read), prompts.clone());
     let from = if others.is_empty() { prompts } else { others };
     Ok(spread(from, count))
 }

@@ -6,7 +6,7 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, conversations, name,
+    self, NOT_SHARED, accumulate, by_total_variation, conversations, given_or_as_many, name,
     one_layer, positive, rows_of, server, steps_of, warm_up,
 };
 
@@ -149,7 +149,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "32", Key("drafter.heads")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_key_value_heads", "32", Key("drafter.kv_heads")),
     row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
-    row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| as_many_layers(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
+    row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| given_or_as_many(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_head_type", "\"vanilla\"", Key("drafter.markov")),

@@ -7,7 +7,7 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, hub_or_path, one_layer,
+    self, NOT_SHARED, accumulate, by_total_variation, given_or_as_many, hub_or_path, one_layer,
     positive, rows_of, sources, warm_up,
 };
 
@@ -120,7 +120,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "recipe_args.block_size", "16", Key("drafter.block_size")),
     row(&["peagle", "dflash", "dflash2", "dspark", "domino", "jetspec"], "recipe_args.mask_token_id", "", Key("drafter.mask_token")),
     row(DSPARK, "recipe_args.target_layer_ids", "", By("`drafter.captured_layers`; without it as many as the drafter has layers, evenly from 1 to the last, which NeMo reads behind the final norm", up_to_the_last)),
-    row(BLOCKS, "recipe_args.target_layer_ids", "", By(shared::AS_MANY, |asked| as_many_layers(asked, asked.count("recipe_args.draft_num_hidden_layers")))),
+    row(BLOCKS, "recipe_args.target_layer_ids", "", By(shared::AS_MANY, |asked| given_or_as_many(asked, asked.count("recipe_args.draft_num_hidden_layers")))),
     row(BLOCKS, "recipe_args.draft_sliding_window", "", Key("drafter.window")),
     row(BLOCKS, "recipe_args.output_multiplier", "1.0", By("only 1 is possible", |asked| shared::only(asked, 1.0, "logits are those of the target's head, as they are"))),
     row(BLOCKS, "recipe_args.final_logit_softcapping", "", Nothing("logits are those of the target's head, as they are")),

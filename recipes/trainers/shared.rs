@@ -120,15 +120,21 @@ pub(super) fn only_false(asked: &Asked, why: &str) -> Made {
     }
 }
 
-/// What `as_many_layers` makes.
+const CAPTURED: &str = "drafter.captured_layers";
+
+/// What `given_or_as_many` makes.
 pub(super) const AS_MANY: &str = "`drafter.captured_layers`; without it as many of the target's n layers as the drafter has, evenly from 1 to n − 3, and of one layer n/2";
 
-/// The layers that a block drafter reads: those given, or as many as it has `layers` itself. Five are what spectrain takes.
-pub(super) fn as_many_layers(asked: &Asked, layers: Option<u64>) -> Made {
-    const KEY: &str = "drafter.captured_layers";
-    if !asked.value.is_null() {
-        return Made::key(KEY, asked.value.clone());
+/// The layers that a block drafter reads: those given, or as many as it has `layers` itself.
+pub(super) fn given_or_as_many(asked: &Asked, layers: Option<u64>) -> Made {
+    match &asked.value {
+        Value::Null => as_many_layers(asked, layers),
+        given => Made::key(CAPTURED, given.clone()),
     }
+}
+
+/// As many layers as a block drafter has itself. Five are what spectrain takes.
+pub(super) fn as_many_layers(asked: &Asked, layers: Option<u64>) -> Made {
     let (target, count) = (asked.sizes(), layers.unwrap_or_default() as usize);
     let ids = match (target.map(|spec| spec.layers), count) {
         (_, 0 | 5) => return Made::nothing(),
@@ -143,7 +149,7 @@ pub(super) fn as_many_layers(asked: &Asked, layers: Option<u64>) -> Made {
     };
     let ascends = ids.windows(2).all(|pair| pair[0] < pair[1]);
     if ascends {
-        Made::key(KEY, json!(ids))
+        Made::key(CAPTURED, json!(ids))
     } else {
         Made::nothing()
     }

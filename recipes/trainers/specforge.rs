@@ -8,7 +8,8 @@ use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, conversations, dtype_of,
-    layer_types, name, one_layer, positive, rows_of, sizes_file, steps_of, warm_up,
+    given_or_as_many, layer_types, name, one_layer, positive, rows_of, sizes_file, steps_of,
+    warm_up,
 };
 use super::torchspec;
 
@@ -396,14 +397,8 @@ fn captured(asked: &Asked) -> Made {
         && !asked.given.settings.keys().any(of_file);
     match own {
         None if is_unread => Made::nothing(),
-        None => as_many_layers(asked, asked.count("draft.num_hidden_layers")),
-        Some(_) => {
-            let without = Asked {
-                value: Value::Null,
-                ..*asked
-            };
-            as_many_layers(&without, own)
-        }
+        None => given_or_as_many(asked, asked.count("draft.num_hidden_layers")),
+        own => as_many_layers(asked, own),
     }
 }
 

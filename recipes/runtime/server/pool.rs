@@ -218,7 +218,7 @@ impl State {
         let server = self.due_for_a_look(now).or_else(|| {
             let seats = &self.seats;
             let mut open: Vec<usize> = (0..seats.len()).collect();
-            open.retain(|&server| !seats[server].refuses && !seats[server].is_out);
+            open.retain(|&server| seats[server].is_open());
             let failed = self.failed.get(&turn);
             narrow(&mut open, |server| {
                 failed.is_none_or(|failed| !failed.lasting.contains(&server))
@@ -257,8 +257,7 @@ impl State {
             Failure::Passing { wait, .. } => seat.fails(*wait),
         }
         let seats = &self.seats;
-        let is_there = |&server: &usize| !seats[server].refuses && !seats[server].is_out;
-        let mut there = (0..seats.len()).filter(is_there);
+        let mut there = (0..seats.len()).filter(|&server| seats[server].is_open());
         let is_last = match &failure {
             Failure::Lasting { .. } => there.all(|server| failed.lasting.contains(&server)),
             Failure::Passing { .. } => there.all(|server| failed.all.contains(&server)),
@@ -287,6 +286,11 @@ fn is_lasting(failure: &Failure) -> bool {
 }
 
 impl Seat {
+    /// Whether it can be asked: somebody is there, with the model that is wanted.
+    fn is_open(&self) -> bool {
+        !self.refuses && !self.is_out
+    }
+
     fn fails(&mut self, asked: Option<Duration>) {
         self.failed += 1;
         let rest = match self.failed.checked_sub(MOST_FAILED) {

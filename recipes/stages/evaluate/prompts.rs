@@ -8,7 +8,7 @@ use spectrain_eval::{Prompt, PromptSet};
 
 use crate::recipe::tables::EvaluateTable;
 use crate::runtime::prompt_sets::{self, ReadSets};
-use crate::runtime::prompts::{distinct, has_room, repeated, split};
+use crate::runtime::prompts::{beside, distinct, has_room, repeated, split};
 use crate::runtime::target;
 use crate::runtime::text::Text;
 use crate::stages::context::StageContext;
@@ -66,19 +66,17 @@ impl Evaluated {
         warnings.extend(fewer);
         // The sets may be of the same file as `data.eval`.
         let held_out = held_out.into_iter().map(|prompt| prompt.tokens);
-        let mut held_out = beside(&read.sets, held_out.collect());
-        held_out.retain(|prompt| !read.others.contains(prompt));
+        let mut held_out = beside(decoded(&read), held_out.collect());
+        let known: HashSet<&Vec<u32>> = read.others.iter().collect();
+        held_out.retain(|prompt| !known.contains(prompt));
         read.others.extend(held_out);
         Ok(Self { read, warnings })
     }
 }
 
-/// Those of `prompts` that none of the sets has.
-pub(crate) fn beside(sets: &[PromptSet], mut prompts: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    let decoded = sets.iter().flat_map(|set| &set.prompts);
-    let decoded: HashSet<&[u32]> = decoded.map(|prompt| &prompt.tokens[..]).collect();
-    prompts.retain(|prompt| !decoded.contains(&prompt[..]));
-    prompts
+/// The prompts of all sets, which are decoded.
+pub(crate) fn decoded(read: &ReadSets) -> impl Iterator<Item = &Prompt> {
+    read.sets.iter().flat_map(|set| &set.prompts)
 }
 
 /// The prompts behind which a target of so many `places` has room for a token, and what to say of the others.
@@ -144,9 +142,8 @@ mod tests {
             let all = prepare::prompts(context.run).unwrap();
             let place = |of: &Vec<u32>| all.iter().position(|prompt| prompt == of).unwrap();
             let Evaluated { read, .. } = Evaluated::of(context, "eval").unwrap();
-            let decoded = read.sets.iter().flat_map(|set| &set.prompts);
             [
-                decoded.map(|prompt| place(&prompt.tokens)).collect(),
+                decoded(&read).map(|prompt| place(&prompt.tokens)).collect(),
                 read.others.iter().map(place).collect(),
                 validation_prompts(context, 64)
                     .unwrap()
