@@ -92,8 +92,13 @@ pub const EAGLE3: Dialect = Dialect {
             OWN_HEAD,
         ]),
     ],
+    renamed: &[["layers.0.", "midlayer."]],
     shared_head: SharedHead::OfDraftVocabulary,
     launch: launch_lines,
+    quirks: Quirks {
+        complete: repeat_norms,
+        ..QUIRKS
+    },
     ..of_both("EAGLE-3", recognises)
 };
 
@@ -125,7 +130,6 @@ pub const SPECULATORS: Dialect = Dialect {
             OWN_HEAD,
         ]),
     ],
-    renamed: &[["midlayer.", "layers.0."]],
     shared_head: SharedHead::AsOwn,
     launch: |_, dir, _, _| vec![vllm_of_speculators(dir)],
     ..of_both("EAGLE-3 for speculators", |folder| {
@@ -160,13 +164,13 @@ const SPECULATORS_LAYER: &[Key] = &[
 const fn of_both(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
     Dialect {
         family: "EAGLE-3",
-        neutral: &[llama::NEUTRAL, NEUTRAL, ONE_LAYER],
-        aliases: &[["layers.0.", "midlayer."]],
+        neutral: &[llama::NEUTRAL, NEUTRAL],
+        aliases: &[["midlayer.", "layers.0."]],
         repeated: &[
             "verifier_norm.weight",
             "verifier_lm_head.weight",
             // Frequencies that older versions of transformers saved with every attention.
-            "midlayer.self_attn.rotary_emb.inv_freq",
+            "layers.0.self_attn.rotary_emb.inv_freq",
             "rotary_emb.inv_freq",
         ],
         token_map: TokenMap::Offsets,
@@ -298,15 +302,13 @@ pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("eagle_config.parallel_draft_step", Neutral::Size(1)),
 ];
 
-const ONE_LAYER: &[(&str, Neutral)] = &[("num_hidden_layers", Neutral::Size(1))];
-
 /// The target's, which folders may repeat.
 pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
 
 pub(crate) const QUIRKS: Quirks = Quirks {
     check_folder,
     check_settings,
-    reduce: check_head,
+    reduce,
     optional: embedding,
     meanings: meanings::meanings,
     takes_layers: true,
@@ -356,7 +358,7 @@ fn check_settings(settings: &Settings) -> Check {
 }
 
 /// Without a head of its own a drafter speaks the target's vocabulary. Engines do not notice when it does not.
-fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTensor>) -> Result<()> {
+fn check_head(file: &Path, settings: &Settings) -> Result<()> {
     if !settings.shares_head() || !settings.has_draft_vocab() {
         return Ok(());
     }
@@ -364,6 +366,64 @@ fn check_head(file: &Path, settings: &Settings, _: &mut Vec<NamedTensor>) -> Res
         name: "lm_head.weight".to_string(),
         path: file.to_path_buf(),
     })
+}
+
+fn reduce(file: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
+    check_head(file, settings)?;
+    drop_repeated_norms(file, settings, tensors)
+}
+
+/// The norm through which each layer behind the first reads, by its name in vLLM and the libraries, and by SGLang's.
+fn norms_of_inputs(settings: &Settings) -> impl Iterator<Item = [String; 2]> {
+    let name = |layer, norm| format!("layers.{layer}.{norm}.weight");
+    let layers = 1..settings.size("layers");
+    layers.map(move |layer| ["input_layernorm", "hidden_norm"].map(|norm| name(layer, norm)))
+}
+
+/// Adds the norms under SGLang's names.
+fn repeat_norms(settings: &Settings, tensors: &mut Vec<NamedTensor>) {
+    for [name, of_sglang] in norms_of_inputs(settings) {
+        let norm = tensors.iter().find(|tensor| tensor.name == name);
+        let repeated = norm.map(|norm| NamedTensor {
+            name: of_sglang,
+            ..norm.clone()
+        });
+        tensors.extend(repeated);
+    }
+}
+
+/// Takes the norms under either name. One under both has to be the same, since no engine reads both.
+fn drop_repeated_norms(
+    file: &Path,
+    settings: &Settings,
+    tensors: &mut Vec<NamedTensor>,
+) -> Result<()> {
+    for [name, of_sglang] in norms_of_inputs(settings) {
+        let at = |name: &str| tensors.iter().position(|tensor| tensor.name == name);
+        let Some(repeated) = at(&of_sglang) else {
+            continue;
+        };
+        match at(&name) {
+            None => tensors[repeated].name = name,
+            Some(norm) if same_values(&tensors[norm], &tensors[repeated]) => {
+                tensors.remove(repeated);
+            }
+            Some(_) => {
+                return Err(Error::Values {
+                    reason: format!(
+                        "expected those of `{name}`: vLLM reads that norm, SGLang this one"
+                    ),
+                    name: of_sglang,
+                    path: file.to_path_buf(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same_values(one: &NamedTensor, other: &NamedTensor) -> bool {
+    (one.dtype, &one.shape, &one.bytes) == (other.dtype, &other.shape, &other.bytes)
 }
 
 /// SGLang and TensorRT-LLM put the target's embeddings in the place of these.

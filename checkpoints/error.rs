@@ -189,19 +189,18 @@ pub enum Error {
         reason: String,
     },
     /// The hub wants a token, or another one.
-    #[error(
-        "`{endpoint}` refuses access to `{model}` (http {status}, {token}): it is private, gated or does not exist; accept its \
-         terms on its page and set `HF_TOKEN` to a token that may read it"
-    )]
+    #[error("`{endpoint}` refuses access to `{model}` (http {status}, {token}): {reason}")]
     Refused {
         /// What was asked for.
         model: String,
         /// The hub's address.
         endpoint: String,
-        /// 401 or 403.
+        /// 401, 402 or 403.
         status: u16,
         /// Whether a token was sent.
         token: &'static str,
+        /// What the hub says, and what to do.
+        reason: String,
     },
     /// What is asked of the hub, or how, makes no sense.
     #[error("cannot ask the hub for `{model}`: {reason}")]

@@ -304,15 +304,12 @@ fn no_weights(dir: &Path) -> String {
         .filter_map(|file| file.file_name().into_string().ok())
         .collect();
     names.sort();
-    // The name goes into a command for the user's shell.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    names.retain(|name| name.bytes().all(plain));
-    let pickled = |name: &&String| name.ends_with(".bin") || name.ends_with(".pt");
-    if let Some(name) = names.iter().find(pickled) {
+    names.retain(|name| is_plain_word(name));
+    if let Some(name) = pickle_among(&names) {
         return format!(
             "{reason}; `{name}` is a pickle, which can run any program and is not read; if you trust it, convert it with \
-             `python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() for k, v in \
-             torch.load('{name}', weights_only=True).items()}}, '{WEIGHTS}')\"`"
+             `{}`",
+            conversion(name)
         );
     }
     match names.iter().find(|name| name.ends_with(".safetensors")) {
@@ -322,6 +319,32 @@ fn no_weights(dir: &Path) -> String {
         Some(name) => format!("{reason}, but `{name}`: rename it to `{WEIGHTS}`"),
         None => format!("{reason}; other formats of weights are not read"),
     }
+}
+
+/// The pickle with the weights among these names of files, in alphabetical order.
+pub(crate) fn pickle_among(names: &[String]) -> Option<&str> {
+    let pickled = |name: &&String| {
+        is_plain_word(name) && [".bin", ".pt"].iter().any(|ending| name.ends_with(ending))
+    };
+    let mut pickles = names.iter().filter(pickled);
+    // Beside it there may be the state of an optimizer.
+    let usual = |name: &&String| name.starts_with("pytorch_model");
+    let found = pickles.clone().find(usual).or_else(|| pickles.next());
+    found.map(String::as_str)
+}
+
+/// The command that makes weights that are read here of a pickle, in its folder.
+pub(crate) fn conversion(pickle: &str) -> String {
+    format!(
+        "python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() for k, v in \
+         torch.load('{pickle}', weights_only=True).items()}}, '{WEIGHTS}')\""
+    )
+}
+
+/// Whether a name may stand in a command for the user's shell as it is.
+fn is_plain_word(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.bytes().all(plain)
 }
 
 /// Reads every tensor of one safetensors file, by name in alphabetical order.

@@ -47,8 +47,8 @@ const _: () = assert!(log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Debug 
 /// The folder of a model: `model` itself if it is one, else the snapshot of the hub model with this id at a branch, tag
 /// or commit, by default `main`.
 ///
-/// A snapshot that is already complete is used without asking the hub; otherwise what is missing is downloaded:
-/// configuration and tokenizer where present, then the safetensors weights.
+/// A snapshot with configuration and weights is used; what another tool may have left out beside them is asked for once. Otherwise
+/// what is missing is downloaded: configuration and tokenizer where present, then the safetensors weights.
 pub fn resolve(model: &str, revision: Option<&str>, options: &HubOptions) -> Result<PathBuf> {
     resolve_files(model, revision, Files::Model, options)
 }

@@ -7,6 +7,12 @@ use serde_json::{Map, Value, json};
 
 pub mod parse;
 
+/// The key of a message that holds reasoning apart from what is said.
+pub const REASONING: &str = "reasoning_content";
+
+/// The key of a message that says that the target was stopped before it ended: the end of its turn is not the target's.
+pub const CUT_OFF: &str = "truncated";
+
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
@@ -32,6 +38,11 @@ impl Message {
     /// Whether the target wrote it: what a drafter learns to predict.
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"
+    }
+
+    /// Whether whoever wrote it was stopped before its end.
+    pub fn is_cut_off(&self) -> bool {
+        self.extra.get(CUT_OFF) == Some(&Value::Bool(true))
     }
 }
 

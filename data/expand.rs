@@ -1,6 +1,6 @@
 //! Conversations as samples: one each, or one for each answer where a chat template rewrites what was said before.
 
-use crate::conversation::{Conversation, Exchange, Sample};
+use crate::conversation::{Conversation, Exchange, Message, Sample};
 use crate::error::Result;
 use crate::mask::{Masking, tokenize};
 use crate::prepare::settings::{PrepareSettings, Turns};
@@ -47,21 +47,44 @@ pub(crate) fn samples(
     if !expands {
         return tokenize(conversation, template, tokenizer, settings.masking).map(Samples::one);
     }
+    each(conversation, &answers, (template, tokenizer), settings)
+}
+
+/// A sample for each of these answers that begins within the maximum length.
+fn each(
+    conversation: &Conversation,
+    answers: &[usize],
+    (template, tokenizer): (&ChatTemplate, &Tokenizer),
+    settings: &PrepareSettings,
+) -> Result<Samples> {
     let mut made = Vec::with_capacity(answers.len());
-    for (place, &answer) in answers.iter().enumerate() {
+    let mut is_beyond = false;
+    for &answer in answers {
+        let opens = opens_a_turn(&conversation.messages[..answer]);
+        // Between two questions prompts only grow.
+        if is_beyond && !opens {
+            continue;
+        }
         let exchange = Exchange::from(conversation).first(answer + 1);
         let sample = tokenize(exchange, template, tokenizer, Masking::LastTurn)?;
-        let prompt = sample.prompt().len();
-        made.push(sample);
-        // What was said before an answer is said before all later ones too, so these begin still later.
-        if prompt > settings.max_length {
-            return Ok(Samples {
-                made,
-                beyond: answers.len() - place - 1,
-            });
+        is_beyond = sample.prompt().len() > settings.max_length;
+        if !is_beyond {
+            made.push(sample);
+        } else if opens {
+            // The reasoning of earlier turns is gone by now. What is left stands before all later answers, too.
+            break;
         }
     }
-    Ok(Samples { made, beyond: 0 })
+    let beyond = answers.len() - made.len();
+    Ok(Samples { made, beyond })
+}
+
+/// Whether what is said last is a question of the user, to which templates show no reasoning of earlier turns. Qwen3 takes results of
+/// tools for none, whoever says them.
+fn opens_a_turn(said: &[Message]) -> bool {
+    said.last().is_some_and(|last| {
+        last.role == "user" && !last.content.trim_start().starts_with("<tool_response>")
+    })
 }
 
 /// Whether the conversation up to one of its answers is rendered otherwise than it begins when rendered as a whole.
@@ -83,7 +106,6 @@ fn is_rewritten(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::Message;
     use crate::prepare::settings::Overlong;
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
@@ -204,6 +226,48 @@ mod tests {
             .iter()
             .map(|sample| sample.prompt().len())
             .max();
-        assert!(samples.made.len() < 10 && longest.unwrap() > expand.max_length);
+        assert!(samples.made.len() < 10 && longest.unwrap() <= expand.max_length);
+    }
+
+    /// Reasoning is shown from the last question on, as Qwen3 does within a loop of tools.
+    const REASONS_IN_LOOP: &str = "{% set ns = namespace(last=0) %}{% for m in messages %}\
+        {% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}\
+        {% for m in messages %}<|im_start|>{{ m.role }}\n\
+        {% if m.role == 'assistant' and loop.index0 < ns.last %}{{ m.content.split('</think>')[-1] }}\
+        {% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    #[test]
+    fn an_answer_behind_long_reasoning_of_an_earlier_turn_is_made() {
+        let reasoning = format!("{}</think>call", "the cat sat on the mat ".repeat(100));
+        let said = [
+            ("user", "a"),
+            ("assistant", reasoning.as_str()),
+            ("tool", "result"),
+            ("assistant", "b"),
+            ("tool", "result"),
+            ("assistant", "c"),
+            ("user", "d"),
+            ("assistant", "e"),
+        ];
+        let messages = said.map(|(role, content)| Message::new(role, content));
+        let (template, tokenizer) = (
+            ChatTemplate::from_source(REASONS_IN_LOOP, None, None).unwrap(),
+            small(),
+        );
+        let auto = PrepareSettings {
+            max_length: 200,
+            ..settings(Turns::Auto, Masking::Assistant)
+        };
+        let conversation = Conversation::new(messages.to_vec());
+        let samples = samples(&conversation, (&template, &tokenizer), &auto).unwrap();
+        assert_eq!((samples.made.len(), samples.beyond), (2, 2));
+        let text = |sample: &Sample| tokenizer.decode(&sample.tokens, Special::Keep).unwrap();
+        assert!(text(&samples.made[0]).contains("</think>call"));
+        let last = text(&samples.made[1]);
+        assert!(
+            last.ends_with("e<|im_end|>\n") && !last.contains("</think>"),
+            "{last}"
+        );
     }
 }

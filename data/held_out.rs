@@ -1,5 +1,7 @@
 //! Rows kept for the evaluation where there are none of their own: a share of the prompts, whatever their order.
 
+use std::time::SystemTime;
+
 use sha2::{Digest, Sha256};
 
 use crate::conversation::{Content, Row};
@@ -29,7 +31,8 @@ pub struct HeldOut {
 impl HeldOut {
     /// Holds out a share of the prompts: those with the smallest hashes.
     ///
-    /// A prompt is what the target sees before the last answer, tools included; rows with the same prompt stay together.
+    /// A prompt is what the target sees before the last answer, tools included and as of one fixed day; rows with the same
+    /// prompt stay together.
     ///
     /// # Errors
     /// A row cannot be read or rendered and is not to be left out, or there are fewer than two prompts.
@@ -38,6 +41,9 @@ impl HeldOut {
         share: f64,
         (template, unusable): (Option<&ChatTemplate>, Unusable),
     ) -> Result<Self> {
+        // Of a template that prints the date, prompts would be others each day, and so would be the choice.
+        let template = template.map(|template| template.clone().at(SystemTime::UNIX_EPOCH));
+        let template = template.as_ref();
         let hashes = unusable.without(rows.into_iter()).map(|row| {
             let LocatedRow { location, row, .. } = row?;
             match hash(&row, template).map_err(Error::at(&location)) {
@@ -142,10 +148,12 @@ fn hash(row: &Row, template: Option<&ChatTemplate>) -> Result<u128> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use super::*;
     use crate::conversation::{Conversation, Message};
     use crate::rows::Location;
+    use crate::template::GenerationPrompt;
     use crate::template::tests::CHATML;
 
     fn rows(questions: &[usize]) -> Vec<LocatedRow> {
@@ -166,8 +174,16 @@ mod tests {
     /// The questions held out and those left.
     fn sides(questions: &[usize], share: f64) -> [BTreeSet<String>; 2] {
         let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        sides_with(&template, questions, share)
+    }
+
+    fn sides_with(
+        template: &ChatTemplate,
+        questions: &[usize],
+        share: f64,
+    ) -> [BTreeSet<String>; 2] {
         let rows = rows(questions);
-        let split = HeldOut::of(given(&rows), share, (Some(&template), Unusable::Refuse)).unwrap();
+        let split = HeldOut::of(given(&rows), share, (Some(template), Unusable::Refuse)).unwrap();
         let question = |row: Result<LocatedRow>| match row.unwrap().row.content {
             Content::Conversation(conversation) => conversation.messages[0].content.clone(),
             Content::Tokens(_) => panic!("no tokens were given"),
@@ -184,6 +200,23 @@ mod tests {
         assert_eq!((held.len(), left.len()), (100, 900));
         let twice: Vec<usize> = once.iter().rev().chain(&once).copied().collect();
         assert_eq!(sides(&twice, 0.1), [held, left]);
+    }
+
+    #[test]
+    fn the_day_does_not_change_which_prompts_are_held_out() {
+        let source = format!("{{{{ strftime_now('%d %b %Y') }}}}{CHATML}");
+        let [one, other] = [0, 20_000].map(|days| {
+            let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
+            let template = ChatTemplate::from_source(&source, None, None).unwrap();
+            template.at(moment)
+        });
+        let message = [Message::new("user", "question")];
+        let [first, second] =
+            [&one, &other].map(|template| template.render(&message[..], GenerationPrompt::With));
+        assert_ne!(first.unwrap(), second.unwrap());
+        let questions: Vec<usize> = (0..1000).collect();
+        let split = sides_with(&one, &questions, 0.1);
+        assert_eq!(sides_with(&other, &questions, 0.1), split);
     }
 
     #[test]

@@ -88,10 +88,7 @@ fn environment() -> Environment<'static> {
         },
     );
     // One moment for all renderings of a template, so that those of one run agree.
-    let now = DateTime::from(SystemTime::now());
-    environment.add_function("strftime_now", move |format: &str| {
-        clock::strftime(now, format)
-    });
+    set_moment(&mut environment, SystemTime::now());
     environment.add_function(
         "dict",
         |state: &State, value: Option<Value>, more: Kwargs| {
@@ -111,6 +108,14 @@ fn environment() -> Environment<'static> {
         !value.is_none() && value.try_iter().is_ok()
     });
     environment
+}
+
+/// Sets the moment that templates take for now.
+pub(crate) fn set_moment(environment: &mut Environment<'static>, moment: SystemTime) {
+    let moment = DateTime::from(moment);
+    environment.add_function("strftime_now", move |format: &str| {
+        clock::strftime(moment, format)
+    });
 }
 
 fn kept(state: &State, value: Value) -> Result<Value, JinjaError> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conversation::{Conversation, Exchange, Message, Sample};
+use crate::conversation::{Conversation, Exchange, Message, REASONING, Sample};
 use crate::error::Result;
 use crate::template::{ChatTemplate, GenerationPrompt, Rendered};
 use crate::tokenizer::Tokenizer;
@@ -42,7 +42,10 @@ pub fn tokenize<'a>(
     let loss_mask = match masking {
         Masking::All => vec![true; encoding.ids.len()],
         Masking::Assistant | Masking::LastTurn => {
-            let spans = assistant_spans(exchange, &rendered, (template, tokenizer), masking)?;
+            let with = (template, tokenizer);
+            let spans = assistant_spans(exchange, &rendered, with, masking)?;
+            let ends = unwritten_ends(exchange, &rendered.text, with, masking)?;
+            let spans: Vec<_> = spans.into_iter().map(|span| before(span, &ends)).collect();
             overlapping(&encoding.offsets, &spans)
         }
     };
@@ -113,6 +116,72 @@ fn assistant_spans(
     conversed.turns(&wanted)
 }
 
+/// The bytes of turns behind answers that were cut off: the template ends these turns, as the target did not.
+fn unwritten_ends(
+    exchange: Exchange<'_>,
+    text: &str,
+    (template, tokenizer): (&ChatTemplate, &Tokenizer),
+    masking: Masking,
+) -> Result<Vec<Range<usize>>> {
+    let messages = exchange.messages;
+    let last = messages.iter().rposition(Message::is_assistant);
+    let is_wanted = |index: &usize| masking != Masking::LastTurn || Some(*index) == last;
+    let cut_off = |index: &usize| messages[*index].is_assistant() && messages[*index].is_cut_off();
+    let places = (0..messages.len()).filter(cut_off).filter(is_wanted);
+    let places: Vec<usize> = places.collect();
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let special = tokenizer.special_texts();
+    let conversed = Conversed {
+        exchange,
+        text,
+        render: &|exchange, generation| template.render(exchange, generation),
+        special,
+    };
+    let turns = conversed.turns(&places)?;
+    let end = |(&place, turn): (&usize, Range<usize>)| {
+        let said = said_last(&messages[place]).trim_end();
+        let shown = without_special_end(&text[turn.clone()], special);
+        // Where the template shows something else, nobody knows where the target was stopped.
+        let found = shown.rfind(said).filter(|_| !said.is_empty());
+        let written = found.map_or(0, |at| at + said.len());
+        turn.start + written..turn.end
+    };
+    Ok(places.iter().zip(turns).map(end).collect())
+}
+
+/// What a message says at its end: its content, or its reasoning where there is nothing behind it.
+fn said_last(message: &Message) -> &str {
+    let reasoning = || message.extra.get(REASONING)?.as_str();
+    match message.content.as_str() {
+        "" => reasoning().unwrap_or_default(),
+        content => content,
+    }
+}
+
+/// The text of a turn before the special tokens that end it.
+fn without_special_end<'a>(turn: &'a str, special: &[String]) -> &'a str {
+    let mut shown = turn.trim_end();
+    let ended = |shown: &'a str| {
+        let mut tokens = special.iter().filter(|token| !token.is_empty());
+        tokens.find_map(|token| shown.strip_suffix(token.as_str()))
+    };
+    while let Some(rest) = ended(shown) {
+        shown = rest.trim_end();
+    }
+    shown
+}
+
+/// What is left of a span before these ends of turns, with which it shares a turn or nothing.
+fn before(span: Range<usize>, ends: &[Range<usize>]) -> Range<usize> {
+    let is_within = |end: &&Range<usize>| span.start < end.end && end.start < span.end;
+    match ends.iter().find(is_within) {
+        Some(end) => span.start..end.start.max(span.start),
+        None => span,
+    }
+}
+
 /// For each token whether it shares a byte with a span.
 fn overlapping(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
     let mut spans: Vec<_> = spans.iter().filter(|span| !span.is_empty()).collect();
@@ -135,6 +204,7 @@ fn overlapping(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation::CUT_OFF;
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
@@ -160,11 +230,15 @@ mod tests {
 
     /// The text that is trained on, runs of it separated by a bar.
     fn trained(source: &str, masking: Masking) -> String {
+        trained_of(&dialogue(), source, masking)
+    }
+
+    fn trained_of(conversation: &Conversation, source: &str, masking: Masking) -> String {
         let (template, tokenizer) = (
             ChatTemplate::from_source(source, None, None).unwrap(),
             small(),
         );
-        let sample = tokenize(&dialogue(), &template, &tokenizer, masking).unwrap();
+        let sample = tokenize(conversation, &template, &tokenizer, masking).unwrap();
         let runs = sample
             .loss_mask
             .chunk_by(|one, two| one == two)
@@ -186,6 +260,36 @@ mod tests {
             assert_eq!(trained(source, Masking::LastTurn), "é ran<|im_end|>");
         }
         assert!(trained(CHATML, Masking::All).starts_with("<|im_start|>user\none"));
+    }
+
+    #[test]
+    fn the_end_of_an_answer_that_was_cut_off_is_not_trained_on() {
+        let cut = |place: usize| {
+            let mut conversation = dialogue();
+            let extra = &mut conversation.messages[place].extra;
+            extra.insert(CUT_OFF.into(), true.into());
+            conversation
+        };
+        for source in [CHATML, MARKED] {
+            let shown = |of: &Conversation, masking| trained_of(of, source, masking);
+            assert_eq!(
+                shown(&cut(1), Masking::Assistant),
+                "the cat|é ran<|im_end|>"
+            );
+            assert_eq!(
+                shown(&cut(3), Masking::Assistant),
+                "the cat<|im_end|>|é ran"
+            );
+            assert_eq!(shown(&cut(3), Masking::LastTurn), "é ran");
+            assert_eq!(shown(&cut(1), Masking::LastTurn), "é ran<|im_end|>");
+            // A content that is part of the token that ends turns.
+            let mut short = cut(3);
+            short.messages[3].content = "end".into();
+            assert_eq!(shown(&short, Masking::LastTurn), "end");
+        }
+        // Where the template shows something else in its place, nothing of it is trained on.
+        let source = CHATML.replace("message.content", "message.content|upper");
+        assert_eq!(trained_of(&cut(3), &source, Masking::LastTurn), "");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use spectrain_checkpoints::hash::hex;
 
-use crate::conversation::{Content, Row};
+use crate::conversation::{Content, REASONING, Row};
 use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, write_whole};
 use crate::error::{Error, Result};
@@ -43,9 +43,6 @@ pub use turns::Unchanged;
 use turns::{Cut, Talk, planned};
 pub use workers::Work;
 use workers::{Ended, Pending, Shared};
-
-/// The key of a message that holds reasoning apart from what is said.
-pub const REASONING: &str = "reasoning_content";
 
 /// What happens to a journal and an output that are there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,7 +286,7 @@ impl RegenerateReport {
         {
             for answer in &entry.answers {
                 if talk.asks() {
-                    talk.take(answer.message.clone());
+                    talk.take(answer.marked());
                 }
             }
             let (messages, answers, cut) = talk.end();
@@ -307,6 +304,9 @@ impl RegenerateReport {
             return Vec::new();
         }
         self.count(&answers);
+        if answers.iter().any(|answer| answer.truncated) {
+            self.cut_off.push(entry.row);
+        }
         if answers.iter().all(|answer| answer.written.is_some()) {
             let written = answers.into_iter().filter_map(|answer| answer.written);
             let of_tokens = |written: Written| Row {

@@ -7,8 +7,11 @@ use std::path::Path;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{
     DataType, Fields, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use chrono::DateTime;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::basic::Compression;
@@ -97,6 +100,17 @@ fn is_simple(kind: &DataType) -> bool {
 pub(crate) struct Table {
     batches: ParquetRecordBatchReader,
     batch: Option<(RecordBatch, usize)>,
+    /// What is made of cells without a form in JSON in columns that no row is read from.
+    beside: Formless,
+}
+
+/// What is made of a cell that has no form in JSON, such as a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Formless {
+    /// It is refused: a row is read from it.
+    Refused,
+    /// Its text: it is copied and nothing else.
+    Printed,
 }
 
 impl Table {
@@ -153,9 +167,14 @@ impl Table {
             .with_batch_size(BATCH_ROWS)
             .build()
             .map_err(|error| unreadable_table(path, &error))?;
+        let beside = match columns {
+            Columns::All => Formless::Printed,
+            Columns::Needed | Columns::Named(_) => Formless::Refused,
+        };
         Ok(Self {
             batches,
             batch: None,
+            beside,
         })
     }
 
@@ -174,7 +193,12 @@ impl Table {
                 let mut text = String::from("{");
                 for (field, column) in rows.schema().fields().iter().zip(rows.columns()) {
                     begin_field(&mut text, field.name());
-                    if let Err(refusal) = cell(column, *at, &mut text) {
+                    let formless = if KEYS.contains(&field.name().as_str()) {
+                        Formless::Refused
+                    } else {
+                        self.beside
+                    };
+                    if let Err(refusal) = cell(column, *at, (&mut text, formless)) {
                         *at += 1;
                         return Some(Err(refusal.at(field.name(), location)));
                     }
@@ -254,7 +278,11 @@ fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
 }
 
 /// Adds one cell of a table as JSON.
-fn cell(column: &dyn Array, row: usize, text: &mut String) -> Result<(), Refusal> {
+fn cell(
+    column: &dyn Array,
+    row: usize,
+    (text, formless): (&mut String, Formless),
+) -> Result<(), Refusal> {
     if text.len() > LONGEST_ROW {
         return Err(Refusal::TooLong);
     }
@@ -278,31 +306,68 @@ fn cell(column: &dyn Array, row: usize, text: &mut String) -> Result<(), Refusal
         DataType::Utf8 => column.as_string::<i32>().value(row).into(),
         DataType::LargeUtf8 => column.as_string::<i64>().value(row).into(),
         DataType::Utf8View => column.as_string_view().value(row).into(),
-        DataType::List(_) => return list(&column.as_list::<i32>().value(row), text),
-        DataType::LargeList(_) => return list(&column.as_list::<i64>().value(row), text),
-        DataType::FixedSizeList(..) => return list(&column.as_fixed_size_list().value(row), text),
+        DataType::List(_) => return list(&column.as_list::<i32>().value(row), (text, formless)),
+        DataType::LargeList(_) => {
+            return list(&column.as_list::<i64>().value(row), (text, formless));
+        }
+        DataType::FixedSizeList(..) => {
+            return list(&column.as_fixed_size_list().value(row), (text, formless));
+        }
         DataType::Struct(fields) => {
             text.push('{');
             for (field, column) in fields.iter().zip(column.as_struct().columns()) {
                 begin_field(text, field.name());
-                cell(column, row, text)?;
+                cell(column, row, (&mut *text, formless))?;
             }
             text.push('}');
             return Ok(());
         }
-        other => return Err(Refusal::Kind(other.clone())),
+        other => match formless {
+            Formless::Refused => return Err(Refusal::Kind(other.clone())),
+            Formless::Printed => printed(column, row)
+                .ok_or_else(|| Refusal::Kind(other.clone()))?
+                .into(),
+        },
     };
     text.push_str(&value.to_string());
     Ok(())
 }
 
-fn list(items: &dyn Array, text: &mut String) -> Result<(), Refusal> {
+/// What stands for a cell that has no form in JSON; none where it has no text either.
+fn printed(column: &dyn Array, row: usize) -> Option<String> {
+    // Those with a time zone count from one moment, whatever the zone; names of zones are not known here.
+    if let DataType::Timestamp(unit, Some(_)) = column.data_type() {
+        let moment = match unit {
+            TimeUnit::Second => {
+                let value = column.as_primitive::<TimestampSecondType>().value(row);
+                DateTime::from_timestamp(value, 0)?
+            }
+            TimeUnit::Millisecond => {
+                let value = column.as_primitive::<TimestampMillisecondType>().value(row);
+                DateTime::from_timestamp_millis(value)?
+            }
+            TimeUnit::Microsecond => {
+                let value = column.as_primitive::<TimestampMicrosecondType>().value(row);
+                DateTime::from_timestamp_micros(value)?
+            }
+            TimeUnit::Nanosecond => {
+                let value = column.as_primitive::<TimestampNanosecondType>().value(row);
+                DateTime::from_timestamp_nanos(value)
+            }
+        };
+        return Some(moment.format("%FT%T%.fZ").to_string());
+    }
+    let formatter = ArrayFormatter::try_new(column, &FormatOptions::default()).ok()?;
+    formatter.value(row).try_to_string().ok()
+}
+
+fn list(items: &dyn Array, (text, formless): (&mut String, Formless)) -> Result<(), Refusal> {
     text.push('[');
     for item in 0..items.len() {
         if item > 0 {
             text.push(',');
         }
-        cell(items, item, text)?;
+        cell(items, item, (&mut *text, formless))?;
     }
     text.push(']');
     Ok(())
@@ -315,9 +380,13 @@ mod tests {
     use super::*;
     use crate::conversation::{Conversation, Message, Row, Sample};
     use crate::forged::refusals;
-    use crate::rows::{LocatedRow, read_rows, text_bytes};
+    use crate::rows::{LocatedRow, read_columns, read_rows, text_bytes};
     use crate::tokens::TokenWriter;
-    use arrow::array::{ArrayRef, BooleanArray, Int64Array, ListArray, StringArray, StructArray};
+    use arrow::array::{
+        ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
+        Int64Array, Int64Builder, ListArray, MapBuilder, StringArray, StringBuilder, StructArray,
+        TimestampMillisecondArray,
+    };
     use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
     use arrow::datatypes::{Field, Schema};
     use parquet::arrow::ArrowWriter;
@@ -446,6 +515,57 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn cells_that_are_only_copied_become_texts_where_json_has_no_form_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let numbers = |of: i64| list(Arc::new(Int64Array::from(vec![of; 2])), &[2]);
+        let kinds = DictionaryArray::<Int32Type>::from_iter(["chat"]);
+        let moment = || TimestampMillisecondArray::from(vec![1_500]);
+        let mut pairs = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+        pairs.keys().append_value("k");
+        pairs.values().append_value(3);
+        pairs.append(true).unwrap();
+        let price = Decimal128Array::from(vec![1250]).with_precision_and_scale(9, 2);
+        write_table(
+            &file,
+            vec![
+                ("input_ids", numbers(7)),
+                ("loss_mask", numbers(1)),
+                ("day", Arc::new(Date32Array::from(vec![1]))),
+                ("at", Arc::new(moment().with_timezone("UTC"))),
+                ("local", Arc::new(moment())),
+                ("price", Arc::new(price.unwrap())),
+                ("bytes", Arc::new(BinaryArray::from(vec![&b"\x01\xff"[..]]))),
+                ("kind", Arc::new(kinds)),
+                ("pairs", Arc::new(pairs.finish())),
+            ],
+        );
+        let rows = read_columns(&file, Columns::All).unwrap();
+        let rows: Vec<LocatedRow> = rows.collect::<Result<_>>().unwrap();
+        let expected = serde_json::json!({
+            "day": "1970-01-02",
+            "at": "1970-01-01T00:00:01.500Z",
+            "local": "1970-01-01T00:00:01.500",
+            "price": "12.50",
+            "bytes": "01ff",
+            "kind": "chat",
+            "pairs": "{k: 3}",
+        });
+        let extra = rows[0].row.extra.iter();
+        let extra = extra.map(|(key, json)| (key.clone(), serde_json::from_str(json).unwrap()));
+        assert_eq!(Value::Object(extra.collect()), expected);
+        // What a row is read from is not guessed at.
+        let moments = list(Arc::new(moment()), &[1]);
+        write_table(
+            &file,
+            vec![("input_ids", moments), ("loss_mask", numbers(1))],
+        );
+        let read = read_columns(&file, Columns::All).unwrap().next().unwrap();
+        let told = read.unwrap_err().to_string();
+        assert!(told.contains("in column `input_ids`"), "{told}");
     }
 
     #[test]

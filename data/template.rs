@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
@@ -13,7 +14,7 @@ use spectrain_checkpoints::Mismatch;
 use crate::contained::contained;
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::jinja::{CompileError, FUEL, NAME, compiled, generation};
+use crate::jinja::{CompileError, FUEL, NAME, compiled, generation, set_moment};
 use crate::tokenizer::{read_config, special_token};
 
 /// The longest rendering, in bytes.
@@ -119,6 +120,13 @@ impl ChatTemplate {
     #[must_use]
     pub fn with_variables(mut self, variables: Map<String, serde_json::Value>) -> Self {
         self.variables.extend(variables);
+        self
+    }
+
+    /// The same at a fixed moment, which it takes for now in place of the one at which it was compiled.
+    #[must_use]
+    pub fn at(mut self, moment: SystemTime) -> Self {
+        set_moment(&mut self.environment, moment);
         self
     }
 

@@ -39,11 +39,71 @@ struct Row<'a> {
     difference: Option<PairedReport>,
 }
 
-/// A table of `variations` for each way of decoding, the largest τ first.
+/// A table of `variations` for each way of decoding, the largest τ first. Of runs that were judged by different targets or on
+/// other prompts there is τ of each, without differences, and why.
+pub fn sweep(variations: &[Variation]) -> String {
+    compared(variations).unwrap_or_else(|why| apart(variations, &why))
+}
+
+/// τ of each run by itself, in the order in which they are given.
+fn apart(variations: &[Variation], why: &Error) -> String {
+    let mut runs: Vec<(String, f64, &Report)> = Vec::new();
+    for variation in variations {
+        let all = variation.seconds.iter().zip(&variation.reports);
+        for (number, (&seconds, report)) in all.enumerate() {
+            let name = match variation.reports.len() {
+                1 => variation.name.clone(),
+                _ => format!("{} ({})", variation.name, number + 1),
+            };
+            runs.push((name, seconds, report));
+        }
+    }
+    let mut text = String::new();
+    for (number, (_, _, report)) in runs.iter().enumerate() {
+        for setting in &report.settings {
+            let mut before = runs[..number].iter();
+            if before.any(|(_, _, earlier)| earlier.like(setting).is_some()) {
+                continue;
+            }
+            text += &heading(report, setting);
+            text += &line("", ["τ [95 % CI]", "prompts", "training"]);
+            for (name, seconds, report) in &runs[number..] {
+                let Some(own) = report.like(setting) else {
+                    continue;
+                };
+                let counts: Vec<Counts> = counts(own).collect();
+                let (tau, ci95) = pooled_tau(&counts);
+                let tau = with_interval(tau, ci95);
+                let [prompts, seconds] = [counts.len().to_string(), format!("{seconds:.0} s")];
+                text += &line(name, [&tau, &prompts, &seconds]);
+            }
+        }
+    }
+    let told = format!("No differences are shown, as the runs cannot be paired: {why}.");
+    format!("{text}\n{}", wrapped(&told, ""))
+}
+
+/// The line above the table of a setting.
+fn heading(report: &Report, setting: &SettingReport) -> String {
+    let target = match &setting.target {
+        Some(_) => format!("{}: ", report.target_of(setting)),
+        None => String::new(),
+    };
+    format!("\n{target}{}\n", setting.heading())
+}
+
+/// τ of these conversations together, with its 95 % interval.
+fn pooled_tau(counts: &[Counts]) -> (Option<f64>, Option<[f64; 2]>) {
+    let tau = |drawn: &[&Counts]| drawn.iter().copied().copied().sum::<Counts>().tau();
+    let all: Vec<&Counts> = counts.iter().collect();
+    (tau(&all), bootstrap(counts, SEED, tau))
+}
+
+/// The table of runs that were judged by the same.
 ///
 /// # Errors
 /// They were judged by different targets or on other prompts.
-pub fn sweep(variations: &[Variation]) -> Result<String> {
+fn compared(variations: &[Variation]) -> Result<String> {
     let pooled = variations.iter().map(|variation| pool(&variation.reports));
     let pooled = pooled.collect::<Result<Vec<_>>>()?;
     let Some(first) = pooled.first() else {
@@ -68,15 +128,15 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
                 }
             };
             let counts: Vec<Counts> = counts(own).collect();
-            let tau = |drawn: &[&Counts]| drawn.iter().copied().copied().sum::<Counts>().tau();
+            let (tau, ci95) = pooled_tau(&counts);
             let of_seed = |report: &Report| {
                 let own = report.like(setting)?;
                 self::counts(own).sum::<Counts>().tau()
             };
             rows.push(Row {
                 variation,
-                tau: tau(&counts.iter().collect::<Vec<_>>()),
-                ci95: bootstrap(&counts, SEED, tau),
+                tau,
+                ci95,
                 each: variation.reports.iter().filter_map(of_seed).collect(),
                 difference,
             });
@@ -85,11 +145,7 @@ pub fn sweep(variations: &[Variation]) -> Result<String> {
             let tau = |row: &Row| row.tau.unwrap_or_default();
             tau(other).total_cmp(&tau(one))
         });
-        let target = match &setting.target {
-            Some(_) => format!("{}: ", first.target_of(setting)),
-            None => String::new(),
-        };
-        _ = writeln!(text, "\n{target}{}", setting.heading());
+        text += &heading(first, setting);
         text += &line("", ["τ [95 % CI]", "against the first", "training"]);
         text.extend(rows.iter().map(shown));
         verdicts.extend(rows.into_iter().filter_map(|row| row.difference));
@@ -212,8 +268,7 @@ mod tests {
             variation("lr=1", &[40, 60]),
             variation("lr=2", &[40, 40]),
             variation("a name that has a line of its own", &[60, 60]),
-        ])
-        .unwrap();
+        ]);
         let expected = "
 T=0, greedy, chain 5
                               τ [95 % CI]        against the first             training
@@ -242,7 +297,7 @@ Judge them on 20 or more (`evaluate.prompts`, of named sets `evaluate.count`).
         let table = |others: usize| {
             let others = (0..others).map(|at| of_three(format!("other {at}"), [56, 57, 63]));
             let first = of_three("first".into(), [60; 3]);
-            sweep(&[first].into_iter().chain(others).collect::<Vec<_>>()).unwrap()
+            sweep(&[first].into_iter().chain(others).collect::<Vec<_>>())
         };
         let one = table(1);
         assert!(one.contains("] better "), "{one}");
@@ -301,16 +356,35 @@ Judge them on 20 or more (`evaluate.prompts`, of named sets `evaluate.count`).
             seconds: vec![1.0; 2],
             reports: vec![with([40, 60]); 2],
         });
-        let table = sweep(&variations).unwrap();
+        let table = sweep(&variations);
         assert_eq!(table.matches("seeds: 3.00, 3.00").count(), 2, "{table}");
         assert_eq!(table.matches("seeds: 2.00, 2.00").count(), 2, "{table}");
     }
 
     #[test]
-    fn what_was_judged_otherwise_is_refused() {
-        let mut foreign = variation("lr=2", &[40]);
-        foreign.reports.push(report(vec![of(1), of(2)], "p", "u"));
-        let refused = sweep(&[variation("lr=1", &[40]), foreign]).unwrap_err();
-        assert!(refused.to_string().contains("weights of the target"));
+    fn runs_that_were_judged_otherwise_stand_by_themselves_with_the_reason() {
+        let mut foreign = variation("lr=2", &[40, 40]);
+        foreign.reports[1] = report(vec![of(40), of(80)], "p", "u");
+        let table = sweep(&[variation("lr=1", &[60]), foreign]);
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "T=0, greedy, chain 5 τ [95 % CI] prompts training lr=1 1.33 [1.00, 2.00] 2 12 s lr=2 (1) 2.00",
+            "lr=2 (2) 2.00 [1.50, 3.00] 2 12 s No differences are shown",
+            "weights of the target",
+        ] {
+            assert!(words.contains(part), "no `{part}`: {table}");
+        }
+        assert!(!table.contains("the first"), "{table}");
+
+        // Of other prompts, too.
+        let mut other = variation("data=b", &[40]);
+        other.reports[0] = report(vec![of(40), of(80), of(40)], "q", "t");
+        let table = sweep(&[variation("data=a", &[40]), other]);
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("with other prompts"), "{table}");
+        assert!(
+            words.contains("data=b") && words.contains("data=a"),
+            "{table}"
+        );
     }
 }

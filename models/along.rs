@@ -22,7 +22,7 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
     let device = features.last.device();
     let layout = text.layout(&device);
     let inputs = Steps::new(drafter, text.row(&device), layout);
-    let mut cache = UnrolledCache::default();
+    let mut cache = UnrolledCache::new(drafter.layers());
     let mut hidden = drafter.begin(&features);
     for step in 0..text.depth {
         let places = text.places(step);

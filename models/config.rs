@@ -2,17 +2,17 @@
 use std::path::Path;
 
 use burn::prelude::*;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use spectrain_checkpoints::folder::{READ_QUANTISED, is_quantisation_read};
 use spectrain_checkpoints::language_model::{ARCHITECTURES, supported};
 use spectrain_checkpoints::mtp;
 use spectrain_checkpoints::printable;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::{DType, Mismatch, ModelFolder};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::linear::Bias;
-use crate::rope::{RopeConfig, RopeScaling};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
 use crate::routing::{self, Routing};
 use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
@@ -35,6 +35,7 @@ pub fn load_target(
         );
     }
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
+    check_tied_head(folder, &config)?;
     let mut ignored = ignored_tensors(&config);
     ignored.extend(mtp::beside_target(folder));
     let mut weights = FolderWeights::new(folder, "model.");
@@ -68,8 +69,44 @@ pub fn load_first_layers(
     let folder = ModelFolder::open_some(folder, &is_read)?;
     let mut config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
     config.spec.layers = config.spec.layers.min(layers);
+    check_tied_head(&folder, &config)?;
     let mut weights = FolderWeights::new(&folder, "model.");
     Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)
+}
+
+/// Fails where a head that is said to be the embedding is stored beside it with other numbers.
+fn check_tied_head(folder: &ModelFolder, config: &TransformerConfig) -> Result<()> {
+    if config.tied_head {
+        check_tied(folder, ["model.embed_tokens.weight", "lm_head.weight"])?;
+    }
+    Ok(())
+}
+
+/// Fails where both tensors are there with different numbers, although the configuration says that they are one: transformers then
+/// takes both, vLLM the embedding alone.
+pub(crate) fn check_tied(folder: &ModelFolder, [embedding, head]: [&str; 2]) -> Result<()> {
+    if folder.info(embedding).is_err() || folder.info(head).is_err() {
+        return Ok(());
+    }
+    let (one, other) = (folder.read(embedding)?, folder.read(head)?);
+    let is_same = one.shape == other.shape
+        && match one.dtype == other.dtype {
+            true => one.bytes == other.bytes,
+            false => other.dtype.is_float() && one.to_f32()? == other.to_f32()?,
+        };
+    if is_same {
+        return Ok(());
+    }
+    let key = "tie_word_embeddings";
+    let expected = format!(
+        "`false`, as `{head}` in `{}` holds other numbers than `{embedding}`",
+        folder.info(head)?.file.display()
+    );
+    Err(Error::Config {
+        file: folder.path().join("config.json"),
+        key: key.to_owned(),
+        mismatch: Mismatch::new(expected, "`true`"),
+    })
 }
 
 /// Tensors some checkpoints carry that hold nothing of their own.
@@ -145,9 +182,7 @@ impl TransformerConfig {
             _ => "llama",
         };
         let architecture = ARCHITECTURES.iter().find(|(known, _)| *known == kind);
-        let scaling = serde_json::to_value(&spec.rope.scaling);
-        let mut rope = scaling
-            .unwrap_or_else(|error| unreachable!("every number and name can be written: {error}"));
+        let mut rope = spec.rope.scaling.written();
         rope["rope_theta"] = json!(spec.rope.theta);
         let mut config = json!({
             "architectures": architecture.map(|(_, name)| [name]),
@@ -211,8 +246,9 @@ struct Habits {
 /// Which layers see only the last positions, as many as `sliding_window` says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Windows {
+    /// None, whatever `sliding_window` says. Of `layer_types` vLLM lets layers slide and transformers does not, so none may be told to.
     Never,
-    /// All, unless `layer_types` says which.
+    /// All, unless `layer_types` says which, as in vLLM. In transformers 5.19 all of them slide whatever it says.
     Given,
     /// With `use_sliding_window`, those from `max_window_layers` on, unless `layer_types` says which.
     Asked,
@@ -325,62 +361,71 @@ fn check_whole_heads_turn(keys: &Keys) -> Result<()> {
     Ok(())
 }
 
-/// `rope_parameters` (transformers 5) wins over `rope_theta` and `rope_scaling`.
 fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> {
     check_whole_heads_turn(keys)?;
-    let key = match keys.present("rope_parameters") {
-        Some(_) => "rope_parameters",
-        None => "rope_scaling",
+    let tables = rotary_tables(keys)?.into_iter();
+    let tables = tables.map(|(key, table)| rotary_table(keys, key, &table, max_positions));
+    let tables = tables.collect::<Result<Vec<_>>>()?;
+    let key = "rope_theta";
+    let beside = match keys.present(key) {
+        Some(_) => Some(keys.number(key)?),
+        None => None,
     };
-    let table = keys.present(key).cloned().unwrap_or_else(|| json!({}));
-    let Value::Object(mut table) = table else {
-        return Err(keys.problem(key, "a table"));
-    };
-    let of_table = table.remove("rope_theta").filter(|theta| !theta.is_null());
-    let theta = match (of_table, keys.present("rope_theta")) {
-        (Some(theta), _) => {
-            let expected = "a number under `rope_theta`";
-            theta.as_f64().ok_or_else(|| keys.problem(key, expected))?
+    let first = tables.first().map(|table| table.key);
+    let rope = RopeConfig::of_tables(keys, tables, beside, d_head)?;
+    match (beside, first) {
+        (Some(beside), Some(first)) if beside != rope.theta => {
+            Err(keys.problem(key, &format!("{}, as in `{first}`", rope.theta)))
         }
-        (None, None) => 10_000.0,
-        (None, Some(_)) => keys.number("rope_theta")?,
-    };
-    let kind = table
-        .remove("type")
-        .filter(|_| !table.contains_key("rope_type"));
-    if let Some(kind) = kind {
-        table.insert("rope_type".into(), kind);
+        _ => Ok(rope),
     }
-    table.entry("rope_type").or_insert_with(|| json!("default"));
-    // Some checkpoints leave the original context out and mean the longest one.
-    table
-        .entry("original_max_position_embeddings")
-        .or_insert_with(|| json!(max_positions));
-    let scaling = serde_json::from_value::<RopeScaling>(Value::Object(table));
-    let scaling = scaling.map_err(|error| {
-        keys.problem(
-            key,
-            &format!("rotary scaling default, linear, llama3 or yarn ({error})"),
-        )
-    })?;
-    let rope = RopeConfig { theta, scaling };
-    rope.check(d_head).map_err(|problem| {
-        let of = match keys.present(key) {
-            Some(_) => key,
-            None => "rope_theta",
-        };
-        keys.problem(of, &problem)
-    })?;
-    if let Some(other) = keys.present("rope_theta")
-        && other.as_f64() != Some(theta)
-    {
-        return Err(keys.problem("rope_theta", &format!("{theta}, as in `{key}`")));
+}
+
+/// One table of a target whose layers all have the same positions. What is not read of it the user is told.
+fn rotary_table(
+    keys: &Keys,
+    key: &'static str,
+    table: &Map<String, Value>,
+    max_positions: usize,
+) -> Result<RotaryTable> {
+    if table.values().any(Value::is_object) {
+        return Err(keys.problem(key, "one table for all layers"));
     }
-    Ok(rope)
+    let theta = base_of(keys, key, table)?;
+    let (scaling, unread) = RopeScaling::read(table, max_positions).map_err(|error| {
+        let known = "default, linear, llama3 or yarn";
+        keys.problem(key, &format!("rotary scaling {known} ({error})"))
+    })?;
+    if !unread.is_empty() {
+        tracing::warn!(
+            "`{}`: key `{key}`: `{}` is not read; rotary positions are as without it",
+            keys.file.display(),
+            printable(&unread.join("`, `"))
+        );
+    }
+    Ok(RotaryTable {
+        key,
+        theta,
+        scaling,
+    })
 }
 
 /// What `transformers` takes where a configuration has no `sliding_window`; one that is null is none.
 const USUAL_WINDOW: usize = 4096;
+
+/// Fails where a layer is told to slide that slides in one engine and not in another.
+fn check_none_slides(keys: &Keys) -> Result<()> {
+    let key = "layer_types";
+    let sees_all = |kind: &Value| kind.as_str() == Some("full_attention");
+    match keys.present(key).map(Value::as_array) {
+        None => Ok(()),
+        Some(Some(types)) if types.iter().all(sees_all) => Ok(()),
+        Some(_) => Err(keys.problem(
+            key,
+            "`full_attention` alone, as vLLM lets layers of a Llama slide and transformers does not",
+        )),
+    }
+}
 
 fn windows(keys: &Keys, which: Windows, layers: usize) -> Result<Vec<Option<usize>>> {
     let key = "sliding_window";
@@ -390,7 +435,10 @@ fn windows(keys: &Keys, which: Windows, layers: usize) -> Result<Vec<Option<usiz
         Some(_) => Some(keys.size(key)?),
     };
     let slides = match which {
-        Windows::Never => false,
+        Windows::Never => {
+            check_none_slides(keys)?;
+            false
+        }
         Windows::Given => true,
         Windows::Asked | Windows::AskedEverywhere => keys.flag("use_sliding_window", false)?,
     };
@@ -573,6 +621,69 @@ mod tests {
         let error = refused(|config| config["rope_scaling"] = json!({"rope_type": "dynamic"}));
         assert!(
             error.contains("key `rope_scaling`") && error.contains("linear, llama3 or yarn"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn two_tables_of_rotary_positions_must_say_the_same() {
+        let yarn =
+            json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+        let linear = json!({"type": "linear", "factor": 4.0});
+        let read = |parameters: &Value, scaling: &Value| {
+            let mut config = config();
+            config["rope_parameters"] = parameters.clone();
+            config["rope_scaling"] = scaling.clone();
+            let read = TransformerConfig::read(&config, Path::new("config.json"));
+            read.map(|read| read.spec.rope)
+        };
+        let expected = read(&yarn, &Value::Null).unwrap();
+        assert!(matches!(expected.scaling, RopeScaling::Yarn { .. }));
+        // One that is empty is none.
+        for (parameters, scaling) in [(&yarn, &yarn), (&json!({}), &yarn), (&yarn, &json!({}))] {
+            assert_eq!(
+                read(parameters, scaling).unwrap(),
+                expected,
+                "{parameters} {scaling}"
+            );
+        }
+        let plain = json!({"rope_type": "default", "rope_theta": 10_000.0});
+        for (parameters, scaling) in [
+            (&yarn, &linear),
+            (&plain, &yarn),
+            (
+                &json!({"rope_theta": 10_000.0}),
+                &json!({"rope_theta": 5e5}),
+            ),
+        ] {
+            let error = read(parameters, scaling).unwrap_err().to_string();
+            assert!(
+                error.contains("key `rope_scaling`: expected the same as in `rope_parameters`"),
+                "{error}"
+            );
+        }
+        let of_layers = json!({"full_attention": {"rope_type": "yarn", "factor": 4.0}});
+        let error = read(&of_layers, &Value::Null).unwrap_err().to_string();
+        assert!(error.contains("one table for all layers"), "{error}");
+    }
+
+    #[test]
+    fn a_llama_whose_layers_vllm_lets_slide_is_refused() {
+        let llama = |types: Value| {
+            let mut config = config();
+            config["model_type"] = json!("llama");
+            config["sliding_window"] = json!(7);
+            config["layer_types"] = types;
+            TransformerConfig::read(&config, Path::new("config.json"))
+        };
+        for types in [Value::Null, json!(["full_attention", "full_attention"])] {
+            let windows = llama(types).unwrap().windows;
+            assert!(windows.iter().all(Option::is_none));
+        }
+        let error = llama(json!(["full_attention", "sliding_attention"]));
+        let error = error.map(drop).unwrap_err().to_string();
+        assert!(
+            error.contains("key `layer_types`") && error.contains("vLLM"),
             "{error}"
         );
     }

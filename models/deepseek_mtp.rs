@@ -154,12 +154,13 @@ impl Unrolls for DeepseekMtp {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let embedded = self.enorm.forward(embedded);
         let hidden = self.hnorm.forward(hidden);
         let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
-        self.layer.around(self.eh_proj.forward(x), attend)
+        self.layer
+            .around(self.eh_proj.forward(x), |own, x| attend(0, own, x))
     }
 
     /// As vLLM has it: of DeepSeek-V3 what the head reads too, of GLM-4.5 what the norm before the head reads.

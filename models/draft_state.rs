@@ -9,7 +9,8 @@ use crate::tree::{Tree, chain};
 /// nodes.
 #[derive(Debug, Clone)]
 pub struct DraftState {
-    cache: KvCache,
+    /// One for each layer, all equally long.
+    caches: Vec<KvCache>,
     /// `[1, 1 + drafted, d_model]`: outputs at the last committed position and of the nodes.
     outputs: Option<Tensor<3>>,
     /// Nodes that were run, in the order of their rows.
@@ -24,15 +25,15 @@ pub struct DraftPass<'a> {
     pub positions: Tensor<2, Int>,
     /// See [`attend`](crate::attend::attend).
     pub mask: Option<Mask>,
-    /// Takes the pass's keys and values.
-    pub cache: &'a mut KvCache,
+    /// Take the pass's keys and values, one for each layer.
+    pub caches: &'a mut [KvCache],
 }
 
 impl DraftState {
-    /// An empty sequence that may grow to `capacity` tokens.
-    pub fn new(capacity: usize) -> Self {
+    /// An empty sequence, for a drafter of so many layers, that may grow to `capacity` tokens.
+    pub fn new(layers: usize, capacity: usize) -> Self {
         Self {
-            cache: KvCache::new(capacity),
+            caches: vec![KvCache::new(capacity); layers],
             outputs: None,
             drafted: Vec::new(),
             window: None,
@@ -54,11 +55,11 @@ impl DraftState {
         device: &Device,
         run: impl FnOnce(DraftPass) -> Tensor<3>,
     ) {
-        let (parents, cached) = (chain(tokens), self.cache.len());
+        let (parents, cached) = (chain(tokens), self.cached());
         let outputs = run(DraftPass {
             positions: tree_positions(&parents, cached, device),
             mask: tree_mask(&parents, cached, self.window, device),
-            cache: &mut self.cache,
+            caches: &mut self.caches,
         });
         self.outputs = Some(outputs.narrow(1, tokens - 1, 1));
     }
@@ -82,7 +83,7 @@ impl DraftState {
         let pass = DraftPass {
             positions: draft_positions(tree, nodes, committed, &device),
             mask: draft_mask(tree, &self.drafted, nodes, committed, window, &device),
-            cache: &mut self.cache,
+            caches: &mut self.caches,
         };
         let outputs = run(parents, pass);
         self.drafted.extend(nodes);
@@ -100,14 +101,22 @@ impl DraftState {
 
     /// Forgets all nodes; what was observed stays.
     pub fn rewind(&mut self) {
-        self.cache.truncate(self.committed());
+        let committed = self.committed();
+        for cache in &mut self.caches {
+            cache.truncate(committed);
+        }
         self.drafted.clear();
         self.outputs = self.outputs.take().map(|outputs| outputs.narrow(1, 0, 1));
     }
 
     /// Positions observed.
     fn committed(&self) -> usize {
-        self.cache.len() - self.drafted.len()
+        self.cached() - self.drafted.len()
+    }
+
+    /// Positions in the caches.
+    fn cached(&self) -> usize {
+        self.caches.first().map_or(0, KvCache::len)
     }
 
     /// Outputs so far, that of what was observed first.

@@ -5,7 +5,8 @@
 macro_rules! drafts_unrolled {
     () => {
         fn start(&self, capacity: usize, _: u32) -> crate::draft_state::DraftState {
-            crate::draft_state::DraftState::new(capacity).within(self.sees_back())
+            let layers = crate::unrolls::Unrolls::layers(self);
+            crate::draft_state::DraftState::new(layers, capacity).within(self.sees_back())
         }
 
         fn observe(

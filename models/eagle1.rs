@@ -135,11 +135,11 @@ impl Unrolls for Eagle1 {
         &self,
         embedded: Tensor<3>,
         features: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]
-        self.layers[0].single(x, |own, x| attend(own, x))
+        self.layers[0].single(x, |own, x| attend(0, own, x))
     }
 
     /// The target's, frozen.

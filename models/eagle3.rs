@@ -1,4 +1,4 @@
-//! EAGLE-3: one decoder layer over fused hidden states (<https://arxiv.org/abs/2503.01840>), with the two norms of
+//! EAGLE-3: one decoder layer, or several, over fused hidden states (<https://arxiv.org/abs/2503.01840>), with the two norms of
 //! EAGLE-3.1 as options.
 use burn::module::ParamId;
 use burn::prelude::*;
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::attention::Projects;
+use crate::attention::{Attention, Projects};
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
 use crate::drafts_unrolled::drafts_unrolled;
-use crate::eagle_layer::{EagleLayer, Inside, Reads, fuse, fuse_norms};
+use crate::eagle_layer::{EagleLayer, Inside, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
@@ -34,13 +34,15 @@ pub struct Eagle3Config {
     pub draft_vocab: usize,
     /// Where the head comes from.
     pub head: Head,
+    /// Decoder layers, the first of which reads embeddings as well as hidden states; the paper has 1. vLLM and SGLang support more.
+    pub layers: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
     /// Query heads; 0 takes the target's.
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Whether the layer normalises queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
+    /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
     /// vLLM supports it, from 0.24 on.
     pub head_norm: bool,
     /// Whether the residual branch takes the normalised fused state (speculators) instead of the plain one (the paper). SGLang
@@ -53,7 +55,7 @@ pub struct Eagle3Config {
     pub norm_before_fc: bool,
     /// Whether the next draft step reads the output after the final norm (EAGLE-3.1) instead of before it (the paper).
     pub norm_output: bool,
-    /// How many positions back the layer sees, including its own, as in drafters of the speculators library; 0 sees all.
+    /// How many positions back the layers see, including their own, as in drafters of the speculators library; 0 sees all.
     /// vLLM and SGLang support it, SGLang by a flag and from 2 on.
     pub window: usize,
 }
@@ -77,6 +79,7 @@ impl Default for Eagle3Config {
             captured_layers: Vec::new(),
             draft_vocab: 0,
             head: Head::Copied,
+            layers: 1,
             d_ff: 0,
             heads: 0,
             kv_heads: 0,
@@ -98,7 +101,7 @@ pub struct Eagle3 {
     /// Of all captured layers together, with `norm_before_fc`.
     input_norm: Option<RmsNorm>,
     fc: Linear,
-    midlayer: EagleLayer,
+    layers: Vec<EagleLayer>,
     norm: RmsNorm,
     /// Absent when the target's head is shared.
     lm_head: Option<Linear>,
@@ -124,6 +127,7 @@ impl Drafter for Eagle3 {
     fn check(config: &Eagle3Config) -> Result<()> {
         Ok(bounds::check([
             bounds::or_none("draft_vocab", config.draft_vocab, bounds::VOCABULARY),
+            bounds::up_to("layers", config.layers, bounds::LAYERS),
             bounds::or_none("d_ff", config.d_ff, bounds::FEED_FORWARD),
             bounds::or_none("heads", config.heads, bounds::HEADS),
             bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
@@ -147,8 +151,7 @@ impl Drafter for Eagle3 {
         let norms = [config.norm_before_fc, config.fc_norm];
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
-        let inside = config.inside();
-        let midlayer = EagleLayer::new(&mut root.child("midlayer"), Reads::Pair, spec, inside)?;
+        let layers = EagleLayer::stack(&mut root, spec, config.inside(), config.layers)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {
             Head::Shared => None,
@@ -163,7 +166,7 @@ impl Drafter for Eagle3 {
             fc_norm,
             input_norm,
             fc,
-            midlayer,
+            layers,
             norm,
             lm_head,
             frozen,
@@ -214,16 +217,20 @@ impl Unrolls for Eagle3 {
         true
     }
 
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
     /// Before the final norm.
     fn pass(
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let first = self.frozen.config.norm_before_residual;
-        self.midlayer
-            .pair(embedded, hidden, first, |own, x| attend(own, x))
+        let attend = &mut |layer, own: &Attention, x| attend(layer, own, x);
+        EagleLayer::through(&self.layers, (embedded, hidden), first, attend)
     }
 
     fn next(&self, output: Tensor<3>) -> Tensor<3> {

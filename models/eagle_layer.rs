@@ -135,6 +135,25 @@ impl EagleLayer {
         self.finish(state, attend(&self.self_attn, x))
     }
 
+    /// The output of such a [`stack`](Self::stack). `attend` is given the number of a layer and what its attention reads.
+    ///
+    /// # Shapes
+    /// - embedded, hidden, output: as of a [`pair`](Self::pair)
+    pub(crate) fn through(
+        layers: &[Self],
+        (embedded, hidden): (Tensor<3>, Tensor<3>),
+        norm_before_residual: bool,
+        attend: &mut dyn FnMut(usize, &Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let mut state = layers[0].pair(embedded, hidden, norm_before_residual, |own, x| {
+            attend(0, own, x)
+        });
+        for (number, layer) in layers.iter().enumerate().skip(1) {
+            state = layer.single(state, |own, x| attend(number, own, x));
+        }
+        state
+    }
+
     fn finish(&self, residual: Tensor<3>, attended: Tensor<3>) -> Tensor<3> {
         let x = residual + attended;
         x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))

@@ -135,14 +135,14 @@ impl Unrolls for Mtp {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let hidden = self.hidden_layernorm.forward(hidden);
         let embedded = self.token_layernorm.forward(embedded);
         let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
         let x = self.input_proj.forward(x); // [batch, seq, d_model]
         self.final_layernorm
-            .forward(self.layer.around(x, |own, x| attend(own, x)))
+            .forward(self.layer.around(x, |own, x| attend(0, own, x)))
     }
 
     /// The target's, frozen.

@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use burn::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, printable};
 
+use crate::config::check_tied;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::rope::{RopeConfig, RopeScaling};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
 use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::weights::{Init, Scope, Weights, is_empty};
@@ -25,8 +26,22 @@ const PLACES: [(&str, &str); 5] = [
 ];
 /// The configuration of the text model in that of a model with other senses.
 const TEXT: [&str; 3] = ["text_config", "llm_config", "language_config"];
-/// Architectures whose norms hold their weight less 1.
-const LESS_ONE: [&str; 5] = ["gemma", "gemma2", "gemma3", "qwen3_next", "qwen3_5"];
+/// Architectures whose final norm holds its weight less 1, without `_text` and `_moe` at their end.
+const LESS_ONE: [&str; 11] = [
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "vaultgemma",
+    "qwen3_next",
+    "qwen3_5",
+    "interns2_mobius",
+    "step3p5",
+    "step3p7",
+    "minimax_m3",
+    "minimax_m3_vl",
+];
+/// Architectures that multiply by `logits_scaling`; others, as Granite, divide.
+const MULTIPLIED: [&str; 2] = ["hyperclovax", "hyperclovax_vision_v2"];
 /// Names that rotary scaling goes by where it changes nothing in text.
 const UNSCALED: [&str; 3] = ["default", "mrope", "proportional"];
 
@@ -36,9 +51,9 @@ pub struct PartsConfig {
     /// Sizes. Of layers that are no plain attention and feed-forward they are what a drafter takes for its own.
     pub spec: TargetSpec,
     /// Whether the checkpoint holds the norm's weight less 1.
-    norm_less_one: bool,
+    pub norm_less_one: bool,
     /// What logits are multiplied with.
-    head_scale: f64,
+    pub head_scale: f64,
     /// What they are bounded by then.
     soft_cap: SoftCap,
     /// Whether the head is the embedding; where nothing is said, it is unless there is a head.
@@ -60,17 +75,22 @@ impl PartsConfig {
             value: text.unwrap_or(value),
             file: file.to_owned(),
         };
-        let kind = keys
-            .value
-            .get("model_type")
-            .or_else(|| value.get("model_type"));
-        let kind = kind.and_then(Value::as_str).unwrap_or_default();
+        let is_one_of = |kinds: &[&str]| {
+            // The text model of MiniMax-M3 goes by the name of another one, the whole by its own.
+            let names = [keys.value, value].map(|table| table.get("model_type"));
+            let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+            names.any(|name| {
+                let name = name.trim_end_matches("_text").trim_end_matches("_moe");
+                kinds.contains(&name)
+            })
+        };
         let d_model = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
         let max_positions = keys.size_or("max_position_embeddings", 2048)?;
         let mut remarks = Vec::new();
-        let rope = rope(&keys, max_positions, &mut remarks)?;
+        let d_head = head_width(&keys, d_model, heads)?;
+        let rope = rope(&keys, [d_head, max_positions], &mut remarks)?;
         // Configurations with a text model inside often say it outside only.
         let tied = [keys.value, value].map(|table| table.get("tie_word_embeddings"));
         let tied = tied.into_iter().flatten().find_map(Value::as_bool);
@@ -81,17 +101,16 @@ impl PartsConfig {
                 d_ff: keys.size_or("intermediate_size", 3 * d_model)?,
                 heads,
                 kv_heads,
-                d_head: head_width(&keys, d_model, heads)?,
+                d_head,
                 vocab: keys.size("vocab_size")?,
                 norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
                 rope,
                 max_positions,
                 routing: None,
             },
-            norm_less_one: LESS_ONE
-                .iter()
-                .any(|less| kind.trim_end_matches("_text").trim_end_matches("_moe") == *less),
-            head_scale: head_scale(&keys)?,
+            // SGLang reads this of MiniMax-M3.
+            norm_less_one: keys.flag("use_gemma_norm", is_one_of(&LESS_ONE))?,
+            head_scale: head_scale(&keys, is_one_of(&MULTIPLIED))?,
             soft_cap: soft_cap(&keys)?,
             tied_head: tied,
             remarks,
@@ -143,10 +162,10 @@ pub fn is_part(name: &str) -> bool {
 }
 
 /// Logits of some architectures are the head's, times or divided by a number.
-fn head_scale(keys: &Keys) -> Result<f64> {
+fn head_scale(keys: &Keys, multiplied: bool) -> Result<f64> {
     let mut scale = 1.0;
     for (key, divides) in [
-        ("logits_scaling", true),
+        ("logits_scaling", !multiplied),
         ("logit_scale", false),
         ("lm_head_multiplier", false),
     ] {
@@ -185,55 +204,82 @@ fn head_width(keys: &Keys, d_model: usize, heads: usize) -> Result<usize> {
     })
 }
 
-/// The rotary positions of layers that see everything, turning whole heads, as those of a drafter do.
-fn rope(keys: &Keys, max_positions: usize, remarks: &mut Vec<String>) -> Result<RopeConfig> {
-    let key = match keys.present("rope_parameters") {
-        Some(_) => "rope_parameters",
-        None => "rope_scaling",
-    };
-    let table = keys
-        .present(key)
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
-    let mut table = match table.get("full_attention") {
-        Some(Value::Object(full)) => full.clone(),
-        _ => table,
-    };
-    let theta = table.remove("rope_theta").filter(|theta| !theta.is_null());
-    let theta = match theta {
-        Some(theta) => theta
-            .as_f64()
-            .ok_or_else(|| keys.problem(key, "a number under `rope_theta`"))?,
-        None if keys.present("rope_theta").is_some() => keys.number("rope_theta")?,
-        None => 10_000.0,
-    };
-    let scaling = scaling(table, max_positions);
-    let scaling = scaling.unwrap_or_else(|found| {
-        remarks.push(format!(
-            "rotary scaling `{}` is not known here; the drafter's positions are not scaled",
-            printable(&found)
-        ));
-        RopeScaling::Default
-    });
-    Ok(RopeConfig { theta, scaling })
+/// The rotary positions of layers that see everything, turning whole heads of `d_head`, as those of a drafter do.
+fn rope(
+    keys: &Keys,
+    [d_head, max_positions]: [usize; 2],
+    remarks: &mut Vec<String>,
+) -> Result<RopeConfig> {
+    let mut tables = Vec::new();
+    for (key, table) in rotary_tables(keys)? {
+        let table = match table.get("full_attention") {
+            Some(Value::Object(full)) => full.clone(),
+            _ => table,
+        };
+        let theta = base_of(keys, key, &table)?;
+        let (scaling, remark) = scaling(keys, key, &table, max_positions)?;
+        let is_new = |remark: &String| !remarks.contains(remark);
+        let remark = remark.filter(is_new);
+        remarks.extend(remark);
+        tables.push(RotaryTable {
+            key,
+            theta,
+            scaling,
+        });
+    }
+    let has_base = tables.iter().any(|table| table.theta.is_some());
+    let beside = if has_base { None } else { base(keys)? };
+    RopeConfig::of_tables(keys, tables, beside, d_head)
 }
 
-/// The rule of a table; of an unknown one its name.
+/// The base beside the tables. Step-3.5 has one for each layer: that of the first layer that sees everything.
+fn base(keys: &Keys) -> Result<Option<f64>> {
+    let key = "rope_theta";
+    let Some(found) = keys.present(key) else {
+        return Ok(None);
+    };
+    let number = match (found, keys.present("layer_types")) {
+        (Value::Array(bases), Some(Value::Array(kinds))) => {
+            let mut layers = bases.iter().zip(kinds);
+            let full = layers.find(|(_, kind)| *kind == "full_attention");
+            full.and_then(|(base, _)| base.as_f64())
+        }
+        _ => found.as_f64(),
+    };
+    let expected = "a number, or one for each of `layer_types`";
+    let number = number.ok_or_else(|| keys.problem(key, expected))?;
+    Ok(Some(number))
+}
+
+/// The rule of a table, and what a drafter goes without of it.
 fn scaling(
-    mut table: Map<String, Value>,
+    keys: &Keys,
+    key: &str,
+    table: &Map<String, Value>,
     max_positions: usize,
-) -> std::result::Result<RopeScaling, String> {
+) -> Result<(RopeScaling, Option<String>)> {
     let kind = table.get("rope_type").or_else(|| table.get("type"));
-    let kind = kind.and_then(Value::as_str).unwrap_or("default").to_owned();
-    if UNSCALED.contains(&kind.as_str()) {
-        return Ok(RopeScaling::Default);
+    let kind = kind.and_then(Value::as_str).unwrap_or("default");
+    if UNSCALED.contains(&kind) {
+        return Ok((RopeScaling::Default, None));
     }
-    table.insert("rope_type".into(), json!(kind));
-    table
-        .entry("original_max_position_embeddings")
-        .or_insert_with(|| json!(max_positions));
-    serde_json::from_value(Value::Object(table)).map_err(|_| kind)
+    if !RopeScaling::KINDS.contains(&kind) {
+        let remark = format!(
+            "rotary scaling `{}` is not known here; the drafter's positions are not scaled",
+            printable(kind)
+        );
+        return Ok((RopeScaling::Default, Some(remark)));
+    }
+    let read = RopeScaling::read(table, max_positions);
+    let (scaling, unread) =
+        read.map_err(|error| keys.problem(key, &format!("rotary scaling `{kind}` ({error})")))?;
+    let remark = (!unread.is_empty()).then(|| {
+        format!(
+            "`{}` of the rotary scaling is not read; the drafter's positions are as without it",
+            printable(&unread.join("`, `"))
+        )
+    });
+    Ok((scaling, remark))
 }
 
 /// Loads the parts of the target in `folder` as `dtype`. Of a model in shards only those with one of them have to be there.
@@ -245,6 +291,14 @@ pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<Target
     let file = folder.join("config.json");
     let config = PartsConfig::read(model.config(), &file)?;
     let names = config.names(&file, &|name| model.info(name).is_ok())?;
+    if config.tied_head == Some(true) {
+        let beside = places()
+            .into_iter()
+            .filter(|[other, ..]| *other == names[0]);
+        for [embedding, _, head] in beside {
+            check_tied(&model, [&embedding, &head])?;
+        }
+    }
     let mut weights = PartsWeights {
         model: &model,
         config: &config,

@@ -182,13 +182,8 @@ impl PEagle {
         };
         let embedded = embedded.cast(hidden.dtype());
         let first = self.frozen.config.norm_before_residual;
-        let mut x = self.layers[0].pair(embedded, hidden, first, |attention, x| {
-            attend(0, attention, x)
-        });
-        for (number, layer) in self.layers.iter().enumerate().skip(1) {
-            x = layer.single(x, |attention, x| attend(number, attention, x));
-        }
-        self.norm.forward(x)
+        let state = EagleLayer::through(&self.layers, (embedded, hidden), first, attend);
+        self.norm.forward(state)
     }
 
     /// One pass behind what the caches hold, batch 1.
@@ -398,6 +393,7 @@ impl PEagleConfig {
             captured_layers: self.captured_layers.clone(),
             draft_vocab: self.draft_vocab,
             head: self.head,
+            layers: self.depth(),
             d_ff: self.d_ff,
             heads: self.heads,
             kv_heads: self.kv_heads,

@@ -198,13 +198,14 @@ impl Unrolls for QwenMtp {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let embedded = self.pre_fc_norm_embedding.forward(embedded);
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
         let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]
-        self.final_layernorm.forward(self.layer.around(x, attend))
+        self.final_layernorm
+            .forward(self.layer.around(x, |own, x| attend(0, own, x)))
     }
 
     /// The target's, frozen.

@@ -2,8 +2,20 @@
 //! expect (RoFormer, <https://arxiv.org/abs/2104.09864>).
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
+use crate::error::Result;
 use crate::kernels;
+use crate::keys::Keys;
+
+/// Keys of a table that are read elsewhere, or say something of pictures alone.
+const BESIDE: [&str; 5] = [
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "mrope_section",
+    "mrope_interleaved",
+];
 
 /// Base frequency and the scaling of long contexts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,7 +60,8 @@ pub enum RopeScaling {
         beta_slow: f64,
         /// Context of pre-training, in tokens.
         original_max_position_embeddings: f64,
-        /// Factor on cosine and sine; `0.1 ln(factor) + 1` when absent.
+        /// Factor on cosine and sine; `0.1 ln(factor) + 1` when absent. [`RopeScaling::read`] also takes it for the quotient of
+        /// `mscale` and `mscale_all_dim`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attention_factor: Option<f64>,
         /// Whether the bounds are rounded outwards to whole dimensions.
@@ -57,7 +70,76 @@ pub enum RopeScaling {
     },
 }
 
+/// One of the tables of rotary positions that a `config.json` may have.
+pub(crate) struct RotaryTable {
+    /// Its key.
+    pub(crate) key: &'static str,
+    /// Its base, where it has one.
+    pub(crate) theta: Option<f64>,
+    /// Its rule.
+    pub(crate) scaling: RopeScaling,
+}
+
+/// `rope_parameters` (transformers 5) and `rope_scaling`, as far as they are there. An empty one says nothing.
+///
+/// # Errors
+/// One is no table.
+pub(crate) fn rotary_tables(keys: &Keys) -> Result<Vec<(&'static str, Map<String, Value>)>> {
+    let mut tables = Vec::new();
+    for key in ["rope_parameters", "rope_scaling"] {
+        match keys.present(key) {
+            None => {}
+            Some(Value::Object(table)) if table.is_empty() => {}
+            Some(Value::Object(table)) => tables.push((key, table.clone())),
+            Some(_) => return Err(keys.problem(key, "a table")),
+        }
+    }
+    Ok(tables)
+}
+
+/// The base in a table, where it has one.
+///
+/// # Errors
+/// It is no number.
+pub(crate) fn base_of(keys: &Keys, key: &str, table: &Map<String, Value>) -> Result<Option<f64>> {
+    let theta = table.get("rope_theta").filter(|theta| !theta.is_null());
+    let number = |theta: &Value| {
+        let expected = "a number under `rope_theta`";
+        theta.as_f64().ok_or_else(|| keys.problem(key, expected))
+    };
+    theta.map(number).transpose()
+}
+
 impl RopeConfig {
+    /// What one or both tables say for heads of `d_head`, with the base `beside` them where they have none.
+    ///
+    /// # Errors
+    /// They say different things, or what makes no sense.
+    pub(crate) fn of_tables(
+        keys: &Keys,
+        tables: Vec<RotaryTable>,
+        beside: Option<f64>,
+        d_head: usize,
+    ) -> Result<Self> {
+        if let [first, second] = &tables[..] {
+            let two_bases = second.theta.is_some()
+                && first.theta.is_some_and(|theta| second.theta != Some(theta));
+            if two_bases || first.scaling != second.scaling {
+                return Err(keys.problem(second.key, &format!("the same as in `{}`", first.key)));
+            }
+        }
+        let key = tables.first().map_or("rope_theta", |table| table.key);
+        let theta = tables.iter().find_map(|table| table.theta).or(beside);
+        let scaling = tables.into_iter().map(|table| table.scaling).next();
+        let rope = Self {
+            theta: theta.unwrap_or(10_000.0),
+            scaling: scaling.unwrap_or(RopeScaling::Default),
+        };
+        rope.check(d_head)
+            .map_err(|problem| keys.problem(key, &problem))?;
+        Ok(rope)
+    }
+
     /// Says what makes no sense of heads of `d_head`.
     pub fn check(&self, d_head: usize) -> std::result::Result<(), String> {
         let theta = self.theta;
@@ -89,6 +171,60 @@ impl RopeConfig {
 }
 
 impl RopeScaling {
+    /// The names of all rules.
+    pub const KINDS: [&str; 4] = ["default", "linear", "llama3", "yarn"];
+
+    /// The rule in a table of a checkpoint whose sequences have at most `positions` tokens, and the keys of the table that it does
+    /// not read.
+    ///
+    /// # Errors
+    /// The rule is none of [`KINDS`](Self::KINDS), or a number of it is missing; the text says which.
+    pub fn read(
+        table: &Map<String, Value>,
+        positions: usize,
+    ) -> std::result::Result<(Self, Vec<String>), String> {
+        let mut table = table.clone();
+        table.retain(|_, value| !value.is_null());
+        // Older configurations call it `type`, some name it twice.
+        if let Some(kind) = table.remove("type") {
+            table.entry("rope_type").or_insert(kind);
+        }
+        table.entry("rope_type").or_insert_with(|| json!("default"));
+        // Some checkpoints leave the original context out and mean the longest one.
+        table
+            .entry("original_max_position_embeddings")
+            .or_insert_with(|| json!(positions));
+        divide_corrections(&mut table)?;
+        let scaling = serde_json::from_value::<Self>(Value::Object(table.clone()));
+        let scaling = scaling.map_err(|error| error.to_string())?;
+        let read = scaling.table();
+        let is_unread = |key: &String| read.get(key).is_none() && !BESIDE.contains(&&key[..]);
+        let unread = table.into_iter().map(|(key, _)| key).filter(is_unread);
+        Ok((scaling, unread.collect()))
+    }
+
+    fn table(&self) -> Value {
+        let table = serde_json::to_value(self);
+        table.unwrap_or_else(|error| unreachable!("every number and name can be written: {error}"))
+    }
+
+    /// The table as every engine reads it: SGLang does not know `attention_factor`, but the corrections of which it is the quotient.
+    pub fn written(&self) -> Value {
+        let mut table = self.table();
+        if let Self::Yarn {
+            factor,
+            attention_factor: Some(quotient),
+            ..
+        } = self
+            && *factor > 1.0
+        {
+            let all = correction(*factor, 1.0);
+            table["mscale"] = json!((quotient * all - 1.0) / (0.1 * factor.ln()));
+            table["mscale_all_dim"] = json!(1.0);
+        }
+        table
+    }
+
     /// Says which parameter makes no sense.
     pub fn check(&self) -> std::result::Result<(), String> {
         let above = |name: &str, value: f64, least: f64| {
@@ -127,7 +263,12 @@ impl RopeScaling {
             } => {
                 above("factor", *factor, 0.0)?;
                 above("beta_slow", *beta_slow, 0.0)?;
-                above("beta_fast", *beta_fast, *beta_slow)?;
+                // Kimi K2 has 1 for both: the ramp between them is then as short as one dimension.
+                if !(beta_fast >= beta_slow && beta_fast.is_finite()) {
+                    return Err(format!(
+                        "`beta_fast`: expected a number of at least {beta_slow}, found {beta_fast}"
+                    ));
+                }
                 above(
                     "original_max_position_embeddings",
                     *original_max_position_embeddings,
@@ -136,6 +277,51 @@ impl RopeScaling {
             }
         }
     }
+}
+
+/// What YaRN corrects the scale of logits by, of positions stretched by `factor`, times `by`.
+fn correction(factor: f64, by: f64) -> f64 {
+    if factor > 1.0 {
+        0.1 * by * factor.ln() + 1.0
+    } else {
+        1.0
+    }
+}
+
+/// Puts the quotient of the two corrections that DeepSeek's tables name in the place of `attention_factor`, as transformers and engines
+/// compute it. Where that is given, it counts; where one of the two is absent or 0, neither does, and both stay in the table.
+fn divide_corrections(table: &mut Map<String, Value>) -> std::result::Result<(), String> {
+    const KEYS: [&str; 2] = ["mscale", "mscale_all_dim"];
+    if table["rope_type"] != "yarn" {
+        return Ok(());
+    }
+    let mut by = [0.0; 2];
+    for (by, key) in by.iter_mut().zip(KEYS) {
+        if let Some(found) = table.get(key) {
+            let number = found.as_f64();
+            *by = number.ok_or_else(|| format!("`{key}`: expected a number, found `{found}`"))?;
+        }
+    }
+    let Some(factor) = table.get("factor").and_then(Value::as_f64) else {
+        return Ok(());
+    };
+    if by.contains(&0.0) {
+        return Ok(());
+    }
+    let [of_angles, of_all] = by.map(|by| correction(factor, by));
+    let quotient = of_angles / of_all;
+    if !(quotient > 0.0 && quotient.is_finite()) {
+        return Err(format!(
+            "`mscale`: expected a correction that over that of `mscale_all_dim` is a number above 0, found {quotient}"
+        ));
+    }
+    for key in KEYS {
+        table.remove(key);
+    }
+    table
+        .entry("attention_factor")
+        .or_insert_with(|| json!(quotient));
+    Ok(())
 }
 
 fn beta_fast() -> f64 {
@@ -214,7 +400,7 @@ impl RopeConfig {
                 attention_factor: Some(given),
                 ..
             } => *given,
-            RopeScaling::Yarn { factor, .. } if *factor > 1.0 => 0.1 * factor.ln() + 1.0,
+            RopeScaling::Yarn { factor, .. } => correction(*factor, 1.0),
             _ => 1.0,
         }
     }
@@ -337,6 +523,121 @@ mod tests {
             assert!(problem.contains(&format!("`{key}`")), "{text}: {problem}");
         }
         assert_eq!(read(r#"{"rope_type": "linear", "factor": 2.0}"#), Ok(()));
+    }
+
+    /// The table of Kimi K2.
+    fn kimi() -> Value {
+        json!({
+            "type": "yarn", "factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096,
+        })
+    }
+
+    /// A table with other values of some keys, those of which are null left out.
+    fn read(mut table: Value, more: Value) -> (RopeConfig, Vec<String>) {
+        let (Some(into), Value::Object(more)) = (table.as_object_mut(), more) else {
+            panic!("no tables")
+        };
+        into.extend(more);
+        let (scaling, unread) = RopeScaling::read(table.as_object().unwrap(), 4096).unwrap();
+        let theta = 50_000.0;
+        (RopeConfig { theta, scaling }, unread)
+    }
+
+    /// Expected are `ROPE_INIT_FUNCTIONS["yarn"]` of `transformers` 5.19, with a `head_dim` of 16.
+    #[test]
+    fn yarn_whose_bounds_are_one_is_that_of_the_library() {
+        let (config, unread) = read(kimi(), json!({}));
+        assert_eq!(config.check(16), Ok(()));
+        assert!(unread.is_empty(), "{unread:?}");
+        let expected = [
+            1.0,
+            0.258_600_15,
+            0.066_874_035,
+            0.017_293_634,
+            0.004_472_136,
+            1.807_023_4e-5,
+            4.672_965e-6,
+            1.208_429_4e-6,
+        ];
+        for (found, expected) in config.inverse_frequencies(16).iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() < 1e-5, "{found} {expected}");
+        }
+        let (config, _) = read(kimi(), json!({"beta_fast": 0.5}));
+        let problem = config.check(16).unwrap_err();
+        assert!(
+            problem.contains("`beta_fast`: expected a number of at least 1"),
+            "{problem}"
+        );
+    }
+
+    /// Expected is what the same function returns beside the frequencies.
+    #[test]
+    fn two_corrections_are_divided_unless_their_quotient_is_given() {
+        for (more, expected) in [
+            (json!({}), 1.0),
+            (
+                json!({"mscale": 0.7, "mscale_all_dim": null}),
+                1.415_888_308_335_967_2,
+            ),
+            (
+                json!({"mscale": 0.7, "mscale_all_dim": 0.0}),
+                1.415_888_308_335_967_2,
+            ),
+            (
+                json!({"mscale": 0.7, "mscale_all_dim": 0.5}),
+                1.068_858_863_532_88,
+            ),
+            (
+                json!({"mscale": 0.7, "mscale_all_dim": 0.5, "attention_factor": 1.25}),
+                1.25,
+            ),
+            // Positions that are not stretched are not corrected.
+            (
+                json!({"factor": 0.5, "mscale": 0.7, "mscale_all_dim": 0.5}),
+                1.0,
+            ),
+        ] {
+            let (config, unread) = read(kimi(), more.clone());
+            let found = config.attention_factor();
+            assert!((found - expected).abs() < 1e-12, "{more}: {found}");
+            // What neither library reads is named.
+            let alone = more["mscale_all_dim"] == json!(0.0) || more["mscale_all_dim"].is_null();
+            assert_eq!(
+                unread.is_empty(),
+                !alone || more["mscale"].is_null(),
+                "{more}: {unread:?}"
+            );
+            // What is written is read again, and its corrections have the quotient that SGLang takes.
+            let written = config.scaling.written();
+            let again = RopeScaling::read(written.as_object().unwrap(), 4096).unwrap();
+            assert_eq!(again, (config.scaling.clone(), Vec::new()));
+            if let [Some(of_angles), Some(of_all)] =
+                ["mscale", "mscale_all_dim"].map(|key| written[key].as_f64())
+            {
+                let quotient = correction(64.0, of_angles) / correction(64.0, of_all);
+                assert!((quotient - expected).abs() < 1e-12, "{written}");
+            }
+        }
+        let table = json!({"type": "yarn", "factor": 64.0, "mscale": "1", "mscale_all_dim": 1.0});
+        let problem = RopeScaling::read(table.as_object().unwrap(), 64).unwrap_err();
+        assert!(problem.contains("`mscale`: expected a number"), "{problem}");
+        let table = json!({"type": "yarn", "factor": 64.0, "mscale": -9.0, "mscale_all_dim": 1.0});
+        let problem = RopeScaling::read(table.as_object().unwrap(), 64).unwrap_err();
+        assert!(problem.contains("above 0"), "{problem}");
+    }
+
+    #[test]
+    fn keys_that_change_nothing_here_are_named() {
+        let more = json!({"attn_factor": 0.5, "finetuned": true, "truncate": false, "mrope_section": [2, 1, 1], "rope_theta": 1e6});
+        let (_, mut unread) = read(kimi(), more);
+        unread.sort();
+        assert_eq!(unread, ["attn_factor", "finetuned"]);
+        let (plain, unread) = read(json!({"rope_type": "default", "factor": 4.0}), json!({}));
+        assert_eq!(
+            (plain.scaling, unread),
+            (RopeScaling::Default, vec!["factor".to_owned()])
+        );
     }
 
     #[test]

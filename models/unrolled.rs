@@ -5,40 +5,42 @@ use burn::prelude::*;
 use crate::attend::{Projected, attend_in_blocks};
 use crate::mask::Mask;
 
+/// Keys and values of one layer in one step, `[batch, kv_heads, seq, d_head]` each.
+pub type KeyAndValue = (Tensor<4>, Tensor<4>);
+
 /// Keys and values of the steps so far.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct UnrolledCache {
-    /// `[batch, kv_heads, seq, d_head]` twice, one pair per step.
-    steps: Vec<(Tensor<4>, Tensor<4>)>,
+    /// Of each layer those of every step.
+    layers: Vec<Vec<KeyAndValue>>,
 }
 
 impl UnrolledCache {
-    /// Steps taken.
-    pub fn len(&self) -> usize {
-        self.steps.len()
+    /// Before the first step of a drafter of so many layers.
+    pub fn new(layers: usize) -> Self {
+        Self {
+            layers: vec![Vec::new(); layers],
+        }
     }
 
-    /// Whether no step was taken.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+    /// Of each layer the keys and values of every step so far.
+    pub fn layers(&self) -> &[Vec<KeyAndValue>] {
+        &self.layers
     }
 
-    /// Keys and values of the steps so far, `[batch, kv_heads, seq, d_head]` twice for each.
-    pub fn steps(&self) -> &[(Tensor<4>, Tensor<4>)] {
-        &self.steps
+    /// The cache after steps with these keys and values: of each layer those of every step.
+    pub fn from_layers(layers: Vec<Vec<KeyAndValue>>) -> Self {
+        Self { layers }
     }
 
-    /// The cache after steps with these keys and values.
-    pub fn from_steps(steps: Vec<(Tensor<4>, Tensor<4>)>) -> Self {
-        Self { steps }
+    /// Adds a step: the keys and values of each layer.
+    pub fn push(&mut self, step: impl IntoIterator<Item = KeyAndValue>) {
+        for (layer, own) in self.layers.iter_mut().zip(step) {
+            layer.push(own);
+        }
     }
 
-    /// Adds the keys and values of a step.
-    pub fn push(&mut self, step: (Tensor<4>, Tensor<4>)) {
-        self.steps.push(step);
-    }
-
-    /// Adds a step and attends from its queries.
+    /// Adds a step of one layer and attends from its queries.
     ///
     /// Each later step is one key more for each query. A query sees at most `window` positions back, the own one counted; `mask` says
     /// so for step 0.
@@ -48,15 +50,17 @@ impl UnrolledCache {
     /// - output: `[batch, heads, seq, d_head]`
     pub fn attend(
         &mut self,
+        layer: usize,
         projected: Projected,
         mask: &Mask,
         window: Option<usize>,
     ) -> Tensor<4> {
         let Projected { query, key, value } = projected;
-        self.steps.push((key, value));
+        let steps = &mut self.layers[layer];
+        steps.push((key, value));
         // A step stands one position behind the step before it.
-        let first = window.map_or(1, |window| self.steps.len().saturating_sub(window).max(1));
-        let (key, value) = &self.steps[0];
-        attend_in_blocks(query, (key, value), &self.steps[first..], None, mask)
+        let first = window.map_or(1, |window| steps.len().saturating_sub(window).max(1));
+        let (key, value) = &steps[0];
+        attend_in_blocks(query, (key, value), &steps[first..], None, mask)
     }
 }

@@ -25,7 +25,12 @@ pub trait Unrolls: Drafter<State = DraftState> {
         false
     }
 
-    /// One pass, whose attention is taken by `attend`, given what it reads.
+    /// Decoder layers, each with keys and values of its own.
+    fn layers(&self) -> usize {
+        1
+    }
+
+    /// One pass, whose attention is taken by `attend`, given the number of the layer and what it reads.
     ///
     /// # Shapes
     /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
@@ -35,10 +40,10 @@ pub trait Unrolls: Drafter<State = DraftState> {
         &self,
         embedded: Tensor<3>,
         hidden: Tensor<3>,
-        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
+        attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3>;
 
-    /// Step `cache.len()`, over whole packed rows.
+    /// The step behind those in `cache`, over whole packed rows.
     ///
     /// # Shapes
     /// - embedded, hidden, output: as of a [`pass`](Self::pass)
@@ -52,9 +57,9 @@ pub trait Unrolls: Drafter<State = DraftState> {
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
         let window = self.sees_back();
-        self.pass(embedded, hidden, |attention, x| {
+        self.pass(embedded, hidden, |layer, attention, x| {
             attention.around(x, rotation, |projected| {
-                cache.attend(projected, mask, window)
+                cache.attend(layer, projected, mask, window)
             })
         })
     }
@@ -69,8 +74,9 @@ pub trait Unrolls: Drafter<State = DraftState> {
         if self.starts_blank() {
             embedded = blank_at_start(embedded, pass.positions);
         }
-        self.pass(embedded, hidden, |attention, x| {
-            attention.forward(x, &rotation, pass.mask.as_ref(), Some(pass.cache))
+        self.pass(embedded, hidden, |layer, attention, x| {
+            let cache = &mut pass.caches[layer];
+            attention.forward(x, &rotation, pass.mask.as_ref(), Some(cache))
         })
     }
 

@@ -1,12 +1,15 @@
-//! Gradients of batches that count differently much average to those of one batch that holds them all.
+//! What counts how much: gradients of batches that count differently much average to those of one batch that holds them all, a
+//! training in which nothing counts ends, and validations weigh draft steps alike whatever a training does.
 use spectrain_data::Sample;
 use spectrain_data::packing::PackedBatch;
 use spectrain_models::device::test_device;
+use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::{Capture, FreshConfig};
 use spectrain_train::{
-    BatchSource as _, Distill, DistillConfig, Objective as _, Statistics, Train as _, TrainConfig,
-    Trainee,
+    Batch, BatchSource as _, Distill, DistillConfig, Error, Fit, FitSummary, Objective, Reduction,
+    Statistics, StepWeights, Train as _, TrainConfig, Trainee, TrainingTimeTest,
+    TrainingTimeTestConfig, Validation, fit,
 };
 
 use crate::golden::assert_close;
@@ -64,4 +67,95 @@ fn batches_count_by_the_positions_that_count_in_them() {
         .zip(&together[name])
         .any(|(a, b)| (a - b).abs() > 1e-4);
     assert!(far, "{halves:?} {:?}", together[name]);
+}
+
+/// EAGLE-3 in training with this objective.
+fn eagle3(config: &TrainingTimeTestConfig) -> Trainee<Eagle3, TrainingTimeTest> {
+    let target = tiny::target(&test_device());
+    let graph = test_device().autodiff();
+    let drafter: Eagle3 = tiny::fresh(&Eagle3Config::default(), &target, &graph);
+    let objective = <TrainingTimeTest as Objective<Eagle3>>::new(config).unwrap();
+    Trainee::drafter(drafter, objective, TrainConfig::default().optimizer())
+}
+
+/// Trains EAGLE-3 for 12 steps on replies of so many tokens.
+fn trained_on_replies_of(replied: usize, reduction: Reduction) -> Result<FitSummary, Error> {
+    let target = tiny::target(&test_device());
+    let mut texts = tiny::random_samples(9);
+    for text in &mut texts {
+        text.loss_mask = (0..text.tokens.len())
+            .map(|at| (5..5 + replied).contains(&at))
+            .collect();
+    }
+    let [tokens, run] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let samples = tiny::samples(tokens.path(), &texts, 2);
+    let capture = tiny::eagle3_capture(&Eagle3Config::default(), &target);
+    let mut trainee = eagle3(&TrainingTimeTestConfig {
+        draft_steps: 2,
+        reduction,
+        ..Default::default()
+    });
+    let settings = TrainConfig {
+        steps: 12,
+        batch_tokens: 128,
+        warmup_steps: 2,
+        log_every: 2,
+        ..TrainConfig::default()
+    };
+    let fit_of = Fit {
+        config: &settings,
+        source: Box::new(tiny::live(samples.clone(), &target, capture)),
+        samples,
+        folder: run.path().to_owned(),
+        identity: "test".into(),
+        interrupted: &|| false,
+        on_policy: None,
+        begins_trained: false,
+        validate: &mut |_, _, _, _| Ok(Validation::default()),
+        memory: &|| None,
+        ranks: None,
+    };
+    fit(&mut trainee, fit_of)
+}
+
+#[test]
+fn a_training_in_which_nothing_counts_ends_whatever_losses_are_divided_by() {
+    for reduction in [Reduction::Counted, Reduction::All] {
+        // Of one token there is nothing to draft after it.
+        match trained_on_replies_of(1, reduction) {
+            Err(Error::NothingCounted { step, steps, .. }) => assert_eq!((step, steps), (10, 10)),
+            other => panic!("{reduction:?}: {other:?}"),
+        }
+        let summary = trained_on_replies_of(4, reduction).unwrap();
+        assert_eq!(summary.steps, 12, "{reduction:?}");
+    }
+}
+
+#[test]
+fn validations_weigh_draft_steps_by_the_decay_whatever_training_does() {
+    let target = tiny::target(&test_device());
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &tiny::random_samples(3), 2);
+    let capture = tiny::eagle3_capture(&Eagle3Config::default(), &target);
+    let batch = tiny::batch(&mut tiny::live(samples, &target, capture));
+    let losses = |step_weights| {
+        let mut trainee = eagle3(&TrainingTimeTestConfig {
+            draft_steps: 3,
+            step_weights,
+            ..Default::default()
+        });
+        let measured = trainee.measure(&batch).total;
+        let batch = Batch {
+            seed: Some(1),
+            ..batch.clone()
+        };
+        let trained = trainee.accumulate(&batch, Statistics::All).report().total;
+        [measured, trained]
+    };
+    let [measured, trained] = losses(StepWeights::Decay);
+    for step_weights in [StepWeights::Reach, StepWeights::Passes] {
+        let found = losses(step_weights);
+        assert_eq!(found[0], measured, "{step_weights:?}");
+        assert!((found[1] - trained).abs() > 1e-3, "{step_weights:?}");
+    }
 }

@@ -171,6 +171,40 @@ fn misuse_ends_with_2_and_says_what_there_is() {
     assert!(!workspace.path("runs").exists(), "misuse leaves nothing");
 }
 
+#[test]
+fn options_that_would_have_no_effect_are_refused() {
+    let workspace = Workspace::of(RECIPE);
+    workspace
+        .run_line("recipe recipe.toml --plan --stage prepare")
+        .misused_by_usage(&["'--plan'", "'--stage <NAME>'"]);
+    let served = "evaluate --target t --prompts p.jsonl --server http://a:1";
+    for option in [
+        "--outputs o.jsonl",
+        "--batch-size 8",
+        "--draft-length 3",
+        "--verifier greedy",
+        "--no-baseline",
+        "--device cuda:0",
+        "--target-dtype f32",
+    ] {
+        let refused = workspace.run_line(format!("{served} {option}"));
+        let name = option.split(' ').next().unwrap();
+        let expected = "expected `--drafter` or `--training-free` beside it";
+        refused.misused(&[&format!("`{name}`"), expected]);
+    }
+    workspace
+        .run_line(format!("{served} --other-target"))
+        .misused_by_usage(&["--drafter <DRAFTER>"]);
+    let stored = "evaluate --target t --drafter d --features f";
+    for option in ["--batch-size 8", "--template-variable a=1"] {
+        let name = option.split(' ').next().unwrap();
+        workspace
+            .run_line(format!("{stored} {option}"))
+            .misused_by_usage(&["'--features <DIR>'", name]);
+    }
+    assert!(!workspace.path("o.jsonl").exists());
+}
+
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn a_gpu_without_its_feature_is_a_failure_that_names_the_feature() {
@@ -258,6 +292,14 @@ fn several_reports_stand_in_one_table_and_a_missing_one_is_named() {
         other.stderr.contains("`other.json` is not a report"),
         "{other:#?}"
     );
+}
+
+#[test]
+fn a_benchmark_measures_at_least_once_and_on_a_device() {
+    let workspace = Workspace::of("");
+    let refused = |words: &str| workspace.run_line(words);
+    refused("bench --repeat 0").misused_by_usage(&["--repeat <N>", "0 is not in 1.."]);
+    refused("bench --device gpu").misused_by_usage(&["'gpu'", "known devices: cpu, cuda:N"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@ use burn::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use spectrain_checkpoints::{DType, NamedTensor};
+use spectrain_data::Sample;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{
     Acceptance, DecodeSettings, Decoder, Estimable, OwnText, VerifierChoice, estimate,
@@ -15,7 +16,8 @@ use spectrain_models::{
     Target as _, Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BlockLoss, BlockLossConfig, Objective as _, Statistics, Train as _, TrainConfig, Trainee,
+    Anchors, Batch, BlockLoss, BlockLossConfig, Objective as _, SlotWeights, Statistics,
+    Train as _, TrainConfig, Trainee,
 };
 
 use crate::allocation::{alone, largest_during};
@@ -469,7 +471,7 @@ fn anchors_stand_in_replies_and_chunks_one_behind_the_other() {
     let other = case.objective.anchors(rows, BLOCK, 4);
     assert_ne!(other, case.anchors);
     let chunks = BlockLoss::new(&BlockLossConfig {
-        placement: spectrain_train::Anchors::Chunks,
+        placement: Anchors::Chunks,
         ..Default::default()
     });
     let chunks = chunks.unwrap().anchors(rows, BLOCK, 3);
@@ -534,4 +536,131 @@ fn no_allocation_grows_with_slots_times_vocabulary() {
             assert!(largest < all / 3, "{largest} bytes of {all}");
         }
     });
+}
+
+/// Tokens of a text from one on, all different.
+const FROM: u32 = 6;
+/// The place of the only anchor in it, behind which two tokens are trained on.
+const ANCHOR: usize = 4;
+/// A token that stands nowhere in the text.
+const OTHER: usize = 30;
+
+/// A drafter of two slots, the first of which predicts the token behind the anchor and the second the one behind that. Its logits go
+/// by the token before alone: each slot has this loss, and gives another token this probability.
+fn drafter_with([first, second]: [(f64, f64); 2], target: &Transformer) -> DFlash {
+    let config = DFlashConfig {
+        layers: 1,
+        block_size: 3,
+        markov_rank: 2,
+        ..config()
+    };
+    let fresh: DFlash = tiny::fresh(&config, target, &test_device().autodiff());
+    let right = |slot: usize| FROM as usize + ANCHOR + 1 + slot;
+    let change = |tensor: NamedTensor| {
+        let mut values = vec![0.0; tensor.shape.iter().product()];
+        match tensor.name.as_str() {
+            // What the layers make is left out.
+            "norm.weight" => {}
+            // A code for the anchor, and one for the token behind it.
+            "markov_head.markov_w1.weight" => {
+                values[2 * (right(0) - 1)] = 1.0;
+                values[2 * right(0) + 1] = 1.0;
+            }
+            "markov_head.markov_w2.weight" => {
+                for (slot, (loss, other)) in [first, second].into_iter().enumerate() {
+                    let rest = (1.0 - f64::exp(-loss) - other) / (tiny::VOCAB - 2) as f64;
+                    values[2 * right(slot) + slot] = (f64::exp(-loss) / rest).ln() as f32;
+                    values[2 * OTHER + slot] = (other / rest).ln() as f32;
+                }
+            }
+            _ => return tensor,
+        }
+        NamedTensor::from_f32(tensor.name, tensor.shape, values)
+    };
+    let tensors = export(&fresh).into_iter().map(change).collect();
+    import(fresh, tensors, "made up").unwrap()
+}
+
+/// The loss on the two slots of a validation and of a training step.
+fn losses_of(slots: [(f64, f64); 2], slot_weights: SlotWeights) -> [f64; 2] {
+    let target = tiny::target(&test_device());
+    let drafter = drafter_with(slots, &target);
+    let sample = Sample {
+        tokens: (FROM..FROM + 12).collect(),
+        loss_mask: (0..12)
+            .map(|at| (ANCHOR..ANCHOR + 3).contains(&at))
+            .collect(),
+    };
+    let capture = DFlash::capture(drafter.config(), target.spec()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let samples = tiny::samples(folder.path(), &[sample], 1);
+    let batch = tiny::batch(&mut tiny::live(samples, &target, capture));
+    let objective = BlockLoss::new(&BlockLossConfig {
+        placement: Anchors::Chunks,
+        slot_weights,
+        ..Default::default()
+    });
+    let mut trainee = Trainee::drafter(
+        drafter,
+        objective.unwrap(),
+        TrainConfig::default().optimizer(),
+    );
+    let measured = trainee.measure(&batch);
+    assert_eq!(measured.steps.len(), 2);
+    let batch = Batch {
+        seed: Some(1),
+        ..batch
+    };
+    let trained = trainee.accumulate(&batch, Statistics::All).report();
+    [measured.total, trained.total]
+}
+
+#[test]
+fn a_drafter_that_is_better_in_every_slot_has_the_smaller_loss_in_validations() {
+    // The first slot is wrong before and right after.
+    let before = [(0.8, 0.5), (3.0, 0.5)];
+    let after = [(0.6, 0.4), (2.5, 0.5)];
+    let close = |found: f64, expected: f64| {
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+    };
+    // The second slot counts e^(-1/4) of the first.
+    let second = f64::exp(-0.25);
+    let by_decay =
+        |[(first, _), (then, _)]: [(f64, f64); 2]| (first + second * then) / (1.0 + second);
+    for slot_weights in [
+        SlotWeights::Exponential,
+        SlotWeights::DPace,
+        SlotWeights::Auf,
+    ] {
+        for slots in [before, after] {
+            let [measured, _] = losses_of(slots, slot_weights);
+            close(measured, by_decay(slots));
+        }
+    }
+    assert!(by_decay(after) < by_decay(before));
+    // In training the second slot counts nothing behind a wrong one, and as much as the first behind a right one.
+    close(losses_of(before, SlotWeights::Auf)[1], 0.8);
+    close(losses_of(after, SlotWeights::Auf)[1], 1.55);
+}
+
+#[test]
+fn validations_of_a_selector_judge_slots_whose_token_is_no_candidate() {
+    let case = Case::new(&dflash_2());
+    let loss = |inject, seed| {
+        let objective = BlockLoss::new(&BlockLossConfig {
+            anchors: 12,
+            inject,
+            ..Default::default()
+        });
+        let batch = Batch {
+            seed,
+            ..case.batch.clone()
+        };
+        let loss = objective
+            .unwrap()
+            .loss(&case.drafter, &batch, Statistics::All);
+        loss.report().total
+    };
+    assert_eq!(loss(false, None), loss(true, None));
+    assert_ne!(loss(false, Some(3)), loss(true, Some(3)));
 }

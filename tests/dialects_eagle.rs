@@ -17,6 +17,9 @@ const HALF: usize = 1;
 const WINDOW: usize = 5;
 const TOP: &str = "eagle_aux_hidden_state_layer_ids";
 
+/// The sample of two layers.
+const DEEP: usize = 9;
+
 fn eagle3() -> Folder {
     Folder::of("eagle3", HALF)
 }
@@ -181,6 +184,39 @@ fn a_tensor_under_both_spellings_is_refused() {
         tensors.push(norm);
     });
     folder.is_refused("`layers.0.hidden_norm.weight` and `midlayer.hidden_norm.weight`");
+}
+
+#[test]
+fn norms_of_further_layers_are_written_under_the_names_of_both_engines_and_read_under_either() {
+    let deep = || Folder::of("eagle3", DEEP);
+    let names = [
+        "layers.1.input_layernorm.weight",
+        "layers.1.hidden_norm.weight",
+    ];
+    let written = deep().tensors();
+    let of = |name: &str| written.iter().find(|tensor| tensor.name == name).unwrap();
+    let [ours, sglangs] = names.map(of);
+    assert_eq!(ours.bytes, sglangs.bytes);
+    assert!(
+        written
+            .iter()
+            .any(|tensor| tensor.name == "midlayer.hidden_norm.weight")
+    );
+    let expected = sorted(deep().open().unwrap().tensors());
+    assert!(expected.iter().all(|tensor| tensor.name != names[1]));
+    for absent in names {
+        let folder = deep().with_tensors(|tensors| tensors.retain(|t| t.name != absent));
+        assert_eq!(
+            sorted(folder.open().unwrap().tensors()),
+            expected,
+            "{absent}"
+        );
+    }
+    let folder = deep().with_tensors(|tensors| {
+        let norm = tensors.iter_mut().find(|t| t.name == names[1]).unwrap();
+        norm.bytes[0] ^= 1;
+    });
+    folder.is_refused("vLLM reads that norm, SGLang this one");
 }
 
 #[test]

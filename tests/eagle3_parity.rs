@@ -26,12 +26,15 @@ fn parity_of_one(name: &str, drafter: &Eagle3Config, objective: &TrainingTimeTes
     let offsets = case.golden["d2t"].values.iter();
     let offsets: Vec<i64> = offsets.map(|&offset| offset as i64).collect();
     let vocabulary = DraftVocabulary::from_d2t(&offsets, case.target.spec.vocab).unwrap();
-    let not: &[&str] = if drafter.fc_norm {
-        &["embed_tokens."]
-    } else {
-        &["embed_tokens.", "fc_norm"]
-    };
-    let model: Eagle3 = case.drafter(drafter, &vocabulary, not);
+    // What the file has for other cases.
+    let mut not = vec!["embed_tokens."];
+    if !drafter.fc_norm {
+        not.push("fc_norm");
+    }
+    if drafter.layers == 1 {
+        not.extend(["layers.1.", "layers.2."]);
+    }
+    let model: Eagle3 = case.drafter(drafter, &vocabulary, &not);
     let objective = <TrainingTimeTest as Objective<Eagle3>>::new(objective).unwrap();
 
     let plain = model.valid();
@@ -86,6 +89,19 @@ fn the_speculators_variant_equals_pytorch() {
         ..Default::default()
     };
     parity("speculators", drafter, objective);
+}
+
+#[test]
+fn several_layers_equal_pytorch() {
+    let objective = TrainingTimeTestConfig {
+        draft_steps: 4,
+        ..Default::default()
+    };
+    let drafter = Eagle3Config {
+        layers: 3,
+        ..Default::default()
+    };
+    parity("deep", drafter, objective);
 }
 
 #[test]

@@ -527,6 +527,25 @@ fn vllm_accepts_what_this_program_accepts_of_block_drafters_with_sinks() {
     agrees(&python, "vllm_runner", &trained, &pairs);
 }
 
+/// EAGLE-3 of several layers.
+const DEEP: (&str, &str, &str) = ("eagle3", "deep", "[drafter]\nlayers = 3\n");
+
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_eagle_3_of_several_layers() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let trained = trained(&[DEEP]);
+    let words = ["export", "deep", "--to", "speculators", "--dtype", "f32"];
+    let words = [&words[..], &["--out", "deep-named"]].concat();
+    trained.0.run(&words).succeeded();
+    let pairs = ["runs/deep/export/drafter", "deep-named"].map(|drafter| {
+        let job = json!({"speculative": {"method": "eagle3"}});
+        Job::new(drafter, job, Last::Whole)
+    });
+    agrees(&python, "vllm_runner", &trained, &pairs);
+}
+
 /// One layer of EAGLE-3 and two of P-EAGLE that norm queries and keys, and both where they also slide.
 const NORMED: [(&str, &str, &str); 4] = [
     (
@@ -720,11 +739,12 @@ fn sglang_accepts_what_this_program_accepts() {
     let Some(python) = python("SPECTRAIN_SGLANG") else {
         return;
     };
-    let trained = trained(&[EAGLE1, MTP_AFTER_NORM, LANGUAGE_MODEL]);
+    let trained = trained(&[EAGLE1, DEEP, MTP_AFTER_NORM, LANGUAGE_MODEL]);
     let algorithm =
         |drafter, name: &str| Job::new(drafter, json!({ "algorithm": name }), Last::Whole);
     let pairs = [
         algorithm("runs/eagle3/export/drafter", "EAGLE3"),
+        algorithm("runs/deep/export/drafter", "EAGLE3"),
         algorithm("runs/first/export/drafter", "EAGLE"),
         algorithm("runs/mtp/export/drafter", "EAGLE"),
         Job {

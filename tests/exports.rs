@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use spectrain::families::family::Writing;
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
-use spectrain_checkpoints::{DType, hash};
+use spectrain_checkpoints::{DType, hash, seal, write_folder};
 
 use crate::samples::samples;
+use crate::workspace::Workspace;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/exports.txt");
 
@@ -112,4 +113,40 @@ fn an_export_has_the_bytes_that_it_always_had() {
         told.is_empty(),
         "{told:#?}\n`UPDATE=1` writes `{GOLDEN}` anew"
     );
+}
+
+#[test]
+fn an_export_that_fails_behind_its_weights_leaves_no_folder() {
+    const KIB: usize = 512;
+    const LINE: [&str; 8] = [
+        "export", "origin", "--to", "vllm", "--out", "out", "--target", "target",
+    ];
+    let workspace = Workspace::finished();
+    let (config, tensors) = workspace.contents("runs/run/export/drafter");
+    // What it says of its origin makes the configuration the longest of its files.
+    let write = |padding: usize| {
+        let mut config = config.clone();
+        let mut origin = config[seal::SEAL]["provenance"].take();
+        config.as_object_mut().unwrap().remove(seal::SEAL);
+        origin["note"] = json!("x".repeat(padding));
+        let sealed = seal::sealed(config, &tensors, &[], &origin);
+        write_folder(&workspace.path("origin"), &sealed, &tensors, &[]).unwrap();
+    };
+    write(1);
+    workspace.run(&LINE).succeeded();
+    let length = |file: &str| workspace.bytes(&format!("out/{file}")).len();
+    let (whole, weights) = (length("config.json"), length("model.safetensors"));
+    assert!(
+        whole < KIB * 1024 && weights < KIB * 1024,
+        "{whole} {weights}"
+    );
+    std::fs::remove_dir_all(workspace.path("out")).unwrap();
+    // The digest of the card, which comes last, is more than it may still grow by.
+    write(1 + KIB * 1024 + 40 - whole);
+    workspace
+        .run_with_file_limit(KIB, &LINE)
+        .failed(&["the card of `out`", "File too large"]);
+    assert!(!workspace.path("out").exists());
+    workspace.run(&LINE).succeeded();
+    assert_eq!(length("config.json"), KIB * 1024 + 40);
 }

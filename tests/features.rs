@@ -188,10 +188,24 @@ fn features_of_another_target_are_computed_again() {
     assert!(
         outcome
             .stderr
-            .contains("features: starts over: `drafter.captured_layers`"),
+            .contains("features: starts over: the list of captured layers has changed"),
         "{outcome:#?}"
     );
     assert_ne!(index("captured_layers"), layers);
+    let aside = workspace.json("runs/run/features.old-2/features.json");
+    assert_eq!(aside["header"]["captured_layers"], layers, "it is kept");
+    // Of the drafter's own sizes features know nothing.
+    let narrow = [
+        "--set",
+        "drafter.captured_layers=[0, 5]",
+        "--set",
+        "drafter.d_ff=24",
+    ];
+    let outcome = workspace.run(&[&stored[..], &narrow].concat()).succeeded();
+    assert!(
+        outcome.stderr.contains("features: done before"),
+        "{outcome:#?}"
+    );
 }
 
 #[test]

@@ -366,17 +366,32 @@ fn an_import_that_was_stopped_goes_on() {
 }
 
 #[test]
+fn two_imports_do_not_write_into_one_folder() {
+    let workspace = workspace();
+    std::fs::create_dir(workspace.path("ours")).unwrap();
+    let lock = std::fs::File::create(workspace.path("ours/.lock")).unwrap();
+    lock.lock().unwrap();
+    let words = "features import theirs --target target --out ours";
+    workspace
+        .run_line(words)
+        .failed(&["`ours` is in use by another run", "choose another `--out`"]);
+    assert!(!workspace.path("ours/features.json").exists());
+    drop(lock);
+    workspace.run_line(words).succeeded();
+}
+
+#[test]
 fn the_program_that_converts_pickles_is_printed_as_it_runs() {
     let workspace = Workspace::of("");
     let told = workspace.run_line("features converter").succeeded();
     assert!(
-        told.stdout.starts_with("import pathlib, sys, torch\n"),
+        told.stdout
+            .starts_with("import gzip, io, pathlib, sys, torch\n"),
         "{told:#?}"
     );
-    assert!(
-        told.stdout
-            .contains("\n    x = torch.load(f, map_location=\"cpu\", weights_only=True)\n")
-    );
+    assert!(told.stdout.contains(
+        "\n    x = torch.load(io.BytesIO(data), map_location=\"cpu\", weights_only=True)\n"
+    ));
     workspace.write_target("target", crate::workspace::VOCAB);
     std::fs::create_dir(workspace.path("theirs")).unwrap();
     workspace.write("theirs/data_0.ckpt", "x");
@@ -385,4 +400,43 @@ fn the_program_that_converts_pickles_is_printed_as_it_runs() {
     workspace
         .run_line(words)
         .failed(&["`data_0.ckpt`, a pickle", command]);
+}
+
+#[test]
+fn a_corrected_dump_trains_exports_and_judges_anew() {
+    let workspace = workspace();
+    let whole = workspace.files("theirs/hidden_states");
+    // A layer that only the target could tell from the right one.
+    change(&workspace, |tensors| {
+        rows(tensors, |_, row| row[0].reverse())
+    });
+    import(&workspace, "theirs", "").succeeded();
+    let recipe = RECIPE.replace("eval = \"eval.jsonl\"\n", "");
+    let recipe = recipe.replace("\"train.jsonl\"", "\"ours/tokens.jsonl\"");
+    workspace.write("imported.toml", recipe.replace("\"run\"", "\"imported\""));
+    let words = "recipe imported.toml --set features.mode=imported --set features.imported=ours";
+    workspace.run_line(words).succeeded();
+    let weights = |folder: &str| {
+        workspace.bytes(&format!("runs/imported/{folder}/drafter/model.safetensors"))
+    };
+    let wrong = weights("train");
+    let again = workspace.run_line(words).succeeded();
+    assert_eq!(again.stderr.matches("done before").count(), 6, "{again:#?}");
+
+    restore(&workspace, &whole);
+    import(&workspace, "theirs", "").succeeded();
+    let told = workspace.run_line(words).succeeded();
+    for part in [
+        "prepare: done before",
+        "features: starts over: the features `",
+        "answers: starts over: the features `",
+        "train: starts over: `answers/T=0/features.json` has changed, `features/features.json` has changed",
+        "export: starts over: `answers/T=0/features.json` has changed",
+        "evaluate: starts over: `answers/T=0/features.json` has changed",
+    ] {
+        assert!(told.stderr.contains(part), "no `{part}`: {told:#?}");
+    }
+    assert_ne!(weights("train"), wrong);
+    assert_eq!(weights("train.old-1"), wrong, "it is kept");
+    assert!(workspace.path("runs/imported/features.old-1").exists());
 }

@@ -300,7 +300,7 @@ fn training_starts_from_a_drafter_of_a_hub_and_a_folder_of_that_name_comes_first
 
 #[test]
 fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
-    for signal in ["-INT", "-KILL"] {
+    for signal in ["-TERM", "-KILL"] {
         let (workspace, files) = workspace();
         let hub = Hub::sending(files.clone(), Weights::Half);
         let mut child = command(&workspace, &hub)
@@ -316,7 +316,7 @@ fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
         let sent = Command::new("kill").args([signal, &id]).status().unwrap();
         assert!(sent.success());
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        if signal == "-INT" {
+        if signal == "-TERM" {
             let mut line = String::new();
             while !line.contains("stopping") {
                 assert!(stderr.read_line(&mut line).unwrap() > 0, "{line}");
@@ -327,7 +327,7 @@ fn a_download_that_is_interrupted_or_killed_goes_on_where_it_was() {
         let mut rest = String::new();
         stderr.read_to_string(&mut rest).unwrap();
         let ended = child.wait().unwrap();
-        if signal == "-INT" {
+        if signal == "-TERM" {
             assert_eq!(ended.code(), Some(1), "{rest}");
             assert!(rest.contains("interrupted while downloading"), "{rest}");
         }

@@ -200,7 +200,10 @@ fn what_a_hub_does_not_have_is_named_with_what_it_has() {
         .dataset("org/script", "main", script.clone())
         .dataset("org/script", "v1", script);
     for (address, expected) in [
-        ("hf://org/none", &["`hf://org/none`", "no such dataset"][..]),
+        (
+            "hf://org/none",
+            &["`hf://org/none`", "no such repository"][..],
+        ),
         ("hf://org/chat@v9", &["`v9`", "no such revision"]),
         (
             "hf://org/chat:dev",

@@ -118,7 +118,7 @@ fn prompts_that_a_hub_does_not_have_are_refused_before_anything_runs() {
     for (prompts, expected) in [
         (
             "\"hf://org/none\"",
-            &["`evaluate.prompts`", "no such dataset"][..],
+            &["`evaluate.prompts`", "no such repository"][..],
         ),
         (
             "\"hf://org/chat:dev\"",
@@ -196,7 +196,7 @@ fn conversations_of_a_hub_are_regenerated_as_those_of_its_file() {
             .contains("40 of them by an earlier run\n0 requests"),
         "{again:#?}"
     );
-    regenerate(&hub, &workspace, "--data hf://org/none --fresh").failed(&["no such dataset"]);
+    regenerate(&hub, &workspace, "--data hf://org/none --fresh").failed(&["no such repository"]);
 }
 
 #[test]

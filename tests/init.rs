@@ -1,11 +1,12 @@
 //! `spectrain init`: recipes that are written for a target and data of one's own.
-use std::io::Write as _;
-use std::process::Stdio;
+use std::io::{Read as _, Write as _};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use spectrain::families::registry::RECIPES;
 
 use crate::golden::path;
-use crate::workspace::{Outcome, Workspace};
+use crate::workspace::{Outcome, Workspace, signal};
 
 const GIVEN: &str = "init --target target --data train.jsonl --yes";
 
@@ -161,6 +162,44 @@ fn what_is_not_given_is_asked_for_until_the_answer_makes_sense() {
     let name = RECIPES[4].name;
     let text = workspace.text(&format!("{name}-target.toml"));
     assert!(text.contains(&format!("\nrecipe = \"{name}\"\n")), "{text}");
+}
+
+#[test]
+fn a_question_is_left_by_an_interrupt() {
+    let workspace = Workspace::new();
+    let mut command = workspace.command(&["init"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Else it would end with the answers.
+    let answers = child.stdin.take();
+    let mut errors = child.stderr.take().unwrap();
+    let mut said: Vec<u8> = Vec::new();
+    while !said.ends_with(b"\n? ") {
+        let mut byte = [0];
+        errors.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
+    signal(&child, "-TERM");
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > Duration::from_secs(300) {
+            child.kill().unwrap();
+            panic!("it waits for an answer");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    drop(answers);
+    errors.read_to_end(&mut said).unwrap();
+    let stdout = Vec::new();
+    let outcome = Outcome::from(Output {
+        status,
+        stdout,
+        stderr: said,
+    });
+    outcome.interrupted(&["error: interrupted"]);
 }
 
 #[test]

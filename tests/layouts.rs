@@ -90,6 +90,15 @@ const SPARE: [&str; 5] = [
     "target_proj.weight",
 ];
 
+/// Whether it is a norm of a further layer of EAGLE-3, which each engine reads under a name of its own.
+fn stands_twice(name: &str) -> bool {
+    let layer = name
+        .strip_prefix("layers.")
+        .filter(|rest| !rest.starts_with("0."));
+    let norms = [".input_layernorm.weight", ".hidden_norm.weight"];
+    layer.is_some_and(|rest| norms.iter().any(|norm| rest.ends_with(norm)))
+}
+
 #[test]
 fn a_missing_tensor_is_refused_by_name() {
     for (name, sample, folder) in folders() {
@@ -107,7 +116,7 @@ fn a_missing_tensor_is_refused_by_name() {
                     assert!(told, "{name}: {text} does not name {removed}");
                 }
                 Ok(_) => assert!(
-                    SPARE.contains(&removed.as_str()),
+                    SPARE.contains(&removed.as_str()) || stands_twice(&removed),
                     "{name}: {removed} {}",
                     sample.name()
                 ),

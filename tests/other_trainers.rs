@@ -340,7 +340,7 @@ fn a_run_of_speculators_becomes_a_recipe_with_the_rates_of_this_programs_muon() 
                 target_layer_ids: [2, 3, 4]\n  data:\n    total_seq_len: 64\n  loss:\n    loss_fn: '{\"tv\": 1.0}'\n  optimizer:\n    lr: 1e-3\n  \
                 trainer:\n    epochs: 3\n";
     let [recipe, said] = translated("run.yaml", file, "--data train.jsonl");
-    // A target of width 32: 1e-3 · 0.2 · √32.
+    // A target of width 32: 1e-3 · 0.2 · √32, and 0.1 over as much.
     has_lines(
         &recipe,
         &[
@@ -353,7 +353,7 @@ fn a_run_of_speculators_becomes_a_recipe_with_the_rates_of_this_programs_muon() 
             "optimizer = \"muon\"",
             "learning_rate = 0.001",
             "matrix_learning_rate = 0.00113",
-            "weight_decay = 0.1",
+            "weight_decay = 0.0884",
             "schedule = \"linear\"",
             "epochs = 3.0",
             "held_out = 0.1",

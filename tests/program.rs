@@ -1,4 +1,5 @@
 //! Recipes run end to end by the program, stopped in the middle, and taken up again.
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -502,6 +503,97 @@ fn a_run_that_is_interrupted_saves_and_ends_as_one_that_is_not() {
     goes_on(&workspace);
 }
 
+/// The program with these words, started by what ignores some signals, as `nohup` does, or a shell what it starts with `&`.
+fn ignoring(workspace: &Workspace, signals: &str, words: &[&str]) -> Command {
+    let program = workspace.command(words);
+    let mut shell = Command::new("sh");
+    let script = format!("trap '' {signals}; exec \"$0\" \"$@\"");
+    shell
+        .args(["-c", &script])
+        .arg(program.get_program())
+        .args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.current_dir(program.get_current_dir().unwrap());
+    shell
+}
+
+#[test]
+fn a_signal_that_the_program_is_started_to_ignore_does_not_stop_it() {
+    let workspace = Workspace::new();
+    let steps = format!("train.steps={ENDLESS}");
+    for (ignored, sent) in [("HUP", "-HUP"), ("INT", "-INT"), ("TERM", "-HUP")] {
+        let name = format!("name={ignored}");
+        let words = [&RUN[..], &["--set", &steps, "--set", &name]].concat();
+        let mut command = ignoring(&workspace, ignored, &words);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let train = workspace.path(format!("runs/{ignored}/train"));
+        let saved = || state::latest(&train).ok().flatten();
+        let is_over = |step| saved().is_some_and(|saved| saved.step > step);
+        wait_for(&mut child, || is_over(1));
+        let step = saved().map_or(1, |saved| saved.step);
+        signal(&child, sent);
+        let is_kept = sent.ends_with(ignored);
+        if is_kept {
+            // It would end after the step that it is at.
+            wait_for(&mut child, || is_over(step + 3));
+            signal(&child, "-TERM");
+        }
+        let outcome = Outcome::from(child.wait_with_output().unwrap());
+        let outcome = outcome.interrupted(&["stage `train`: interrupted"]);
+        let told = outcome.stderr.matches("stopping at the next safe point");
+        assert_eq!(told.count(), 1, "{outcome:#?}");
+    }
+}
+
+#[test]
+fn a_check_that_is_interrupted_ends_as_other_commands_do() {
+    let workspace = Workspace::finished();
+    let words = "check run --target target --count 100000";
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = workspace.command(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Of what is told the second line is the last one before texts are made up.
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+    for expected in ["drafter, unchanged", "trained for this target"] {
+        let line = out.next().unwrap().unwrap();
+        assert!(line.contains(expected), "{line}");
+    }
+    signal(&child, "-TERM");
+    let outcome = Outcome::from(child.wait_with_output().unwrap());
+    outcome.interrupted(&["error: interrupted"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_linter_that_is_interrupted_says_so_and_reports_nothing() {
+    let workspace = Workspace::new();
+    workspace.write_conversations("many.jsonl", 0, 50_000);
+    let words = "data lint --target target --train many.jsonl";
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = workspace.command(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    wait_for(&mut child, || {
+        // As soon as it listens: signals that are caught are bits, SIGTERM is the 15th.
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok());
+        caught.is_some_and(|caught| caught & (1 << 14) != 0)
+    });
+    signal(&child, "-TERM");
+    let outcome = Outcome::from(child.wait_with_output().unwrap());
+    let outcome = outcome.interrupted(&["error: interrupted"]);
+    assert_eq!(outcome.stdout, "");
+}
+
 #[test]
 fn an_eagle1_recipe_goes_to_a_report_and_features_may_be_live_or_stored() {
     let workspace = eagle1_workspace();
@@ -541,4 +633,17 @@ fn an_eagle1_recipe_goes_to_a_report_and_features_may_be_live_or_stored() {
         config
     };
     assert_eq!(of("run"), of("stored"));
+}
+
+#[test]
+fn evaluated_prompts_that_chose_the_weights_are_told() {
+    let workspace = Workspace::finished();
+    let told = |prompts: &str| {
+        let outcome = run_with(&workspace, &[prompts]);
+        outcome
+            .stderr
+            .contains("prompts that also chose the weights")
+    };
+    assert!(!told("evaluate.prompts=1"));
+    assert!(told("evaluate.prompts=64"));
 }

@@ -107,6 +107,55 @@ fn a_push_that_fails_anywhere_goes_on_behind_what_was_sent() {
 }
 
 #[test]
+fn a_token_that_may_make_no_repository_pushes_to_one_that_is_there() {
+    let workspace = Workspace::finished();
+    let refusal = |line| Some(("POST /api/repos/create", Wrong::Status(line), 99));
+    for line in [
+        "401 Unauthorized",
+        "402 Payment Required",
+        "403 Forbidden\r\nx-error-message: no rights in the namespace `me`",
+    ] {
+        let hub = PushHub::new();
+        hub.state().wrong = refusal(line);
+        let failed = push(&hub, &workspace, &[]);
+        let status = format!("make the repository: http {}", &line[..3]);
+        failed.failed(&[&status]);
+        hub.state().wrong = None;
+        push(&hub, &workspace, &[]).succeeded();
+        hub.state().wrong = refusal(line);
+        push(&hub, &workspace, &["--revision", "v2"]).succeeded();
+        is_whole(&hub, &workspace, "v2");
+        // What it may not do there is still said.
+        hub.state().models.get_mut(ID).unwrap().private = false;
+        push(&hub, &workspace, &["--revision", "v3"]).failed(&["the repository is public"]);
+    }
+}
+
+#[test]
+fn why_the_hub_refuses_a_push_is_told() {
+    let workspace = Workspace::finished();
+    for (line, parts) in [
+        (
+            "401 Unauthorized\r\nx-error-message: Invalid username or password.",
+            ["Invalid username or password.", "the token may be invalid"],
+        ),
+        (
+            "403 Forbidden\r\nx-error-message: no rights in the namespace `me`",
+            ["no rights in the namespace `me`", "may write"],
+        ),
+        (
+            "402 Payment Required\r\nx-error-message: storage is full",
+            ["storage is full", "the plan of the repository's owner"],
+        ),
+    ] {
+        let hub = PushHub::new();
+        let at = "POST /api/models/me/drafter/preupload";
+        hub.state().wrong = Some((at, Wrong::Status(line), 99));
+        push(&hub, &workspace, &[]).failed(&parts);
+    }
+}
+
+#[test]
 fn what_passes_is_tried_again_and_a_commit_whose_answer_is_lost_is_not_made_twice() {
     let workspace = Workspace::finished();
     for (at, wrong) in [
@@ -278,6 +327,33 @@ fn a_card_names_the_library_that_loads_the_drafter() {
         let generates = lines.contains(&"pipeline_tag: text-generation");
         assert_eq!(generates, library == "transformers", "{recipe}: {card}");
     }
+}
+
+#[test]
+fn a_card_lists_the_stages_of_the_training() {
+    let workspace = Workspace::new();
+    // The two tokens are bytes that no text holds.
+    let drafter = "fresh = { layers = 1 }\nmask_token = 189\nseparator_token = 188\nblock_size = 4";
+    let recipe = RECIPE
+        .replace("\"eagle3\"", "\"deer\"")
+        .replace("draft_vocab = 256", drafter)
+        .replace("draft_steps = 2", "span = 4")
+        .replace("[evaluate]", "[stages.refine]\nsteps = 9\n\n[evaluate]");
+    workspace.write("recipe.toml", recipe);
+    let card = |more: &str| {
+        workspace
+            .run_line(format!("recipe recipe.toml{more}"))
+            .succeeded();
+        workspace.text(&format!("{DRAFTER}/README.md"))
+    };
+    let (all, some) = (card(""), card(" --set stages.adapt.steps=0"));
+    let last = "`align`, 6 steps of 128 tokens; `refine`, 9 steps of 128 tokens";
+    let first = "in stages: `adapt`, 6 steps of 128 tokens; ";
+    assert!(all.contains(&format!("{first}{last}")), "{all}");
+    assert!(some.contains(&format!("in stages: {last}")), "{some}");
+    let alone = card(" --set stages.adapt.steps=0 --set stages.align.steps=0");
+    assert!(alone.contains(", 9 steps of 128 tokens"), "{alone}");
+    assert!(!alone.contains("in stages"), "{alone}");
 }
 
 #[test]

@@ -164,8 +164,10 @@ impl State {
                 self.branch(&format!("{org}/{name}"), branch)
             }
             ("GET", ["api", "models", org, name]) => {
-                let model = &self.models[&format!("{org}/{name}")];
-                Answer::json(&json!({"private": model.private}))
+                match self.models.get(&format!("{org}/{name}")) {
+                    Some(model) => Answer::json(&json!({"private": model.private})),
+                    None => Answer::status("404 Not Found"),
+                }
             }
             ("GET", ["api", "models", org, name, "revision", branch]) => {
                 let model = &self.models[&format!("{org}/{name}")];

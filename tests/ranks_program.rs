@@ -143,7 +143,7 @@ fn children(of: u32) -> Vec<u32> {
 fn all_ranks_stop_where_one_is_asked_to() {
     let workspace = Workspace::new();
     let [first, other] = endless(&workspace);
-    signal(&other, "-INT");
+    signal(&other, "-TERM");
     for child in [first, other] {
         let told = outcome(child);
         let words = "interrupted; the same command goes on from here";

@@ -360,7 +360,7 @@ fn variables_of_the_template_are_sent_and_may_not_contradict_a_further_key() {
 
 #[test]
 fn a_run_that_is_stopped_goes_on_without_asking_twice() {
-    for (sent, lost) in [("-INT", 0), ("-KILL", 16)] {
+    for (sent, lost) in [("-TERM", 0), ("-KILL", 16)] {
         let server = FaultServer::start(&[]);
         // It cannot end before it is stopped.
         server.hold_after(12);
@@ -374,7 +374,7 @@ fn a_run_that_is_stopped_goes_on_without_asking_twice() {
         signal(&child, sent);
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut stderr = String::new();
-        while sent == "-INT" && !stderr.contains("stopping at the next safe point") {
+        while sent == "-TERM" && !stderr.contains("stopping at the next safe point") {
             assert!(said.read_line(&mut stderr).unwrap() > 0, "{stderr}");
         }
         if sent == "-KILL" {
@@ -383,7 +383,7 @@ fn a_run_that_is_stopped_goes_on_without_asking_twice() {
         server.release();
         said.read_to_string(&mut stderr).unwrap();
         let code = child.wait().unwrap().code();
-        if sent == "-INT" {
+        if sent == "-TERM" {
             assert_eq!(code, Some(130), "{stderr}");
             let told = stderr.contains("error: interrupted; the same command goes on from here");
             assert!(told, "{stderr}");

@@ -55,6 +55,8 @@ fn the_target_answers_as_the_command_has_it_answer_and_what_it_says_is_trained_o
             "no `{expected}`: {other:#?}"
         );
     }
+    let aside = workspace.text("runs/run/regenerate.old-1/train.jsonl");
+    assert_eq!(aside, own, "answers are kept");
 }
 
 #[test]
@@ -109,6 +111,76 @@ fn a_server_answers_and_what_it_does_not_is_asked_again() {
     let manifest = workspace.manifest("regenerate");
     assert_eq!(manifest["summary"]["answers"], 4, "{manifest}");
     assert_eq!(manifest["summary"]["failed"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn conversations_that_are_never_answered_are_left_out_where_the_recipe_says_so() {
+    let refusals = [Fault::Status(400); 20];
+    let server = FaultServer::start(&[("2.1", &refusals[..])]);
+    let workspace = Workspace::new();
+    let keys = format!("server = \"{}\"\nmax_tokens = 64", server.url());
+    let recipe = recipe(&keys).replace("max_length = 64", "max_length = 128");
+    workspace.write("recipe.toml", recipe);
+    workspace.write("train.jsonl", lines((1..=4).map(|number| row(number, 1))));
+    for _ in 0..2 {
+        until_prepared(&workspace, "").failed(&[
+            "1 of 4 conversations were not regenerated",
+            "`regenerate.failed = \"drop\"` goes on without them",
+        ]);
+    }
+    let dropped = until_prepared(&workspace, " --set regenerate.failed=drop").succeeded();
+    for expected in [
+        "1 failed:",
+        "left out without an answer (`regenerate.failed`): 1 conversation;",
+    ] {
+        assert!(dropped.stderr.contains(expected), "{dropped:#?}");
+    }
+    let own = workspace.text("runs/run/regenerate/train.jsonl");
+    assert_eq!(
+        own,
+        lines([1, 3, 4].into_iter().map(|number| answered(number, 1)))
+    );
+    assert_eq!(
+        server.answers(),
+        3,
+        "nothing that was answered was asked again"
+    );
+    let failed = &workspace.manifest("regenerate")["summary"]["failed"];
+    assert_eq!(failed[0]["row"], 2, "{failed}");
+    // Where nobody answers anything, something else is wrong.
+    workspace.write("train.jsonl", lines(std::iter::once(row(2, 1))));
+    until_prepared(&workspace, " --set regenerate.failed=drop")
+        .failed(&["1 of 1 conversations were not regenerated"]);
+}
+
+#[test]
+fn answers_that_are_done_do_not_need_their_journal() {
+    let server = FaultServer::start(&[]);
+    let workspace = Workspace::new();
+    workspace.write("train.jsonl", lines((1..=3).map(|number| row(number, 1))));
+    let keys = format!("server = \"{}\"\nmax_tokens = 64", server.url());
+    workspace.write("recipe.toml", recipe(&keys));
+    let run = || workspace.run_line("recipe recipe.toml --stage regenerate");
+    run().succeeded();
+    let at = |name: &str| workspace.path(format!("runs/run/regenerate/{name}"));
+    let own = workspace.text("runs/run/regenerate/train.jsonl");
+    std::fs::remove_file(at("train.jsonl.journal")).unwrap();
+    let again = run().succeeded();
+    assert!(
+        again.stderr.contains("regenerate: done before"),
+        "{again:#?}"
+    );
+    // What has to be made again is made, although nothing says whose the answers are that are there.
+    std::fs::remove_file(at("train.jsonl.report")).unwrap();
+    let again = run().succeeded();
+    assert!(
+        again
+            .stderr
+            .contains("answers without their journal are moved aside"),
+        "{again:#?}"
+    );
+    assert_eq!(workspace.text("runs/run/regenerate/train.jsonl"), own);
+    assert!(at("train.jsonl.old-1").exists() && at("train.jsonl.journal").exists());
 }
 
 #[test]
@@ -170,6 +242,7 @@ fn keys_that_make_no_sense_are_refused() {
             "server = \"http://a\"\nextra = { chat_template_kwargs = { enable_thinking = false } }",
             "key `regenerate.extra.chat_template_kwargs`: expected the variables of `data.template_variables`",
         ),
+        ("failed = \"keep\"", "`drop`"),
         ("temprature = 1", "`temperature`"),
     ] {
         let workspace = Workspace::of(&recipe(keys));

@@ -1,5 +1,7 @@
 //! The reports of several runs in one table, and what that says of them.
-use crate::workspace::Workspace;
+use std::fs::File;
+
+use crate::workspace::{Outcome, Workspace};
 
 #[test]
 fn runs_of_one_name_are_told_apart_by_their_folders() {
@@ -165,6 +167,18 @@ fn outputs_that_end_elsewhere_are_not_compared() {
     workspace
         .run_line("report new --baseline earlier.json")
         .succeeded();
+}
+
+#[test]
+fn a_report_that_cannot_be_shown_is_written_all_the_same() {
+    let workspace = Workspace::finished();
+    let words = "evaluate --target target --drafter run --prompts eval.jsonl --count 1 --max-new-tokens 4 --out judged";
+    let words: Vec<&str> = words.split(' ').collect();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = workspace.command(&words);
+    let outcome = Outcome::from(command.stdout(full).output().unwrap());
+    outcome.failed(&["cannot write to standard output"]);
+    assert_eq!(workspace.json("judged/report.json")["schema"], 1);
 }
 
 #[test]

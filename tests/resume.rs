@@ -388,6 +388,36 @@ fn a_run_stopped_while_it_validates_validates_when_it_goes_on() {
 }
 
 #[test]
+fn a_validation_that_fails_takes_no_step_with_it() {
+    // Steps 4 and 8 are validated and saved, and so is the last.
+    let session = || Session::with(|train| train.save_every = 4);
+    let whole = tempfile::tempdir().unwrap();
+    let (expected, weights) = eagle3(whole.path(), &session());
+    for fails_at in [4, 8, 10] {
+        let folder = tempfile::tempdir().unwrap();
+        let failing = Session {
+            in_validation: Box::new(move |step| {
+                if step == fails_at {
+                    Err(Error::Features("lost".into()))
+                } else {
+                    Ok(())
+                }
+            }),
+            ..session()
+        };
+        try_eagle3(folder.path(), &failing).unwrap_err();
+        assert_eq!(steps(folder.path()).last(), Some(&(fails_at as u64)));
+        // It is what the run goes on with.
+        try_eagle3(folder.path(), &failing).unwrap_err();
+        assert_eq!(steps(folder.path()).last(), Some(&(fails_at as u64)));
+        let (summary, got) = eagle3(folder.path(), &session());
+        assert_eq!(figures(&summary), figures(&expected), "{fails_at}");
+        assert_eq!(got, weights);
+        assert_eq!(logged(folder.path()), logged(whole.path()), "{fails_at}");
+    }
+}
+
+#[test]
 fn texts_of_its_own_change_what_is_learnt() {
     let weights = |fraction| {
         let folder = tempfile::tempdir().unwrap();
@@ -419,7 +449,9 @@ fn the_state_of_another_run_is_refused() {
         ..Session::whole()
     };
     let error = try_eagle3(folder.path(), &other).unwrap_err();
-    assert!(matches!(error, Error::State { .. }), "{error}");
+    assert!(matches!(error, Error::OtherTraining { .. }), "{error}");
+    let told = "is the state of another training: `identity`: expected `other`, found `test`";
+    assert!(error.to_string().contains(told), "{error}");
     let shorter = Session::with(|train| train.steps = 2);
     let error = try_eagle3(folder.path(), &shorter).unwrap_err().to_string();
     assert!(error.contains("of at most 2, found step 3"), "{error}");
@@ -597,4 +629,26 @@ fn metrics_have_every_line_once_however_often_the_training_is_cut() {
     // Nothing is left to do, and nothing is logged.
     eagle3(cut.path(), &Session::whole());
     assert_eq!(logged(cut.path()), expected);
+}
+
+#[test]
+fn a_training_may_end_where_it_was_interrupted_and_its_last_weights_are_validated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cut, weights) = eagle3(folder.path(), &Session::until(5));
+    assert_eq!((cut.steps, cut.interrupted), (5, true));
+    assert_eq!(cut.best.unwrap().0, 4);
+    let ends = Session::with(|train| train.steps = 5);
+    let (summary, got) = eagle3(folder.path(), &ends);
+    assert_eq!((summary.steps, summary.interrupted), (5, false));
+    assert_eq!(got, weights);
+    assert_eq!(summary.best.unwrap().0, 5);
+    let lines = logged(folder.path());
+    let last = lines.last().unwrap();
+    assert!(
+        last["step"] == 5 && last["validation/loss"].is_f64(),
+        "{last}"
+    );
+    // It is, once.
+    eagle3(folder.path(), &ends);
+    assert_eq!(logged(folder.path()), lines);
 }

@@ -3,7 +3,7 @@ use std::fs::{self, File};
 use std::process::Stdio;
 
 use serde_json::Value;
-use spectrain_checkpoints::{NamedTensor, state};
+use spectrain_checkpoints::{NamedTensor, state, write_folder};
 
 use crate::program::SYNTHETIC;
 use crate::workspace::{ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
@@ -426,7 +426,7 @@ fn an_import_that_is_interrupted_stops_and_leaves_nothing() {
     wait_for(&mut child, || {
         workspace.path("runs/x/import/manifest.json").exists()
     });
-    signal(&child, "-INT");
+    signal(&child, "-TERM");
     let outcome = Outcome::from(child.wait_with_output().unwrap());
     let outcome = outcome.interrupted(&[]);
     assert!(
@@ -454,7 +454,7 @@ fn an_evaluation_that_is_interrupted_stops_and_starts_anew_the_next_time() {
             .and_then(|text| serde_json::from_slice::<Value>(&text).ok());
         manifest.is_some_and(|manifest| manifest["status"] == "started")
     });
-    signal(&child, "-INT");
+    signal(&child, "-TERM");
     let outcome = Outcome::from(child.wait_with_output().unwrap());
     outcome
         .interrupted(&["error: stage `evaluate`: interrupted; the same command goes on from here"]);
@@ -545,6 +545,30 @@ fn quiet_leaves_warnings_and_nothing_else() {
         assert!(line.starts_with("warning: "), "`{line}`: {outcome:#?}");
     }
     assert!(outcome.stdout.contains(" τ [95 % CI] "), "{outcome:#?}");
+}
+
+#[test]
+fn weights_that_are_not_read_are_no_change_of_the_target() {
+    let workspace = Workspace::finished();
+    // As an engine downloads them into the same snapshot.
+    let other = workspace.bytes("target/model.safetensors");
+    workspace.write("target/consolidated.safetensors", &other);
+    let again = workspace.run(&RUN).succeeded();
+    assert_eq!(again.stderr.matches("done before").count(), 4, "{again:#?}");
+    let (config, mut tensors) = workspace.contents("target");
+    let norm = tensors.iter_mut().find(|t| t.name == "model.norm.weight");
+    let norm = norm.unwrap();
+    *norm = NamedTensor::from_f32(&norm.name, norm.shape.clone(), vec![1.5; norm.shape[0]]);
+    let files = workspace.files("target");
+    let texts = files.iter().filter_map(|(name, bytes)| {
+        let name = name.to_str().unwrap();
+        let is_text = name.ends_with(".jinja") || name.starts_with("tokenizer");
+        is_text.then_some((name, &bytes[..]))
+    });
+    let texts: Vec<_> = texts.collect();
+    write_folder(&workspace.path("target"), &config, &tensors, &texts).unwrap();
+    let changed = workspace.run(&RUN).succeeded();
+    says(&changed, &["train: starts over: the target has changed"]);
 }
 
 #[test]

@@ -751,7 +751,7 @@ fn a_measurement_can_be_stopped_also_where_the_server_is_silent() {
         words.extend(numbers.iter().flat_map(|number| ["--concurrency", number]));
         let mut child = workspace.start(&words);
         wait_for(&mut child, || drafter.bodies().len() > 3);
-        signal(&child, "-INT");
+        signal(&child, "-TERM");
         let outcome = Outcome::from(child.wait_with_output().unwrap());
         outcome.interrupted(&["error: interrupted"]);
         assert!(!workspace.path("out").exists());

@@ -1,9 +1,10 @@
 //! Drafters of a target that servers have, and this program only in parts.
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spectrain::families::registry::RECIPES;
-use spectrain_checkpoints::{NamedTensor, write_folder};
+use spectrain_checkpoints::{NamedTensor, write_folder, write_safetensors};
 
 use crate::state_server::{Serving, StateServer, Wrong};
 use crate::workspace::{Outcome, RECIPE, Workspace};
@@ -484,6 +485,75 @@ fn every_recipe_trains_from_what_servers_hand_out() {
     }
 }
 
+#[test]
+fn a_state_that_is_0_is_refused_behind_those_that_proved_the_server_too() {
+    let workspace = with_a_norm();
+    let serving = Serving {
+        wrong: Some(Wrong::ZeroLater),
+        ..Serving::of(&IDS)
+    };
+    let server = serve(&workspace, serving);
+    run(&workspace, &[&server], &[]).failed(&["token 0: hidden states", "all 0"]);
+}
+
+#[test]
+fn what_a_server_had_no_room_for_is_asked_for_again() {
+    let workspace = with_a_norm();
+    let serving = Serving {
+        wrong: Some(Wrong::Unwritten),
+        ..Serving::of(&IDS)
+    };
+    let server = serve(&workspace, serving);
+    run(&workspace, &[&server], &[]).succeeded();
+    let told = &workspace.manifest("features")["summary"]["servers"][0];
+    assert!(told["failed_requests"].as_u64().unwrap() > 1, "{told}");
+    assert_eq!(
+        workspace.files("states").len(),
+        0,
+        "what is no good is gone"
+    );
+}
+
+/// Moves what drafters share of the target into a shard of its own, and the rest into another.
+fn split_target(workspace: &Workspace) {
+    let (_, tensors) = workspace.contents("target");
+    let (parts, layers): (Vec<_>, Vec<_>) = tensors
+        .into_iter()
+        .partition(|tensor| spectrain_models::is_part(&tensor.name));
+    let folder = workspace.path("target");
+    let mut map = serde_json::Map::new();
+    for (file, tensors) in [("parts.safetensors", parts), ("layers.safetensors", layers)] {
+        write_safetensors(&folder.join(file), &tensors, &BTreeMap::new()).unwrap();
+        map.extend(tensors.into_iter().map(|tensor| (tensor.name, json!(file))));
+    }
+    let index = json!({ "weight_map": map }).to_string();
+    workspace.write("target/model.safetensors.index.json", index);
+    std::fs::remove_file(folder.join("model.safetensors")).unwrap();
+}
+
+#[test]
+fn a_run_of_served_features_is_exported_without_the_targets_layers() {
+    let workspace = with_a_norm();
+    split_target(&workspace);
+    let server = serve(&workspace, Serving::of(&IDS));
+    run(&workspace, &[&server], &[]).succeeded();
+    std::fs::remove_file(workspace.path("target/layers.safetensors")).unwrap();
+    let export = |more: &str| workspace.run_line(format!("export run --to vllm{more}"));
+    for (more, out) in [("", "out"), (" --target target", "again")] {
+        let told = export(&format!(" --out {out}{more}")).succeeded();
+        assert!(told.stdout.contains("vllm serve target"), "{told:#?}");
+        let [own, exported] =
+            ["runs/run/export/drafter", out].map(|folder| workspace.contents(folder).1);
+        assert!(own == exported);
+        let card = workspace.text(&format!("{out}/README.md"));
+        assert!(!card.contains("has not been evaluated"), "{card}");
+    }
+    // Without what it is compared on nothing is written.
+    std::fs::remove_dir_all(workspace.path("runs/run/answers")).unwrap();
+    export(" --out none").failed(&["runs/run/answers/T=0"]);
+    assert!(!workspace.path("none").exists());
+}
+
 /// A workspace in which servers have answered the conversations anew, in `own.jsonl`, and left the features in `own`; and one of them.
 fn answered() -> (Workspace, StateServer) {
     let workspace = with_a_norm();
@@ -496,24 +566,43 @@ fn answered() -> (Workspace, StateServer) {
     let recipe = RECIPE.replace("[target]\n", &served);
     let recipe = recipe.replace("[features]\n", "[features]\nmode = \"served\"\n");
     workspace.write("served.toml", &recipe);
-    let regenerate = [
-        "data",
-        "regenerate",
-        "--data",
-        "train.jsonl",
-        "--out",
-        "own.jsonl",
-        "--capture",
-        "own",
-        "--recipe",
-        "served.toml",
-        "--temperature",
-        "0",
-        "--max-tokens",
-        "6",
-    ];
-    workspace.run(&regenerate).succeeded();
+    captured(&workspace, "own.jsonl", "own").succeeded();
     (workspace, server)
+}
+
+/// What comes of asking the servers of `served.toml` for answers, in a file, and their features, in a folder.
+fn captured(workspace: &Workspace, out: &str, folder: &str) -> Outcome {
+    workspace.run_line(format!(
+        "data regenerate --data train.jsonl --out {out} --capture {folder} --recipe served.toml --temperature 0 --max-tokens 6 \
+         --wait 0"
+    ))
+}
+
+#[test]
+fn a_folder_that_stays_without_states_is_told_and_so_is_what_became_of_the_conversations() {
+    let (workspace, _server) = answered();
+    // All of them are answered in the journal.
+    let told = captured(&workspace, "own.jsonl", "empty");
+    let told = told.failed(&["`empty` holds no hidden states", "`own.jsonl.journal`"]);
+    assert!(
+        told.stdout.contains("conversations regenerated with"),
+        "{told:#?}"
+    );
+    assert_eq!(workspace.json("empty/features.json")["complete"], false);
+}
+
+#[test]
+fn two_commands_do_not_capture_into_one_folder() {
+    let (workspace, _server) = answered();
+    let before = workspace.files("own");
+    let lock = std::fs::File::open(workspace.path("own/.lock")).unwrap();
+    lock.lock().unwrap();
+    captured(&workspace, "others.jsonl", "own").failed(&[
+        "`own` is in use by another run",
+        "choose another `--capture`",
+    ]);
+    assert!(workspace.files("own") == before);
+    assert!(!workspace.path("others.jsonl").exists());
 }
 
 #[test]
@@ -671,7 +760,10 @@ fn the_plan_says_what_is_read_of_a_target_of_experts_and_senses() {
     let text = json!({
         "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
         "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163_840, "max_position_embeddings": 262_144,
-        "rope_theta": 50_000.0, "rope_scaling": {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096},
+        "rope_theta": 50_000.0, "rope_scaling": {
+            "type": "yarn", "factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096,
+        },
     });
     let config =
         json!({"model_type": "kimi_k25", "text_config": text, "tie_word_embeddings": false});

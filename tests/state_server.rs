@@ -44,6 +44,10 @@ pub enum Wrong {
     Elsewhere,
     /// There is no file.
     NoFile,
+    /// One of them is all 0, but not in the first files.
+    ZeroLater,
+    /// Some files are not written, and some not whole: there is no room for them.
+    Unwritten,
 }
 
 /// How a server serves.
@@ -224,7 +228,7 @@ impl Shared {
         }
         // As with engines no two files of a folder have one name, whoever writes it.
         let name = format!("{}-{number}.safetensors", self.tag);
-        self.write(&self.folder.join(&name), &tokens);
+        self.write(&self.folder.join(&name), &tokens, number);
         let path = match self.serving.wrong {
             Some(Wrong::Elsewhere) => json!("/etc/passwd"),
             Some(Wrong::NoFile) => Value::Null,
@@ -296,9 +300,11 @@ impl Shared {
     }
 
     /// Writes the file behind the answer's back, holding the lock.
-    fn write(&self, path: &Path, tokens: &[u32]) {
+    fn write(&self, path: &Path, tokens: &[u32], number: usize) {
         let mut slots = self.states(tokens);
+        let d_model = self.target.spec().d_model;
         match self.serving.wrong {
+            Some(Wrong::ZeroLater) if number > 6 => slots[0][..d_model].fill(0.0),
             Some(Wrong::Zeros) => slots.iter_mut().flatten().for_each(|value| *value = 0.0),
             Some(Wrong::Permuted) => {
                 let last = slots.len() - 1;
@@ -307,7 +313,6 @@ impl Shared {
             Some(Wrong::OneSlotLess) => drop(slots.pop()),
             _ => {}
         }
-        let d_model = self.target.spec().d_model;
         let row = |token: usize| {
             slots
                 .iter()
@@ -336,9 +341,16 @@ impl Shared {
         let lock = File::create(name).unwrap();
         lock.lock().unwrap();
         let path = path.to_owned();
+        let fails = (self.serving.wrong == Some(Wrong::Unwritten)).then_some(number % 7);
         let writer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(2));
-            write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+            if fails != Some(3) {
+                write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+            }
+            if fails == Some(5) {
+                let file = File::options().write(true).open(&path).unwrap();
+                file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+            }
             drop(lock);
         });
         let files = std::fs::read_dir(&self.folder).unwrap().count() / 2;

@@ -180,3 +180,61 @@ fn a_sweep_is_planned_with_a_line_for_each_run_and_their_sum() {
     );
     assert!(!workspace.path("runs").exists());
 }
+
+#[test]
+fn features_that_runs_share_are_planned_once() {
+    let workspace = Workspace::new();
+    let disk = |sweep: &str, mode: &str| {
+        let set = format!("features.mode={mode}");
+        let words = ["--sweep", sweep, "--set", &set, "--plan", "--json"];
+        let planned = run_with(&workspace, &words).succeeded();
+        let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
+        [0, 1].map(|run| {
+            json["runs"][run]["estimates"]["disk_bytes"]
+                .as_u64()
+                .unwrap()
+        })
+    };
+    let rates = "train.learning_rate=1e-2,1e-5";
+    let [alone, _] = disk(rates, "live");
+    let [first, second] = disk(rates, "stored");
+    assert!(first > alone, "{first} {alone}");
+    assert_eq!(second, alone, "the second links those of the first");
+    // Other texts have features of their own.
+    let [first, second] = disk("data.max_length=64,32", "stored");
+    assert!(first > alone && second > alone, "{first} {second} {alone}");
+}
+
+#[test]
+fn what_is_swept_need_not_stand_in_the_recipe() {
+    let workspace = Workspace::new();
+    let recipe = workspace.text("recipe.toml");
+    workspace.write(
+        "recipe.toml",
+        recipe.replace("train = \"train.jsonl\"\n", ""),
+    );
+    let data = workspace.bytes("train.jsonl");
+    workspace.write("other.jsonl", data);
+    let sweep = ["--sweep", "data.train=train.jsonl,other.jsonl", "--plan"];
+    let planned = run_with(&workspace, &sweep).succeeded();
+    for run in ["run-train-train.jsonl ", "run-train-other.jsonl "] {
+        assert!(planned.stdout.contains(run), "{planned:#?}");
+    }
+    let refused = run_with(&workspace, &["--plan"]);
+    assert_eq!(refused.code, Some(2), "{refused:#?}");
+}
+
+#[test]
+fn runs_that_would_be_judged_on_other_prompts_are_refused_before_any_is_trained() {
+    let workspace = Workspace::new();
+    let sweep = ["--sweep", "evaluate.max_new_tokens=4,8"];
+    let refused = run_with(&workspace, &sweep);
+    assert_eq!(refused.code, Some(2), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("`evaluate.max_new_tokens` = 4"),
+        "{refused:#?}"
+    );
+    assert!(!workspace.path("runs").exists());
+    // Where nothing is judged, nothing has to be alike.
+    run_with(&workspace, &[&sweep[..], &["--stage", "prepare"]].concat()).succeeded();
+}

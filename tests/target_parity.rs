@@ -3,11 +3,12 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::Value;
-use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Caches, Capture, Layout, LogitRows, Pass, Target, TransformerConfig, chain, load_target,
+    Caches, Capture, FrozenType, Layout, LogitRows, Pass, Target, TransformerConfig, chain,
+    load_first_layers, load_target,
 };
 
 use crate::golden::{assert_close, folders, path, tensors};
@@ -71,7 +72,7 @@ fn parity(name: &str) {
 #[test]
 fn every_target_equals_transformers() {
     let names = folders("targets");
-    assert!(names.len() >= 11, "{names:?}");
+    assert!(names.len() >= 12, "{names:?}");
     for name in names {
         parity(&name);
     }
@@ -84,5 +85,77 @@ fn what_is_read_of_every_target_is_read_again_of_what_is_written_of_it() {
         let folder = ModelFolder::open(path(&format!("targets/{name}"))).unwrap();
         let config = read(folder.config());
         assert_eq!(read(&config.to_json().unwrap()), config, "{name}");
+    }
+}
+
+/// Where such a folder has the target.
+fn at(folder: &tempfile::TempDir) -> std::path::PathBuf {
+    folder.path().join("target")
+}
+
+/// A folder with that of a golden target with other tensors.
+fn with_tensors(name: &str, change: impl FnOnce(&mut Vec<NamedTensor>)) -> tempfile::TempDir {
+    let model = ModelFolder::open(path(&format!("targets/{name}"))).unwrap();
+    let names = model.tensors().map(|info| info.name.clone());
+    let mut tensors: Vec<_> = names.map(|name| model.read(&name).unwrap()).collect();
+    change(&mut tensors);
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(&at(&folder), model.config(), &tensors, &[]).unwrap();
+    folder
+}
+
+/// What is said of a folder that is refused.
+fn refused(folder: &Path, held: impl Into<FrozenType>) -> String {
+    let model = ModelFolder::open(folder).unwrap();
+    let loaded = load_target(&model, &Device::flex(), held);
+    loaded.map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn a_head_that_is_said_to_be_the_embedding_and_is_not_is_refused() {
+    let with_head = |changed: u8| {
+        with_tensors("qwen2", |tensors| {
+            let is_embedding = |tensor: &&NamedTensor| tensor.name == "model.embed_tokens.weight";
+            let mut head = tensors.iter().find(is_embedding).unwrap().clone();
+            head.name = "lm_head.weight".into();
+            head.bytes[2] ^= changed;
+            tensors.push(head);
+        })
+    };
+    let same = with_head(0);
+    let model = ModelFolder::open(at(&same)).unwrap();
+    load_target(&model, &Device::flex(), DType::F32).unwrap();
+    let other = with_head(1);
+    let first = load_first_layers(&at(&other), 1, &Device::flex(), DType::F32);
+    let first = first.map(drop).unwrap_err().to_string();
+    for error in [refused(&at(&other), DType::F32), first] {
+        for word in [
+            "config.json",
+            "`tie_word_embeddings`",
+            "`lm_head.weight`",
+            "`model.embed_tokens.weight`",
+        ] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_matrix_with_what_is_no_number_is_refused_in_eight_bits_too() {
+    let name = "model.layers.1.mlp.up_proj.weight";
+    for number in [f32::NAN, f32::INFINITY] {
+        let folder = with_tensors("llama", |tensors| {
+            let matrix = tensors
+                .iter_mut()
+                .find(|tensor| tensor.name == name)
+                .unwrap();
+            matrix.bytes[4..8].copy_from_slice(&number.to_le_bytes());
+        });
+        let held = FrozenType {
+            dtype: DType::F32,
+            int8: true,
+        };
+        let error = refused(&at(&folder), held);
+        assert!(error.contains(name), "{error}");
     }
 }

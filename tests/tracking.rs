@@ -206,6 +206,11 @@ fn is_all(server: &Server, workspace: &Workspace) {
     let [run] = &state.runs[..] else {
         panic!("{} runs", state.runs.len());
     };
+    has_all(run, workspace);
+}
+
+/// Fails unless a run has every figure of the training, once.
+fn has_all(run: &Tracked, workspace: &Workspace) {
     let lines = workspace.text("runs/run/train/events/metrics.jsonl");
     let mut expected = 0;
     for line in lines.lines() {
@@ -317,6 +322,101 @@ fn figures_whose_answer_was_lost_are_there_once() {
         workspace.run(&words).succeeded();
         is_all(&server, &workspace);
     }
+}
+
+#[test]
+fn a_training_that_starts_over_is_another_run_with_settings_of_its_own() {
+    let workspace = Workspace::new();
+    let server = Server::new(Wrong::Nothing);
+    let set = server.set();
+    workspace.run_recipe(&[&set]).succeeded();
+    is_all(&server, &workspace);
+    let before = server.state().runs[0].clone();
+    let again = [&set[..], "train.learning_rate=2e-3"];
+    let outcome = workspace.run_recipe(&again).succeeded();
+    assert!(
+        outcome.stderr.contains("train: starts over"),
+        "{outcome:#?}"
+    );
+    {
+        let state = server.state();
+        let [first, second] = &state.runs[..] else {
+            panic!("{} runs", state.runs.len());
+        };
+        assert!(first.metrics == before.metrics && first.params == before.params);
+        has_all(second, &workspace);
+        let rates = [first, second].map(|run| run.params["train.learning_rate"].clone());
+        assert_eq!(rates, ["0.001", "0.002"]);
+    }
+
+    // Without the file that says what was sent, the same run is found again.
+    std::fs::remove_file(workspace.path("runs/run/track.json")).unwrap();
+    workspace.run_line("track sync run").succeeded();
+    assert_eq!(server.state().runs.len(), 2);
+    has_all(&server.state().runs[1], &workspace);
+    // A server keeps the settings of a run, so that with others it is another one.
+    let longer = [&again[..], &["evaluate.prompts=1"]].concat();
+    std::fs::remove_file(workspace.path("runs/run/track.json")).unwrap();
+    workspace.run_recipe(&longer).succeeded();
+    let state = server.state();
+    assert_eq!(state.runs.len(), 3);
+    has_all(&state.runs[2], &workspace);
+}
+
+/// Steps and times of the figures of a training that a server has.
+fn logged(server: &Server) -> BTreeSet<(u64, i64)> {
+    let state = server.state();
+    let metrics = state.runs[0].metrics.iter();
+    let of_training = metrics.filter(|(key, ..)| !key.starts_with("evaluate/"));
+    of_training
+        .map(|(_, step, time, _)| (*step, *time))
+        .collect()
+}
+
+#[test]
+fn a_training_that_goes_on_and_logs_at_other_steps_is_sent_from_the_last_step_on() {
+    let workspace = Workspace::finished();
+    let server = Server::new(Wrong::Nothing);
+    let metrics = workspace.path("runs/run/train/events/metrics.jsonl");
+    let whole = std::fs::read_to_string(&metrics).unwrap();
+    let sync = || {
+        let words = ["track", "sync", "run", "--mlflow", &server.address];
+        workspace.run(&words).succeeded();
+    };
+    // The last step has a line of the training's and one of a validation's, which comes later.
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let (last, first) = lines.split_last().unwrap();
+    assert!(last.contains("\"step\":6,") && first.last().unwrap().contains("\"step\":6,"));
+    std::fs::write(&metrics, first.concat()).unwrap();
+    sync();
+    std::fs::write(&metrics, &whole).unwrap();
+    sync();
+    is_all(&server, &workspace);
+
+    // Killed after step 6 with a state saved at 2, it goes on and logs every step, later.
+    let known = logged(&server);
+    let kept = lines.iter().filter(|line| line.contains("\"step\":2,"));
+    let mut resumed: String = kept.copied().collect();
+    assert!(lines[0].contains("\"step\":2,"));
+    let mut expected = known.clone();
+    for step in 3..9 {
+        for what in ["train", "validation"] {
+            let line = json!({"step": step, "time": 1.8e9, (format!("{what}/loss")): 0.5});
+            resumed += &format!("{line}\n");
+        }
+        if step > 6 {
+            expected.insert((step, 1_800_000_000_000));
+        }
+    }
+    let mut cut = resumed.clone();
+    cut.truncate(resumed.find("\"step\":5,").unwrap());
+    cut.truncate(cut.rfind('\n').unwrap() + 1);
+    for (text, expected) in [(cut, &known), (resumed, &expected)] {
+        std::fs::write(&metrics, text).unwrap();
+        sync();
+        assert_eq!(logged(&server), *expected);
+    }
+    assert_eq!(server.state().runs.len(), 1);
 }
 
 #[test]

@@ -761,3 +761,34 @@ fn without_a_schedule_there_is_no_warm_up() {
     let found = speculators("eagle3 --scheduler-type cosine --max-steps 1000");
     has(&found, &["train.warmup_steps=10"]);
 }
+
+#[test]
+fn matrices_decay_as_much_as_with_the_rates_of_speculators() {
+    // Of width 4096: a rate 12.8 times as high, and a decay of 0.1 over that.
+    let found = speculators("eagle3");
+    has(
+        &found,
+        &[
+            "train.optimizer=\"muon\"",
+            "train.matrix_learning_rate=0.0128",
+            "train.weight_decay=0.00781",
+        ],
+    );
+    let found = speculators("eagle3 --muon-adjust-lr-fn original --weight-decay 0.02");
+    has(
+        &found,
+        &["train.matrix_learning_rate=0.001", "train.weight_decay=0.1"],
+    );
+    tells(&found, &["`weight_decay = 0.02`", "tables"]);
+    let found = speculators("eagle3 --muon-weight-decay 0");
+    has(&found, &["train.weight_decay=0.0"]);
+    let found = speculators("eagle3 --optimizer adamw");
+    has(&found, &["train.weight_decay=0.01"]);
+    let script = "speculators train --verifier-name-or-path someone/unknown\n";
+    let found = of("a.sh", script);
+    has(&found, &["train.weight_decay=0.1"]);
+    tells(
+        &found,
+        &["`muon_weight_decay = 0.1`", "divide", "0.2 √width"],
+    );
+}

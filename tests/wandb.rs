@@ -137,10 +137,20 @@ impl Told {
 
 /// The one file of a run.
 fn file(workspace: &Workspace) -> PathBuf {
-    let folder = workspace.path("runs/run/wandb");
-    let mut folders = fs::read_dir(folder).unwrap();
-    let run = folders.next().unwrap().unwrap().path();
-    assert!(folders.next().is_none());
+    let mut files = files(workspace);
+    assert_eq!(files.len(), 1);
+    files.remove(0)
+}
+
+/// The files of a run.
+fn files(workspace: &Workspace) -> Vec<PathBuf> {
+    let folders = fs::read_dir(workspace.path("runs/run/wandb")).unwrap();
+    folders
+        .map(|folder| file_in(&folder.unwrap().path()))
+        .collect()
+}
+
+fn file_in(run: &Path) -> PathBuf {
     let name = run.file_name().unwrap().to_str().unwrap();
     let id = name.rsplit_once('-').unwrap().1;
     assert!(name.starts_with("offline-run-2"), "{name}");
@@ -241,6 +251,31 @@ fn a_run_is_written_whole_and_sent_again_where_it_has_changed() {
     workspace.run(&SYNC).succeeded();
     assert!(!mark.exists(), "the file has changed");
     is_whole(&Told::read(&file(&workspace)), &workspace);
+}
+
+#[test]
+fn a_training_that_starts_over_has_a_file_and_an_id_of_its_own() {
+    let workspace = Workspace::new();
+    let wandb = "track={ wandb = true }";
+    workspace.run_recipe(&[wandb]).succeeded();
+    let first = file(&workspace);
+    let before = fs::read(&first).unwrap();
+    let outcome = workspace
+        .run_recipe(&[wandb, "train.learning_rate=2e-3"])
+        .succeeded();
+    assert!(
+        outcome.stderr.contains("train: starts over"),
+        "{outcome:#?}"
+    );
+    let mut files = files(&workspace);
+    assert_eq!(files.len(), 2);
+    files.retain(|file| *file != first);
+    assert!(fs::read(&first).unwrap() == before);
+    let [old, new] = [&first, &files[0]].map(|file| Told::read(file));
+    assert_ne!(old.id, new.id);
+    assert_eq!(old.config["train"]["learning_rate"], 0.001);
+    assert_eq!(new.config["train"]["learning_rate"], 0.002);
+    is_whole(&new, &workspace);
 }
 
 #[test]

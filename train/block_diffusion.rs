@@ -134,7 +134,8 @@ impl Objective<DFlash> for BlockLoss {
                 head: drafter.head(),
                 previous: &previous,
                 labels: rows.iter().map(right).collect(),
-                inject: self.config.inject,
+                // A slot that has no loss because its candidates are bad is no gain.
+                inject: self.config.inject || batch.seed.is_none(),
             };
             self.add_selector(&mut loss, &selection, &rows);
         }
@@ -235,7 +236,9 @@ impl BlockLoss {
             .collect()
     }
 
-    /// The loss of rows that all weigh 1, weighed as the settings say.
+    /// The loss of rows that all weigh 1, weighed as the settings say. Weights that go by what the drafter makes of rows would
+    /// let a better drafter have the larger loss, as later slots begin to count; so outside of training, where there is no seed,
+    /// fixed ones take their place.
     fn weighed(
         &self,
         judged: &DrafterOnBatch,
@@ -245,7 +248,8 @@ impl BlockLoss {
         wanted: Statistics,
     ) -> Loss {
         let slots = blocks.slots;
-        let Some(weigh) = self.by_drafter(slots) else {
+        let is_trained = judged.batch.seed.is_some();
+        let Some(weigh) = self.by_drafter(slots).filter(|_| is_trained) else {
             let counted = self.weigh(&mut rows, blocks);
             let mut loss = self.loss.of(judged, read, rows, None, wanted);
             loss.counted = counted;
@@ -332,7 +336,10 @@ impl BlockLoss {
     fn weigh(&self, rows: &mut [JudgedRow], blocks: &Blocks) -> f64 {
         let slots = blocks.slots;
         match self.config.slot_weights {
-            SlotWeights::Exponential => self.decline(rows, slots),
+            // The last two go by the drafter in training alone.
+            SlotWeights::Exponential | SlotWeights::DPace | SlotWeights::Auf => {
+                self.decline(rows, slots);
+            }
             SlotWeights::Rising => {
                 for row in rows.iter_mut() {
                     let asked = blocks.cover(row).length - blocks.first;
@@ -340,7 +347,7 @@ impl BlockLoss {
                     row.weight = self.config.growth.powi(behind as i32) as f32;
                 }
             }
-            SlotWeights::Uniform | SlotWeights::DPace | SlotWeights::Auf => {}
+            SlotWeights::Uniform => {}
         }
         let factor = |row: &JudgedRow| blocks.cover(row).factor;
         rows.iter_mut().for_each(|row| row.weight *= factor(row));

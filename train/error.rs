@@ -77,6 +77,14 @@ pub enum Error {
         /// What would do, and what is there.
         mismatch: Mismatch,
     },
+    /// The run state on disk is of a training of other settings or data.
+    #[error("`{}` is the state of another training: {}", .path.display(), told(.keys))]
+    OtherTraining {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// What differs: keys, each with what is asked for and what the state was trained with.
+        keys: Vec<(String, Mismatch)>,
+    },
     /// The process that makes features ended.
     #[error("cannot compute the target's features: {0}")]
     Features(String),
@@ -94,6 +102,14 @@ pub enum Error {
         /// How many.
         intervals: usize,
     },
+}
+
+/// What differs, by keys.
+fn told(keys: &[(String, Mismatch)]) -> String {
+    let each = keys
+        .iter()
+        .map(|(key, mismatch)| format!("`{key}`: {mismatch}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 impl Error {

@@ -176,7 +176,7 @@ impl FeatureRegression {
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
         let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
-        let mut cache = UnrolledCache::default();
+        let mut cache = UnrolledCache::new(drafter.layers());
         let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {
             features = self.config.noise.add(features, &batch.rows.layout, seed);

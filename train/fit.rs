@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state};
@@ -12,6 +12,7 @@ use spectrain_data::packing::PackedBatch;
 
 use crate::batch::{Batch, Rows, Step};
 use crate::error::{Error, Result};
+use crate::identity::{differences, digest_of};
 use crate::judge::Statistics;
 use crate::log::{Interval, Log};
 use crate::on_policy::is_chosen;
@@ -34,8 +35,8 @@ pub struct Fit<'a> {
     pub source: Box<dyn BatchSource>,
     /// Folder of the run state and of the logs.
     pub folder: PathBuf,
-    /// What must be the same for a state to be taken up: a digest of settings and data.
-    pub identity: String,
+    /// What must be the same for a state to be taken up: settings, and digests of data.
+    pub identity: Value,
     /// Whether the run shall end after this step.
     pub interrupted: &'a dyn Fn() -> bool,
     /// What batches need that the model writes itself, where it writes any.
@@ -112,7 +113,11 @@ pub struct FitSummary {
 /// What a checkpoint says beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Progress {
+    /// The digest of what the training is made from.
     identity: String,
+    /// All of that; nothing in states of earlier versions.
+    #[serde(default)]
+    made_from: Value,
     step: usize,
     updates: u64,
     tokens: u64,
@@ -127,6 +132,9 @@ struct Progress {
     best: Option<(usize, Validation)>,
     /// Whether its validation is due but was interrupted.
     unvalidated: bool,
+    /// The step of the last validation.
+    #[serde(default)]
+    validated: usize,
 }
 
 /// Steps, the last ones, in which no position counted.
@@ -149,8 +157,12 @@ impl Progress {
             loss: self.loss,
             // The counts are for comparisons, of which no more come.
             best: self.best.map(|(step, best)| {
-                let decoded = Vec::new();
-                (step, Validation { decoded, ..best })
+                let best = Validation {
+                    decoded: Vec::new(),
+                    decoded_sha256: None,
+                    ..best
+                };
+                (step, best)
             }),
         }
     }
@@ -267,7 +279,8 @@ fn digest(weights: &[NamedTensor]) -> String {
 /// Takes up the last run state in the folder; `leads` says whether what is not to be kept is removed.
 fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
     let fresh = Progress {
-        identity: fit.identity.clone(),
+        identity: digest_of(&fit.identity),
+        made_from: fit.identity.clone(),
         step: 0,
         updates: 0,
         tokens: 0,
@@ -278,6 +291,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
         interval: Interval::default(),
         best: None,
         unvalidated: fit.begins_trained,
+        validated: 0,
     };
     if leads {
         state::begin(&fit.folder)?;
@@ -297,16 +311,23 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
         path: saved.path.clone(),
         mismatch: Mismatch::new(expected, got),
     };
-    let progress: Progress = serde_json::from_value(found.state)
+    let mut progress: Progress = serde_json::from_value(found.state)
         .map_err(|error| foreign("the state of a run", error.to_string()))?;
-    if progress.identity != fit.identity {
-        let expected = format!("settings and data with digest {}", fit.identity);
-        return Err(foreign(&expected, progress.identity));
+    if progress.identity != fresh.identity {
+        let keys = differences(&fresh.made_from, &progress.made_from);
+        if progress.made_from.is_null() || keys.is_empty() {
+            let expected = format!("settings and data with digest {}", fresh.identity);
+            return Err(foreign(&expected, progress.identity));
+        }
+        let path = saved.path.clone();
+        return Err(Error::OtherTraining { path, keys });
     }
     if progress.step as u64 != found.step || progress.step > fit.config.steps {
         let expected = format!("step {}, of at most {}", found.step, fit.config.steps);
         return Err(foreign(&expected, format!("step {}", progress.step)));
     }
+    // A training that now ends where it was interrupted: its last weights were not due to be validated.
+    progress.unvalidated |= progress.step == fit.config.steps && progress.validated < progress.step;
     let mut group = |name| found.tensors.remove(name).unwrap_or_default();
     let (weights, optimizer) = (group("weights"), group("optimizer"));
     let source = saved.path.display().to_string();
@@ -346,8 +367,7 @@ impl Run<'_> {
         let mut started = Instant::now();
         if progress.unvalidated {
             match self.validate(trainee, progress)? {
-                Verdict::Best => self.save(trainee, progress)?,
-                Verdict::NotBest => {}
+                Verdict::Best | Verdict::NotBest => self.save(trainee, progress)?,
                 Verdict::Interrupted => return Ok(()),
             }
         }
@@ -387,6 +407,9 @@ impl Run<'_> {
             }
             let mut verdict = Verdict::NotBest;
             if validate {
+                if save {
+                    self.save_unvalidated(trainee, progress)?;
+                }
                 verdict = match self.validate(trainee, progress) {
                     Ok(verdict) => verdict,
                     Err(error) => return self.ended(trainee, progress, started, error),
@@ -533,6 +556,7 @@ impl Run<'_> {
             return Ok(Verdict::Interrupted);
         };
         progress.unvalidated = false;
+        progress.validated = progress.step;
         if let Some(log) = &mut self.log {
             log.validation(progress.step, &found, best);
         }
@@ -599,6 +623,12 @@ impl Run<'_> {
             progress.loss = loss;
         }
         Ok(memory)
+    }
+
+    /// Saves before a validation, so that one that fails takes no step with it.
+    fn save_unvalidated(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
+        progress.unvalidated = true;
+        self.save(trainee, progress)
     }
 
     /// Rank 0 saves, with what the others have of the optimiser's state; so all call this.

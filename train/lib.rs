@@ -15,6 +15,7 @@ mod error;
 mod events;
 mod feature_regression;
 mod fit;
+mod identity;
 mod judge;
 mod log;
 mod metrics;

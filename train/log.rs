@@ -150,17 +150,10 @@ impl Log {
         found: &Validation,
         best: Option<&(usize, Validation)>,
     ) {
-        let mut line = format!("step {step} validation: loss {:.4}", found.loss);
-        if !found.conditional.is_empty() {
-            let tau = decoded(found, best);
-            let conditional = shown(&found.conditional);
-            line += &format!(
-                " simulated τ {:.3}{tau} conditional{conditional}",
-                found.simulated_tau
-            );
+        self.say(format!("step {step} validation:{}", measured(found, best)));
+        if found.has_loss() {
+            self.scalar("validation/loss", found.loss, step);
         }
-        self.say(line);
-        self.scalar("validation/loss", found.loss, step);
         if !found.conditional.is_empty() {
             self.scalar("validation/simulated_tau", found.simulated_tau, step);
         }
@@ -215,6 +208,25 @@ impl Log {
     }
 }
 
+/// ` loss 2.0134 simulated τ 2.912 τ 3.120 … conditional α .61 .52 .47`, or as much of it as was measured.
+fn measured(found: &Validation, best: Option<&(usize, Validation)>) -> String {
+    let mut text = String::new();
+    if found.has_loss() {
+        text += &format!(" loss {:.4}", found.loss);
+    }
+    if !found.conditional.is_empty() {
+        text += &format!(" simulated τ {:.3}", found.simulated_tau);
+    }
+    text += &decoded(found, best);
+    if !found.conditional.is_empty() {
+        text += &format!(" conditional{}", shown(&found.conditional));
+    }
+    if text.is_empty() {
+        text += " nothing was measured";
+    }
+    text
+}
+
 /// ` τ 3.120 [3.01, 3.23] (+0.140 [+0.08, +0.20] on step 200: taken)`, or as much of it as is known.
 fn decoded(found: &Validation, best: Option<&(usize, Validation)>) -> String {
     let Some(tau) = found.tau else {
@@ -244,4 +256,41 @@ fn shown(alphas: &[f64]) -> String {
     }
     let parts: Vec<String> = alphas.iter().map(|alpha| format!("{alpha:.3}")).collect();
     format!(" α {}", parts.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_validation_tells_what_it_has_measured() {
+        let best = Validation {
+            loss: f64::NAN,
+            tau: Some(2.0),
+            ..Validation::default()
+        };
+        let found = Validation {
+            loss: f64::NAN,
+            tau: Some(2.5),
+            tau_ci95: Some([2.25, 2.75]),
+            gain: Some(Gain {
+                tau: 0.5,
+                ci95: [0.25, 0.75],
+            }),
+            ..Validation::default()
+        };
+        let expected = " τ 2.500 [2.25, 2.75] (+0.500 [+0.25, +0.75] on step 3: taken)";
+        assert_eq!(measured(&found, Some(&(3, best))), expected);
+        let whole = Validation {
+            loss: 1.5,
+            alpha: vec![0.5],
+            conditional: vec![0.25],
+            simulated_tau: 1.25,
+            ..found.clone()
+        };
+        let expected = " loss 1.5000 simulated τ 1.250 τ 2.500 [2.25, 2.75] conditional α 0.250";
+        assert_eq!(measured(&whole, None), expected);
+        let nothing = Validation { tau: None, ..found };
+        assert_eq!(measured(&nothing, None), " nothing was measured");
+    }
 }

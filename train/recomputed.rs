@@ -7,7 +7,7 @@
 use burn::prelude::*;
 use spectrain_models::Features;
 use spectrain_models::steps::Steps;
-use spectrain_models::unrolled::UnrolledCache;
+use spectrain_models::unrolled::{KeyAndValue, UnrolledCache};
 use spectrain_models::unrolls::Unrolls;
 use spectrain_models::weights::lift;
 
@@ -35,40 +35,48 @@ pub(crate) struct Unrolled<'a> {
 struct Step {
     /// A leaf, `[batch, seq, d_model]`.
     hidden: Tensor<3>,
-    /// Keys and values of the steps before it: leaves.
-    earlier: Vec<(Tensor<4>, Tensor<4>)>,
-    /// Its own keys and values.
-    own: (Tensor<4>, Tensor<4>),
+    /// Of each layer the keys and values of the steps before it: leaves.
+    earlier: Vec<Vec<KeyAndValue>>,
+    /// Its own keys and values, of each layer.
+    own: Vec<KeyAndValue>,
     /// `[batch, seq, d_model]`, before the final norm.
     output: Tensor<3>,
 }
 
 impl Step {
-    /// Runs the step that follows those with the keys and values `earlier`.
+    /// Runs step `step`, before which come those with the keys and values in `cache`; what is there of later ones is left out.
     fn new(
         drafter: &impl Unrolls,
         inputs: &Steps,
+        step: usize,
         hidden: &Tensor<3>,
-        earlier: &[(Tensor<4>, Tensor<4>)],
+        cache: &UnrolledCache,
     ) -> Self {
         let device = inputs.device();
         let leaf = |x: &Tensor<4>| lift(x.clone(), &device).require_grad();
         let hidden = lift(hidden.clone(), &device).require_grad();
-        let step = earlier.len();
-        let earlier: Vec<_> = earlier.iter().map(|(k, v)| (leaf(k), leaf(v))).collect();
-        let mut cache = UnrolledCache::from_steps(earlier.clone());
+        let leaves = |(key, value): &KeyAndValue| (leaf(key), leaf(value));
+        let layers = cache.layers().iter();
+        let earlier: Vec<Vec<_>> = layers
+            .map(|steps| steps[..step].iter().map(leaves).collect())
+            .collect();
+        let mut cache = UnrolledCache::from_layers(earlier.clone());
         let output = run(drafter, inputs, step, hidden.clone(), &mut cache);
         Self {
             hidden,
             earlier,
-            own: cache.steps()[step].clone(),
+            own: cache
+                .layers()
+                .iter()
+                .map(|steps| steps[step].clone())
+                .collect(),
             output,
         }
     }
 }
 
-/// Gradients of a step's keys and values.
-type OfKeyAndValue = Option<(Tensor<4>, Tensor<4>)>;
+/// Gradients of the keys and values of one layer in one step.
+type OfKeyAndValue = Option<KeyAndValue>;
 
 impl<'a> Unrolled<'a> {
     /// Runs `drafter`, whose parameters are in a graph, over `batch`. Also returns what the head reads at each step,
@@ -85,7 +93,7 @@ impl<'a> Unrolled<'a> {
             inputs,
             features: batch.features().clone(),
             hidden: Vec::with_capacity(steps),
-            cache: UnrolledCache::default(),
+            cache: UnrolledCache::new(drafter.layers()),
             kept: Vec::with_capacity(KEPT),
         };
         let mut by_head = Vec::with_capacity(steps);
@@ -98,11 +106,12 @@ impl<'a> Unrolled<'a> {
             let output = if step + KEPT < steps {
                 run(&plain, &plain_inputs, step, hidden, &mut unrolled.cache)
             } else {
-                let earlier = unrolled.cache.steps();
-                let kept = Step::new(drafter, &unrolled.inputs, &hidden, earlier);
-                let (key, value) = kept.own.clone();
-                let own = (key.without_autodiff(), value.without_autodiff());
-                unrolled.cache.push(own);
+                let kept = Step::new(drafter, &unrolled.inputs, step, &hidden, &unrolled.cache);
+                let plain = |(key, value): &KeyAndValue| {
+                    let (key, value) = (key.clone(), value.clone());
+                    (key.without_autodiff(), value.without_autodiff())
+                };
+                unrolled.cache.push(kept.own.iter().map(plain));
                 let output = kept.output.clone().without_autodiff();
                 unrolled.kept.push(kept);
                 output
@@ -116,35 +125,36 @@ impl<'a> Unrolled<'a> {
     /// The gradients of all parameters below the head, from those of what the head reads.
     pub(crate) fn backward(mut self, drafter: &impl Unrolls, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
-        let mut of_caches: Vec<OfKeyAndValue> = vec![None; self.hidden.len()];
+        // By step and layer.
+        let mut of_caches = vec![vec![OfKeyAndValue::None; drafter.layers()]; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
         for (number, by_head) in by_head.into_iter().enumerate().rev() {
-            let earlier = &self.cache.steps()[..number];
             let step = match self.kept.pop() {
                 Some(kept) => kept,
-                None => Step::new(drafter, &self.inputs, &self.hidden[number], earlier),
+                None => {
+                    let hidden = &self.hidden[number];
+                    Step::new(drafter, &self.inputs, number, hidden, &self.cache)
+                }
             };
             self.hidden.truncate(number);
             let mut surrogate = dot(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
                 surrogate = surrogate + dot(drafter.next(step.output), gradient);
             }
-            if let Some((to_key, to_value)) = of_caches[number].take() {
-                let (key, value) = step.own;
-                surrogate = surrogate + dot(key, to_key) + dot(value, to_value);
+            for (own, gradients) in step.own.into_iter().zip(&mut of_caches[number]) {
+                if let Some((to_key, to_value)) = gradients.take() {
+                    let (key, value) = own;
+                    surrogate = surrogate + dot(key, to_key) + dot(value, to_value);
+                }
             }
             let mut graph = surrogate.backward();
             of_next = step.hidden.grad_remove(&mut graph);
-            for ((key, value), sum) in step.earlier.iter().zip(&mut of_caches) {
-                let both = key
-                    .grad_remove(&mut graph)
-                    .zip(value.grad_remove(&mut graph));
-                *sum = match (sum.take(), both) {
-                    (Some((keys, values)), Some((key, value))) => {
-                        Some((keys + key, values + value))
-                    }
-                    (before, new) => before.or(new),
-                };
+            for (layer, earlier) in step.earlier.iter().enumerate() {
+                for ((key, value), sums) in earlier.iter().zip(&mut of_caches) {
+                    let key = key.grad_remove(&mut graph);
+                    let both = key.zip(value.grad_remove(&mut graph));
+                    sums[layer] = sum(sums[layer].take(), both);
+                }
             }
             gradients.add(drafter, Some(graph), Vec::new());
         }
@@ -153,6 +163,13 @@ impl<'a> Unrolled<'a> {
             gradients.add(drafter, Some(dot(begun, gradient).backward()), Vec::new());
         }
         gradients
+    }
+}
+
+fn sum(before: OfKeyAndValue, new: OfKeyAndValue) -> OfKeyAndValue {
+    match (before, new) {
+        (Some((keys, values)), Some((key, value))) => Some((keys + key, values + value)),
+        (before, new) => before.or(new),
     }
 }
 

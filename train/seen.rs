@@ -26,7 +26,7 @@ pub(crate) struct Seen {
     pub(crate) samples: Vec<usize>,
     /// Positions judged.
     pub(crate) positions: usize,
-    /// Whether any of them counts.
+    /// Whether any of them counts for something.
     pub(crate) counts: bool,
     pub(crate) reports: Vec<LossReport>,
     pub(crate) norm: f64,
@@ -35,12 +35,14 @@ pub(crate) struct Seen {
 impl Pending {
     pub(crate) fn read(self) -> Seen {
         let positions = self.losses.iter().map(|loss| loss.rows.len()).sum();
+        // What a loss is divided by may count positions that nothing is judged at, such as all of a batch.
+        let counts = |loss: &Loss| !loss.rows.is_empty() && loss.counted > 0.0;
         Seen {
             step: self.step,
             tokens: self.tokens,
             samples: self.samples,
             positions,
-            counts: self.losses.iter().any(|loss| loss.counted > 0.0),
+            counts: self.losses.iter().any(counts),
             // Of no position there is no loss: by chance, as where masks are drawn and none was.
             reports: match positions {
                 0 => Vec::new(),

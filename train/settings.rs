@@ -9,7 +9,8 @@ use crate::optimizer::{Mover, OptimizerConfig};
 use crate::schedule::{Decay, Schedule};
 use crate::source::Samples;
 
-/// The steps of a training that is counted in epochs, until it is known how many batches an epoch has.
+/// The steps of a training that is counted in epochs, and those of its warm-up where nobody set them, until it is known how many
+/// batches an epoch has.
 pub const OF_EPOCHS: usize = usize::MAX;
 
 /// The most epochs.
@@ -58,15 +59,17 @@ pub struct TrainConfig {
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end.
     pub min_lr_ratio: f64,
-    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of `steps` if there are fewer than
-    /// 500.
+    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of the steps if there are fewer than
+    /// 500, those of `epochs` too.
+    #[serde(skip_serializing_if = "is_of_epochs")]
     pub warmup_steps: usize,
     /// Largest global gradient norm; 0 clips nothing.
     pub max_grad_norm: f64,
     /// Size to which every element of the gradient is clipped after that; 0 clips nothing. EAGLE-1 uses 0.5 and does not clip
     /// the norm.
     pub clip_value: f64,
-    /// Weight decay of matrices and tables; norms and biases do not decay.
+    /// Weight decay of matrices and tables, which shrink at each step by this times their learning rate; norms and biases do not
+    /// decay. Beside a rate that was multiplied by 0.2 √width (see `matrix_learning_rate`) the decay has to be divided by that.
     pub weight_decay: f64,
     /// AdamW's decay of the first moment.
     pub beta1: f64,
@@ -83,7 +86,9 @@ pub struct TrainConfig {
     pub log_every: usize,
     /// Steps between validations.
     pub validate_every: usize,
-    /// Held-out samples on which a validation computes the loss and the simulated τ.
+    /// Held-out samples on which a validation computes the loss, a mean over all positions that count in them, and the simulated
+    /// τ. Of two states whose true τ is not surely different, the one with the smaller loss is better. 0 measures no loss: of two
+    /// such states the earlier one is better then.
     pub validate_samples: usize,
     /// Held-out prompts on which a validation computes the true τ. The target answers them once; each validation computes how
     /// much of its drafts for these answers a decoder would accept.
@@ -113,6 +118,9 @@ pub enum OptimizerName {
     Muon,
 }
 
+/// The steps of a warm-up that nobody set, unless they are more than a tenth of all.
+const WARM_UP: usize = 50;
+
 /// How many times the other learning rate Muon's is, unless it is given.
 const MUON_RATE: f64 = 10.0;
 
@@ -130,7 +138,7 @@ impl Default for TrainConfig {
             muon_momentum: 0.95,
             schedule: Decay::Cosine,
             min_lr_ratio: 0.0,
-            warmup_steps: 50,
+            warmup_steps: WARM_UP,
             max_grad_norm: 0.5,
             clip_value: 0.0,
             weight_decay: 0.0,
@@ -265,7 +273,7 @@ impl TrainConfig {
     }
 
     /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole. A
-    /// warm-up that is longer becomes a tenth of them.
+    /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less.
     ///
     /// # Errors
     /// A sample is longer than a row, or there is none.
@@ -289,11 +297,11 @@ impl TrainConfig {
         Ok(Self {
             steps,
             epochs: None,
-            // It was said without the steps being known.
-            warmup_steps: if self.warmup_steps > steps {
-                steps / 10
-            } else {
-                self.warmup_steps
+            warmup_steps: match self.warmup_steps {
+                OF_EPOCHS => WARM_UP.min(steps / 10),
+                // It was said without the steps being known.
+                longer if longer > steps => steps / 10,
+                asked => asked,
             },
             ..self.clone()
         })
@@ -371,6 +379,22 @@ mod tests {
         };
         assert_eq!([steps(1.0, 1), steps(3.0, 1), steps(0.5, 1)], [5, 15, 3]);
         assert_eq!([steps(2.0, 4), steps(0.01, 1)], [3, 1]);
+        let warm_up = |epochs: f64, warmup_steps: usize| {
+            let config = TrainConfig {
+                steps: OF_EPOCHS,
+                epochs: Some(epochs),
+                warmup_steps,
+                ..TrainConfig::default()
+            };
+            config.with_steps(&samples).unwrap().warmup_steps
+        };
+        // Of 60 and 1000 steps: a tenth, but at most 50.
+        assert_eq!(
+            [warm_up(12.0, OF_EPOCHS), warm_up(200.0, OF_EPOCHS)],
+            [6, 50]
+        );
+        // What was asked for holds unless there are fewer steps.
+        assert_eq!([warm_up(12.0, 50), warm_up(12.0, 61)], [50, 6]);
         let given = TrainConfig::default();
         assert_eq!(given.with_steps(&samples).unwrap(), given);
     }

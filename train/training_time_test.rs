@@ -30,7 +30,8 @@ use crate::workload::{WorkRows, Workload};
 pub struct TrainingTimeTestConfig {
     /// Draft steps unrolled in training.
     pub draft_steps: usize,
-    /// How much each draft step counts.
+    /// How much each draft step counts. Validations weigh steps by `"decay"` in place of `"reach"` and `"passes"`, with which a
+    /// better drafter may have a larger loss.
     pub step_weights: StepWeights,
     /// The loss of draft step *j*, counted from 0, is weighted by `decay`^*j*; above 0, at most 1.
     pub decay: f64,
@@ -177,7 +178,8 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
     fn loss(&self, drafter: &D, batch: &Batch, statistics: Statistics) -> Loss {
         let last = batch.features().last.clone().without_autodiff();
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
-        let (rows, missed) = self.rows(&batch.rows, &mut teacher);
+        let step_weights = self.step_weights(batch);
+        let (rows, missed) = self.rows(&batch.rows, &mut teacher, step_weights);
         let judge = Judge::Target {
             teacher: &teacher,
             divergence: self.config.divergence,
@@ -190,7 +192,7 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             by_passes(rows, found, &missed, certainty);
         };
         let by_position = Scope::Group(&|row| row.position);
-        let weigh: Option<(Scope, &Weigh)> = match self.config.step_weights {
+        let weigh: Option<(Scope, &Weigh)> = match step_weights {
             StepWeights::Decay => None,
             StepWeights::Reach => Some((by_position, &reach)),
             StepWeights::Passes => Some((Scope::All, &passes)),
@@ -239,7 +241,7 @@ impl TrainingTimeTest {
     /// The batch has no features.
     pub fn unroll(&self, drafter: &impl Unrolls, batch: &Batch) -> Vec<Tensor<2>> {
         let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
-        let mut cache = UnrolledCache::default();
+        let mut cache = UnrolledCache::new(drafter.layers());
         let mut hidden = drafter.begin(batch.features()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.draft_steps);
         for step in 0..self.config.draft_steps {
@@ -250,9 +252,23 @@ impl TrainingTimeTest {
         normed
     }
 
+    /// How steps are weighed. By the drafter's own acceptance rates a better drafter might have the larger loss, as later steps
+    /// begin to count; so outside of training, where there is no seed, they are weighed by the decay.
+    fn step_weights(&self, batch: &Batch) -> StepWeights {
+        match batch.seed {
+            Some(_) => self.config.step_weights,
+            None => StepWeights::Decay,
+        }
+    }
+
     /// The positions that count, each with the target's position that judges it: `t + 1 + j` at step `j`. And step and
     /// position of those left out because the target's token cannot be proposed.
-    fn rows(&self, batch: &Rows, teacher: &mut Teacher) -> (Vec<JudgedRow>, Vec<(usize, usize)>) {
+    fn rows(
+        &self,
+        batch: &Rows,
+        teacher: &mut Teacher,
+        step_weights: StepWeights,
+    ) -> (Vec<JudgedRow>, Vec<(usize, usize)>) {
         let counts = |position, step| self.config.mask_align.counts(batch, position, step);
         let positions = 0..batch.len();
         let mut rows: Vec<JudgedRow> = (0..self.config.draft_steps)
@@ -266,7 +282,7 @@ impl TrainingTimeTest {
             })
             .collect();
         let missed = self.drop_out_of_vocab(&mut rows, teacher);
-        if self.config.step_weights != StepWeights::Decay {
+        if step_weights != StepWeights::Decay {
             rows.sort_by_key(|row| (row.position, row.step));
             return (rows, missed);
         }

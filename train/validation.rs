@@ -4,10 +4,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// What a validation found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// Loss on held-out conversations.
+    /// Loss on held-out conversations; NaN where none was measured.
     #[serde(deserialize_with = "or_nan")]
     pub loss: f64,
-    /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions.
+    /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions; where only the text's tokens judge, the mean
+    /// of their `q`.
     pub alpha: Vec<f64>,
     /// Share of positions kept at each step among those a greedy decoder would reach.
     pub conditional: Vec<f64>,
@@ -18,12 +19,22 @@ pub struct Validation {
     /// Its 95 % interval, by resampling prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau_ci95: Option<[f64; 2]>,
-    /// τ beyond that of the best validation before it, on the same prompts.
+    /// τ beyond that of the best validation before it; absent where that was of other prompts or answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
     /// Of each of these prompts the tokens emitted and the passes they took, for the next comparison.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decoded: Vec<[u64; 2]>,
+    /// Digest of these prompts and of the target's answers to them: those of two validations are pairs where it is the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoded_sha256: Option<String>,
+}
+
+impl Validation {
+    /// Whether a loss was measured: what is not a number may be one that was.
+    pub(crate) fn has_loss(&self) -> bool {
+        !self.loss.is_nan() || !self.alpha.is_empty()
+    }
 }
 
 /// A number as JSON has it, which has no NaN and says null.
@@ -43,19 +54,20 @@ pub struct Gain {
 
 /// Whether weights take the place of the best before them. True τ decides where the interval of the difference lies on one side
 /// of 0: of many states that draft about as well, the one of highest τ would be the luckiest. Elsewhere, and where nothing
-/// drafts, the loss does, which thousands of positions have a say in.
+/// drafts or two τ are of other prompts, the loss does, which thousands of positions have a say in.
 pub(crate) fn is_better(found: &Validation, best: Option<&Validation>) -> bool {
     let Some(best) = best else {
         return true;
     };
-    let has_less_loss = found.loss < best.loss || best.loss.is_nan();
+    let [unknown, unknown_best] = [found, best].map(|validation| validation.loss.is_nan());
+    let has_less_loss = found.loss < best.loss || (unknown_best && !unknown);
     match (found.tau, best.tau, found.gain) {
         (Some(_), Some(_), Some(gain)) => {
             let [low, high] = gain.ci95;
             low > 0.0 || (high >= 0.0 && has_less_loss)
         }
-        (Some(_), Some(_), None) => false,
-        _ => has_less_loss,
+        // Of weights that nothing compares the later ones have learnt more.
+        _ => has_less_loss || (unknown && unknown_best),
     }
 }
 
@@ -85,7 +97,8 @@ mod tests {
             assert!(!better(Some(same), 1.0));
             assert!(!better(Some(same), 2.0));
         }
-        assert!(!better(None, 0.5));
+        // Two τ of other prompts are no pairs.
+        assert!(better(None, 0.5) && !better(None, 2.0));
     }
 
     #[test]
@@ -93,5 +106,19 @@ mod tests {
         let best = of(None, None, 1.0);
         assert!(is_better(&of(None, None, 0.9), Some(&best)));
         assert!(!is_better(&of(None, None, 1.1), Some(&best)));
+        assert!(!is_better(&of(None, None, f64::NAN), Some(&best)));
+    }
+
+    #[test]
+    fn without_a_loss_only_true_acceptance_takes_the_place_of_the_best() {
+        let none = f64::NAN;
+        let best = of(Some(3.0), None, none);
+        let better = |gain| is_better(&of(Some(3.1), gain, none), Some(&best));
+        assert!(better(Some([0.01, 0.2])));
+        assert!(!better(Some([-0.01, 0.2])) && !better(Some([-0.2, -0.01])));
+        // Nothing was measured at all.
+        let best = of(None, None, none);
+        assert!(is_better(&best, Some(&best)));
+        assert!(is_better(&of(None, None, 2.0), Some(&best)));
     }
 }

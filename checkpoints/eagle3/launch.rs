@@ -6,8 +6,8 @@ use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
 
 /// One command for each engine that runs the layout as it was trained. Norms of queries and keys are vLLM's alone. SGLang has no
-/// `norm_before_residual`, and takes a window by a flag in place of the folder's key. TensorRT-LLM and llama.cpp see all positions and
-/// leave a norm of all captured layers out; llama.cpp's converter knows nothing of EAGLE-3.1's norms.
+/// `norm_before_residual`, and takes a window by a flag in place of the folder's key. TensorRT-LLM and llama.cpp have one layer, see all
+/// positions and leave a norm of all captured layers out; llama.cpp's converter knows nothing of EAGLE-3.1's norms.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -35,7 +35,7 @@ pub fn launch_lines(
             sglang
         });
     }
-    if window > 0 || norm_before_fc {
+    if window > 0 || norm_before_fc || settings.size("layers") > 1 {
         return lines;
     }
     if !settings.flag("norm_before_residual") {

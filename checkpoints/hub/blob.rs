@@ -11,7 +11,7 @@ use url::Url;
 
 use super::announced::{Announced, Digest, Part, length, shown, text};
 use super::client::Client;
-use super::failure::{Failure, Outcome, Patience};
+use super::failure::{Failure, Outcome, Patience, http};
 use super::progress::Bar;
 use crate::error::Error;
 use crate::hash::{hex, sha256_file};
@@ -202,7 +202,10 @@ impl Transfer<'_> {
 fn after_head(failure: Failure) -> Failure {
     match failure {
         Failure::Unreachable(reason) | Failure::Broken(reason) => Failure::passing(reason),
-        Failure::Refused(status) => Failure::passing(format!("http {status} for its contents")),
+        Failure::Refused { status, said } => {
+            let status = http(status, said.as_deref());
+            Failure::passing(format!("{status}, asked for its contents"))
+        }
         Failure::Missing(_) => Failure::passing("http 404 for its contents"),
         failure => failure,
     }

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::address::{self, Endpoint};
 use super::announced::{shown, text};
-use super::failure::{Failure, Outcome, Patience};
+use super::failure::{Failure, Outcome, Patience, http};
 use super::limits::HubLimits;
 
 const USER_AGENT: &str = concat!("spectrain/", env!("CARGO_PKG_VERSION"));
@@ -237,19 +237,18 @@ impl Client {
     /// An answer with a file, or with what is known of it.
     fn accept(&self, response: Response<Body>, first: u64) -> Outcome<Response<Body>> {
         let headers = response.headers();
-        let said = match text(headers, "x-error-message") {
-            Some(message) => format!(": {}", shown(&self.hide(message))),
-            None => String::new(),
-        };
+        let said = text(headers, "x-error-message");
+        let said = said.map(|message| shown(&self.hide(message)));
         let code = response.status().as_u16();
-        let reason = format!("http {code}{said}");
+        let reason = http(code, said.as_deref());
         match code {
             200 => Ok(response),
             206 | 416 if first > 0 => Ok(response),
-            401 | 403 => Err(Failure::Refused(code)),
+            401..=403 => Err(Failure::Refused { status: code, said }),
             404 => Err(Failure::Missing(match text(headers, "x-error-code") {
                 Some("RepoNotFound") => NO_REPOSITORY,
                 Some("RevisionNotFound") => NO_REVISION,
+                Some("EntryNotFound") => NO_FILE,
                 _ => "not found (http 404)",
             })),
             408 | 425 | 429 | 500..=599 => Err(Failure::Passing {
@@ -262,9 +261,11 @@ impl Client {
 }
 
 /// The hub has nothing of this name.
-pub(super) const NO_REPOSITORY: &str = "no such model";
-/// The hub has the model, but no such revision of it.
+pub(super) const NO_REPOSITORY: &str = "no such repository";
+/// The hub has the repository, but no such revision of it.
 pub(super) const NO_REVISION: &str = "no such revision";
+/// The hub has the revision, but no such file in it.
+pub(super) const NO_FILE: &str = "no such file";
 
 /// The seconds of a `Retry-After`; its other form, a date, is not read.
 fn seconds(value: &HeaderValue) -> Option<Duration> {

@@ -75,18 +75,44 @@ pub(super) fn explain(
             file: what.to_string(),
             reason: reason.to_string(),
         },
-        Failure::Refused(status) => Error::Refused {
-            model,
-            endpoint,
-            status,
-            token: if client.has_token() {
-                "with a token"
-            } else {
-                "without a token"
-            },
-        },
+        Failure::Refused { status, said } => {
+            let has_token = client.has_token();
+            let said = said.map_or_else(String::new, |said| format!("the hub says `{said}`; "));
+            Error::Refused {
+                model,
+                endpoint,
+                status,
+                token: if has_token {
+                    "with a token"
+                } else {
+                    "without a token"
+                },
+                reason: format!("{said}{}", advice(status, has_token)),
+            }
+        }
     }
 }
+
+/// What to do where the hub refuses to hand something out.
+fn advice(status: u16, has_token: bool) -> &'static str {
+    match (status, has_token) {
+        (401, true) => INVALID_TOKEN,
+        (402, _) => BEYOND_PLAN,
+        (_, true) => {
+            "it is private or gated; accept its terms on its page and set `HF_TOKEN` to a token that may read it"
+        }
+        (_, false) => {
+            "it is private, gated or does not exist; accept its terms on its page and set `HF_TOKEN` to a token \
+             that may read it"
+        }
+    }
+}
+
+/// What to do where the hub does not know who asks.
+pub(super) const INVALID_TOKEN: &str =
+    "the token may be invalid or have expired: check `HF_TOKEN`, or log in again";
+/// Why the hub wants to be paid.
+pub(super) const BEYOND_PLAN: &str = "the plan of the repository's owner does not allow that";
 
 /// That `what` of a repository cannot be had.
 pub(super) fn failed(client: &Client, repository: &Repository, what: &str, reason: &str) -> Error {

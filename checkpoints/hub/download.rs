@@ -2,25 +2,31 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use super::client::{NO_REPOSITORY, NO_REVISION};
+use super::client::{NO_FILE, NO_REPOSITORY, NO_REVISION};
 use super::connection;
 use super::environment::Environment;
 use super::fetch::Fetch;
+use super::listing;
 use super::options::{Files, HubOptions};
 use super::repository::{Repository, is_file_name};
 use super::repository_cache::RepositoryCache;
 use crate::error::{Error, Result};
-use crate::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, shard_files};
+use crate::folder::{
+    CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, conversion, pickle_among, shard_files,
+};
 
-const TOKENIZER: &str = "tokenizer.json";
-/// Fetched where the model has them, before the weights: complete weights then say that these were asked for.
+/// Fetched where the model has them, before the weights. What it does not have is noted.
 const COMPANIONS: [&str; 4] = [
     GENERATION_CONFIG,
-    TOKENIZER,
+    "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
 ];
+
+/// Snapshots whose companions this process has asked for: without a network each time would take a while.
+static ASKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// One repository at one revision, and where its files are or come from.
 pub(super) struct Download<'a> {
@@ -47,17 +53,48 @@ impl<'a> Download<'a> {
 
     /// The snapshot's folder, with all of `files`.
     pub(super) fn run(&self, files: Files<'_>) -> Result<PathBuf> {
-        let cached = self.cache.cached(self.repository.revision());
-        let cached = cached.filter(|folder| suffices(folder, files));
-        if let Some(folder) = &cached
-            && is_all_there_may_be(folder, files)
-        {
-            return Ok(folder.clone());
+        let commit = self.cache.commit(self.repository.revision());
+        let here = commit.filter(|commit| suffices(&self.cache.snapshot(commit), files));
+        let Some(commit) = here else {
+            return self.download(files);
+        };
+        let folder = self.cache.snapshot(&commit);
+        if wanted_of(files).is_some() {
+            self.complete(&commit, &folder)?;
         }
-        match (self.download(files), cached) {
-            // Not every model has a tokenizer: what is here may well be all there is.
-            (Err(Error::Unreachable { .. }), Some(folder)) => Ok(folder),
-            (downloaded, _) => downloaded,
+        Ok(folder)
+    }
+
+    /// Asks for what the snapshot of a commit lacks beside its weights: another tool may have left it out. What cannot be had
+    /// is done without, as the snapshot suffices.
+    fn complete(&self, commit: &str, folder: &Path) -> Result<()> {
+        let is_known =
+            |file: &&str| folder.join(file).exists() || self.cache.is_absent(commit, file);
+        if COMPANIONS.iter().all(is_known) {
+            return Ok(());
+        }
+        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.insert(folder.to_path_buf()) {
+            return Ok(());
+        }
+        drop(asked);
+        let fetched = self.source().and_then(|source| {
+            let snapshot = Snapshot {
+                folder: folder.to_path_buf(),
+                commit: commit.to_string(),
+                source: &source,
+                download: self,
+            };
+            snapshot.fetch_companions()
+        });
+        match fetched {
+            Err(interrupted @ Error::Interrupted { .. }) => Err(interrupted),
+            Ok(()) | Err(Error::Unreachable { .. }) => Ok(()),
+            Err(error) => {
+                let place = folder.display();
+                tracing::warn!("`{place}` is taken as it is, and may lack a file: {error}");
+                Ok(())
+            }
         }
     }
 
@@ -76,6 +113,7 @@ impl<'a> Download<'a> {
             folder: self.cache.snapshot(&commit),
             commit,
             source: &source,
+            download: self,
         };
         rest.iter().try_for_each(|file| snapshot.fetch(file))?;
         if let Some(wanted) = wanted_of(files) {
@@ -105,6 +143,7 @@ impl<'a> Download<'a> {
 /// The folder of one commit, being filled.
 struct Snapshot<'a> {
     source: &'a Fetch<'a>,
+    download: &'a Download<'a>,
     commit: String,
     folder: PathBuf,
 }
@@ -129,23 +168,64 @@ impl Snapshot<'_> {
         }
     }
 
+    /// What a model may have beside its weights, but for what it is known not to have.
+    fn fetch_companions(&self) -> Result<()> {
+        let cache = &self.download.cache;
+        for file in COMPANIONS {
+            if cache.is_absent(&self.commit, file) {
+                continue;
+            }
+            match self.fetch(file) {
+                Err(Error::NotOnHub { reason, .. }) if reason == NO_FILE => {
+                    cache.note_absence(&self.commit, file)?;
+                }
+                // A hub that gives no reason may mean anything.
+                Err(Error::NotOnHub { reason, .. })
+                    if reason != NO_REPOSITORY && reason != NO_REVISION => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
     /// What a model has beside its configuration; of shards those with a tensor that is `wanted`.
     fn fetch_model(&self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
-        for file in COMPANIONS {
-            self.fetch_if_present(file)?;
-        }
+        self.fetch_companions()?;
         if self.fetch_if_present(WEIGHTS)? {
             return Ok(());
         }
         if !self.fetch_if_present(INDEX)? {
-            let reason = format!(
-                "the hub has neither this file nor `{INDEX}`; only safetensors weights are read"
-            );
-            return Err(self.source.failed(WEIGHTS, &reason));
+            return Err(self.source.failed(WEIGHTS, &self.no_weights()));
         }
         // The index is checked here as well: a shard named `../x` would be written outside the cache.
         let shards = shard_files(&self.folder.join(INDEX), wanted)?;
         shards.iter().try_for_each(|shard| self.fetch(shard))
+    }
+
+    /// What to do about a model without weights that can be read.
+    fn no_weights(&self) -> String {
+        let reason = format!("the hub has neither this file nor `{INDEX}`");
+        let repository = self.download.repository;
+        let listed = repository.at(&self.commit).ok().and_then(|at_commit| {
+            let listed = listing::ask(self.source.client(), &at_commit, self.download.options);
+            listed.ok()
+        });
+        let files = listed.map_or_else(Vec::new, |listed| listed.files);
+        let names: Vec<String> = files.into_iter().map(|file| file.path).collect();
+        let Some(pickle) = pickle_among(&names) else {
+            return format!("{reason}; only safetensors weights are read");
+        };
+        let (id, revision) = (repository.id(), repository.revision());
+        let at = match repository.is_at_main() {
+            true => String::new(),
+            false => format!(" --revision {revision}"),
+        };
+        format!(
+            "{reason}, but `{pickle}`, a pickle, which can run any program and is not read; if you trust it, get it with \
+             `hf download {id}{at} --local-dir DIR`, convert it in that folder with `{}`, and name the folder; a pull request \
+             on its page may hold safetensors weights already: `{id}@refs/pr/N` names the one of number N",
+            conversion(pickle)
+        )
     }
 }
 
@@ -166,14 +246,6 @@ fn suffices(folder: &Path, files: Files<'_>) -> bool {
     }
     let has_weights = |wanted| has_weights(folder, wanted);
     folder.join(CONFIG).exists() && wanted_of(files).is_some_and(has_weights)
-}
-
-/// Whether the hub could have nothing to add to a folder that suffices.
-fn is_all_there_may_be(folder: &Path, files: Files<'_>) -> bool {
-    match files {
-        Files::Model | Files::Parts(_) => folder.join(TOKENIZER).exists(),
-        Files::Named(_) => true,
-    }
 }
 
 fn has_weights(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> bool {

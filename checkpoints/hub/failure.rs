@@ -21,8 +21,8 @@ pub(super) type Outcome<T> = Result<T, Failure>;
 pub(super) enum Failure {
     /// 404 with the hub's reason.
     Missing(&'static str),
-    /// 401 or 403.
-    Refused(u16),
+    /// 401, 402 or 403, with what the hub says of it.
+    Refused { status: u16, said: Option<String> },
     /// Nobody answers there.
     Unreachable(String),
     /// The connection broke, or nothing came through it. Another attempt may succeed.
@@ -41,6 +41,14 @@ pub(super) enum Failure {
     Interrupted,
     /// The disk refuses.
     Local(Error),
+}
+
+/// A status, with what the server says of it.
+pub(super) fn http(status: u16, said: Option<&str>) -> String {
+    match said {
+        Some(said) => format!("http {status}: {said}"),
+        None => format!("http {status}"),
+    }
 }
 
 impl From<String> for Failure {
@@ -214,8 +222,12 @@ mod tests {
     #[test]
     fn a_lasting_failure_is_not_tried_again() {
         let limits = limits();
-        let after = Patience::new(&limits, None).after(Failure::Refused(403));
-        assert!(matches!(after, Err(Failure::Refused(403))));
+        let refused = Failure::Refused {
+            status: 403,
+            said: None,
+        };
+        let after = Patience::new(&limits, None).after(refused);
+        assert!(matches!(after, Err(Failure::Refused { status: 403, .. })));
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl<'a> Fetch<'a> {
         }
     }
 
+    /// How the hub is asked.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Downloads one file, if it is not here, and gives its commit.
     pub(super) fn fetch(&self, revision: &str, file: &str) -> Result<String> {
         if !is_file_name(file) {

@@ -151,7 +151,12 @@ pub(super) fn list(
     }
 }
 
-fn ask(client: &Client, repository: &Repository, options: &HubOptions) -> Outcome<Listing> {
+/// Asks the hub.
+pub(super) fn ask(
+    client: &Client,
+    repository: &Repository,
+    options: &HubOptions,
+) -> Outcome<Listing> {
     let mut patience = Patience::new(client.limits(), options.stop);
     patience.check()?;
     let revision = repository.revision();

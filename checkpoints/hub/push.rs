@@ -12,9 +12,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::connection;
+use super::connection::{self, BEYOND_PLAN, INVALID_TOKEN};
 use super::environment::Environment;
-use super::failure::{Failure, Outcome, Patience};
+use super::failure::{Failure, Outcome, Patience, http};
 use super::options::HubOptions;
 use super::repository::Repository;
 use crate::error::{Error, Result};
@@ -104,9 +104,17 @@ pub(super) fn push_in(
 /// What a failure of a push is called.
 fn words(failure: Failure) -> String {
     match failure {
-        Failure::Refused(status) => format!(
-            "http {status}: the token may not do that; set `HF_TOKEN` to one that may write to this repository"
-        ),
+        Failure::Refused { status, said } => {
+            let advice = match status {
+                401 => INVALID_TOKEN,
+                402 => BEYOND_PLAN,
+                _ => {
+                    "the token may not do that; set `HF_TOKEN` to one that may write to this repository"
+                }
+            };
+            let stop = if said.is_some() { ";" } else { ":" };
+            format!("{}{stop} {advice}", http(status, said.as_deref()))
+        }
         Failure::Interrupted => {
             "interrupted; the same command goes on after what was sent".to_string()
         }
@@ -186,13 +194,31 @@ impl Run<'_> {
             "visibility": visibility,
         });
         let url = self.sender.client.endpoint().at(["api", "repos", "create"]);
-        // 409: it is there.
-        self.sender.post(&url, &wanted)?;
+        match self.sender.post(&url, &wanted) {
+            // 409: it is there.
+            Ok(_) => {}
+            // A token that may write to a repository need not be one that may make it.
+            Err(refused @ Failure::Refused { .. }) => {
+                if !self.is_there()? {
+                    return Err(refused);
+                }
+            }
+            Err(failure) => return Err(failure),
+        }
         if self.push.repository.is_at_main() {
             return Ok(());
         }
         let branch = self.api(&["branch", self.push.repository.revision()]);
         self.sender.post(&branch, &json!({})).map(drop)
+    }
+
+    /// Whether the repository is there, and may be seen with this token.
+    fn is_there(&self) -> Outcome<bool> {
+        match self.sender.get(&self.api(&[])) {
+            Ok(_) => Ok(true),
+            Err(Failure::Missing(_) | Failure::Refused { .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Fails where the repository can be seen by more than were meant.

@@ -78,6 +78,22 @@ impl RepositoryCache {
         })
     }
 
+    /// Whether it is noted that a commit has no file of this name.
+    pub(super) fn is_absent(&self, commit: &str, file: &str) -> bool {
+        self.absence(commit, file).exists()
+    }
+
+    /// Notes that a commit has no file of this name, where Hugging Face's tools note it.
+    pub(super) fn note_absence(&self, commit: &str, file: &str) -> Result<()> {
+        replace(&self.absence(commit, file), |new| {
+            File::create_new(new).map(drop)
+        })
+    }
+
+    fn absence(&self, commit: &str, file: &str) -> PathBuf {
+        self.folder.join(".no_exist").join(commit).join(file)
+    }
+
     fn reference(&self, revision: &str) -> PathBuf {
         self.folder.join("refs").join(revision)
     }

@@ -62,7 +62,7 @@ pub fn answers(options: &HubOptions) -> Result<(), String> {
     let client = Client::new(endpoint, None, limits.clone());
     match client.head(&url, &mut Patience::new(&limits, options.stop)) {
         // It has nothing to say of its own address, or not to everyone: it is there.
-        Ok(_) | Err(Failure::Missing(_) | Failure::Refused(_)) => Ok(()),
+        Ok(_) | Err(Failure::Missing(_) | Failure::Refused { .. }) => Ok(()),
         Err(
             Failure::Unreachable(reason)
             | Failure::Broken(reason)

@@ -11,12 +11,16 @@ const ENDINGS: [&str; 6] = [".ckpt", ".pt", ".pth", ".bin", ".pkl", ".ckpt.gz"];
 
 /// A Python program that writes what SpecForge (`hidden_state`, `aux_hidden_state`) and ModelOpt (`hidden_states`,
 /// `aux_hidden_states`) pickle as `hs_{i}.safetensors`; its arguments are the folder to read and the one to write.
-pub const PICKLE_CONVERTER: &str = r#"import pathlib, sys, torch
+pub const PICKLE_CONVERTER: &str = r#"import gzip, io, pathlib, sys, torch
 from safetensors.torch import save_file
 source, out = map(pathlib.Path, sys.argv[1:3]); out.mkdir(parents=True, exist_ok=True)
-files = sorted(f for f in source.rglob("*") if f.suffix in {".ckpt", ".pt", ".pth", ".bin"})
+endings = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".ckpt.gz")
+files = [source] if source.is_file() else sorted(f for f in source.rglob("*") if f.name.endswith(endings))
+if not files:
+    sys.exit(f"`{source}`: expected files that end in {', '.join(endings)}, found none")
 for i, f in enumerate(files):
-    x = torch.load(f, map_location="cpu", weights_only=True)
+    data = gzip.decompress(f.read_bytes()) if f.suffix == ".gz" else f.read_bytes()
+    x = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     get = lambda *names: next(x[name] for name in names if name in x)
     ids = get("input_ids", "token_ids").reshape(-1).long()
     last = get("hidden_state", "target_last_hidden_states", "hidden_states").reshape(len(ids), 1, -1)
@@ -71,5 +75,20 @@ pub(super) fn refuse_folder(folder: &Path) -> Result<()> {
     match names.find(|name| is_pickle(name)) {
         Some(name) => Err(refused(folder, &name)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_with_the_advice_to_convert_it_is_converted() {
+        for ending in ENDINGS {
+            assert!(
+                PICKLE_CONVERTER.contains(&format!("\"{ending}\"")),
+                "{ending}"
+            );
+        }
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conversation::{Message, Sample};
+use crate::conversation::{CUT_OFF, Message, Sample};
 use crate::seed::mix;
 
 /// A turn to be answered.
@@ -39,6 +39,17 @@ pub struct Answer {
     /// Its tokens, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<Written>,
+}
+
+impl Answer {
+    /// What stands of it in a conversation that is trained on: with [`CUT_OFF`] where it was cut off.
+    pub(super) fn marked(&self) -> Message {
+        let mut message = self.message.clone();
+        if self.truncated {
+            message.extra.insert(CUT_OFF.into(), true.into());
+        }
+        message
+    }
 }
 
 /// What a target read and wrote, token by token. A tokenizer may make other tokens of the same text.
@@ -103,7 +114,7 @@ pub enum ToolRows {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncated {
-    /// It continues with the answer as it is.
+    /// It continues with the answer as it is. The end of its turn, which the target did not write, is not trained on.
     #[default]
     Keep,
     /// It is left out.

@@ -95,6 +95,9 @@ pub struct RegenerateReport {
     pub retried: u64,
     /// Damaged lines of the journal; their conversations were asked for again.
     pub damaged_lines: u64,
+    /// Conversations with an answer that was cut off, whose end is not trained on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut_off: Vec<u64>,
     /// Conversations left out because an answer was cut off.
     pub dropped: Vec<u64>,
     /// Conversations kept up to an answer that calls a tool as the data does not, so that what the tool says is not known.
@@ -122,9 +125,13 @@ pub struct RegenerateReport {
 }
 
 impl RegenerateReport {
-    /// Rows that became something else than regenerated conversations, and what.
-    fn lists(&self) -> [(&[u64], &'static str); 7] {
+    /// Rows that became something else than whole regenerated conversations, and what.
+    fn lists(&self) -> [(&[u64], &'static str); 8] {
         [
+            (
+                &self.cut_off,
+                "kept with an answer that was cut off, whose end is not trained on",
+            ),
             (&self.dropped, "left out, as an answer was cut off"),
             (
                 &self.ended_at_call,

@@ -314,11 +314,14 @@ fn an_answer_that_is_cut_off_is_kept_dropped_or_failed() {
             .run_with(&answers, truncated, &never)
             .unwrap()
             .unwrap();
-        let rows = folder.text("out.jsonl").lines().count();
-        (rows, answers.times().len(), report)
+        let text = folder.text("out.jsonl");
+        let marked = text.matches(r#""truncated":true"#).count();
+        assert_eq!(marked, report.cut_off.len());
+        (text.lines().count(), answers.times().len(), report)
     };
     let (rows, answered, report) = run(Truncated::Keep);
     assert_eq!((rows, answered, report.truncated), (7, 6, 1));
+    assert_eq!(report.cut_off, [7]);
     let (rows, answered, report) = run(Truncated::Drop);
     assert_eq!((rows, answered, report.dropped), (6, 5, vec![7]));
     let (rows, answered, report) = run(Truncated::Fail);

@@ -23,8 +23,8 @@ pub(crate) fn fits(inner: usize) -> bool {
     inner > 0 && inner.is_multiple_of(BLOCK)
 }
 
-/// A matrix held so. `values` are `[d_out, d_in]`, as files have them; an element is off by at most 1/254 of the largest in its
-/// block.
+/// A matrix held so. `values` are `[d_out, d_in]`, as files have them, and finite, which their reader has checked; an element is off by
+/// at most 1/254 of the largest in its block.
 ///
 /// # Shapes
 /// - output: `[d_in, d_out]`

@@ -4,5 +4,6 @@ pub mod arguments;
 pub mod commands;
 pub mod progress;
 pub mod run;
+mod signals;
 
 pub use run::{Arguments, EXIT_STATUS, main};

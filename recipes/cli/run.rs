@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use spectrain_checkpoints::columns::{COLUMNS, listed};
 use tracing_subscriber::EnvFilter;
@@ -30,9 +30,10 @@ use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::commands::track::TrackCommand;
 use crate::cli::commands::watch::WatchArguments;
 use crate::cli::progress::{has_colours, print, tell};
+use crate::cli::signals;
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::RECIPES;
-use crate::runtime::interruption::{Interrupted, interrupt, interrupted, or_interrupted};
+use crate::runtime::interruption::{INTERRUPTED_STATUS, Interrupted, or_interrupted};
 
 /// Train the drafters of speculative decoding, export them, and judge them.
 #[derive(Debug, Parser)]
@@ -92,9 +93,6 @@ enum Command {
 /// How the program ends when what was asked for makes no sense.
 const MISUSED: u8 = 2;
 
-/// How the program ends when the user stops it, as shells say that Ctrl-C ended a command.
-const INTERRUPTED: u8 = 130;
-
 /// The statuses that the program ends with, and what each says.
 pub const EXIT_STATUS: [(u8, &str); 4] = [
     (0, "it is done"),
@@ -107,7 +105,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
         "the request makes no sense: an option, or a key or value of the recipe",
     ),
     (
-        INTERRUPTED,
+        INTERRUPTED_STATUS,
         "it was interrupted, by Ctrl-C or SIGTERM; the same command goes on",
     ),
 ];
@@ -133,13 +131,12 @@ pub fn main() -> ExitCode {
         // A log that cannot be written must not end what it is about.
         .log_internal_errors(false)
         .init();
-    let signals = install_interrupt().and_then(|()| outlive_file_limit());
-    match signals.and_then(|()| arguments.run()) {
+    match signals::listen().and_then(|()| arguments.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(format!("error: {}", explain(&error)));
             match (error.is::<Interrupted>(), error.is::<Misuse>()) {
-                (true, _) => ExitCode::from(INTERRUPTED),
+                (true, _) => ExitCode::from(INTERRUPTED_STATUS),
                 (_, true) => ExitCode::from(MISUSED),
                 _ => ExitCode::FAILURE,
             }
@@ -178,34 +175,6 @@ fn explain(error: &anyhow::Error) -> String {
     }
 }
 
-/// The first Ctrl-C asks to stop where the run can go on later, the second one stops at once.
-fn install_interrupt() -> Result<()> {
-    ctrlc::set_handler(|| {
-        if interrupted() {
-            std::process::exit(INTERRUPTED.into());
-        }
-        interrupt();
-        tell("stopping at the next safe point; press Ctrl-C again to stop at once");
-    })
-    .context("cannot listen for Ctrl-C")
-}
-
-/// Lets a write that would make a file larger than the system allows fail as one on a full disk does: unheard, the signal that comes
-/// with it ends the program without a word.
-#[cfg(unix)]
-fn outlive_file_limit() -> Result<()> {
-    use signal_hook::consts::SIGXFSZ;
-    // What it says is not of interest: the write itself fails.
-    signal_hook::flag::register(SIGXFSZ, Default::default())
-        .map(drop)
-        .context("cannot listen for the signal of a limit on files")
-}
-
-#[cfg(not(unix))]
-fn outlive_file_limit() -> Result<()> {
-    Ok(())
-}
-
 impl Arguments {
     pub(crate) fn run(self) -> Result<()> {
         match self.command {
@@ -218,7 +187,7 @@ impl Arguments {
             Command::Export(arguments) => stoppable(commands::export::run(&arguments)),
             Command::Import(arguments) => stoppable(commands::import::run(&arguments)),
             Command::Push(arguments) => stoppable(commands::push::run(&arguments)),
-            Command::Check(arguments) => commands::check::run(&arguments),
+            Command::Check(arguments) => stoppable(commands::check::run(&arguments)),
             Command::Data(command) => commands::data::run(&command),
             Command::Features(command) => stoppable(commands::features::run(&command)),
             Command::Clean(arguments) => commands::clean::run(&arguments),

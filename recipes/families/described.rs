@@ -63,7 +63,7 @@ fn settings_of<D: Family>(
     }
     settings.set("norm_epsilon", spec.norm_epsilon);
     settings.set("draft_vocab", draft_vocab);
-    settings.set_rope(&rope_layout(&spec.rope)?);
+    settings.set_rope(&rope_layout(&spec.rope));
     if settings.word("head") == "copied" {
         // What it started as is in no folder.
         settings.set("head", "own");

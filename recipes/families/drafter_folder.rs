@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::DType as BurnType;
-use serde_json::json;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_checkpoints::Rope;
 use spectrain_checkpoints::folder::CONFIG;
@@ -98,15 +97,15 @@ pub(crate) fn check_same_tokens(folder: &Path, of_target: &Path) -> Result<()> {
 }
 
 /// Rotary positions as a layout has them.
-pub(crate) fn rope_layout(rope: &RopeConfig) -> Result<Rope> {
+pub(crate) fn rope_layout(rope: &RopeConfig) -> Rope {
     let scaling = match &rope.scaling {
         RopeScaling::Default => None,
-        scaling => Some(serde_json::to_value(scaling).context("cannot write the rotary scaling")?),
+        scaling => Some(scaling.written()),
     };
-    Ok(Rope {
+    Rope {
         rope_theta: rope.theta,
         scaling,
-    })
+    }
 }
 
 /// Rotary positions that a folder's layout has, for heads of `d_head` and sequences of at most `positions`.
@@ -124,22 +123,26 @@ pub(crate) fn rope_config(
     let scaling = match &rope.scaling {
         None => RopeScaling::Default,
         Some(scaling) => {
-            let mut scaling = scaling.clone();
-            // Some checkpoints leave the original context out and mean the longest one.
-            if scaling["original_max_position_embeddings"].is_null() {
-                scaling["original_max_position_embeddings"] = json!(positions);
-            }
-            let kind = scaling["rope_type"].to_string();
-            let scaling = serde_json::from_value::<RopeScaling>(scaling);
-            scaling.map_err(|error| {
+            let table = scaling.as_object().context("expected a table");
+            let table = table.with_context(place)?;
+            let (scaling, unread) = RopeScaling::read(table, positions).map_err(|error| {
                 let known = "default, linear, llama3 or yarn";
+                let kind = table.get("rope_type").map(ToString::to_string);
                 anyhow!(
                     "{}: expected rotary scaling {known}, found `{}` ({})",
                     place(),
-                    printable(&kind),
-                    printable(&error.to_string())
+                    printable(&kind.unwrap_or_default()),
+                    printable(&error)
                 )
-            })?
+            })?;
+            if !unread.is_empty() {
+                tracing::warn!(
+                    "{}: `{}` is not read; rotary positions are as without it",
+                    place(),
+                    printable(&unread.join("`, `"))
+                );
+            }
+            scaling
         }
     };
     let rope = RopeConfig {
@@ -202,6 +205,7 @@ pub(crate) fn architectures_in(folder: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use spectrain_data::Sample;
     use spectrain_data::tokens::TokenWriter;
 
@@ -224,6 +228,37 @@ mod tests {
             error.contains("other") && error.ends_with("found 7, which the texts hold 2 times"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn positions_of_a_folder_are_written_with_the_corrections_that_it_had() {
+        let table = |more: serde_json::Value| {
+            let mut table =
+                json!({"rope_type": "yarn", "factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0});
+            let into = table.as_object_mut().unwrap();
+            into.extend(more.as_object().unwrap().clone());
+            Rope {
+                rope_theta: 5e4,
+                scaling: Some(table),
+            }
+        };
+        let read = |rope: &Rope| rope_config(Path::new("drafter"), rope, [112, 4096]);
+        let corrected = read(&table(json!({"mscale": 1.0, "mscale_all_dim": 1.0}))).unwrap();
+        let given = read(&table(json!({"attention_factor": 1.0}))).unwrap();
+        assert_eq!(corrected, given);
+        assert_ne!(corrected, read(&table(json!({}))).unwrap());
+        let written = rope_layout(&corrected);
+        assert_eq!(read(&written).unwrap(), corrected);
+        let scaling = written.scaling.unwrap();
+        assert_eq!(scaling["attention_factor"], 1.0);
+        for key in ["mscale", "mscale_all_dim"] {
+            assert!(
+                (scaling[key].as_f64().unwrap() - 1.0).abs() < 1e-12,
+                "{scaling}"
+            );
+        }
+        let error = read(&table(json!({"beta_fast": 0.5}))).unwrap_err();
+        assert!(format!("{error:#}").contains("`beta_fast`"), "{error:#}");
     }
 }
 

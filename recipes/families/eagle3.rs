@@ -8,7 +8,7 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_train::Workload;
 
 use crate::families::family::Family;
-use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled};
+use crate::families::footprint::{Activations, LayerSizes, Packed, unrolled_stack};
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
@@ -33,6 +33,8 @@ impl Family for Eagle3 {
         "norm_before_fc = true\nnorm_output = true",
         "head_norm = true",
         "head_norm = true\nwindow = 9\ndraft_vocab = 20\nfc_norm = true\nnorm_output = true",
+        "layers = 2",
+        "layers = 3\nwindow = 9\nnorm_before_residual = true\nhead_norm = true",
     ];
 
     fn activations(
@@ -41,20 +43,25 @@ impl Family for Eagle3 {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        let layer = layer(config, target)?;
+        let [first, further] = layers(config, target)?;
         // One norm more than a layer of the target has.
-        Ok(unrolled(&layer, layer.d_model, work, batch))
+        let first = (&first, first.d_model);
+        let further = (&further, config.layers as u64 - 1);
+        Ok(unrolled_stack(first, further, work, batch))
     }
 }
 
 impl Shipped for Eagle3 {}
 
-/// The one layer, which reads a token and a hidden state side by side.
-fn layer(config: &Eagle3Config, target: &TargetSpec) -> Result<LayerSizes> {
-    let layer = LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?;
-    Ok(LayerSizes {
-        d_input: 2 * layer.d_model,
+/// The first layer, which reads a token and a hidden state side by side, and each further one.
+fn layers(config: &Eagle3Config, target: &TargetSpec) -> Result<[LayerSizes; 2]> {
+    let further = LayerSizes {
         head_norms: config.head_norm,
-        ..layer
-    })
+        ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
+    };
+    let first = LayerSizes {
+        d_input: 2 * further.d_model,
+        ..further
+    };
+    Ok([first, further])
 }

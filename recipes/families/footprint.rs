@@ -269,18 +269,30 @@ pub fn decoder(
 
 /// What an unrolled drafter of one layer keeps; of each row `more` values beside the layer's.
 pub fn unrolled(layer: &LayerSizes, more: u64, work: &Workload, batch: Packed) -> Activations {
+    unrolled_stack((layer, more), (layer, 0), work, batch)
+}
+
+/// The same with so many layers behind the first.
+pub fn unrolled_stack(
+    (layer, more): (&LayerSizes, u64),
+    (further, count): (&LayerSizes, u64),
+    work: &Workload,
+    batch: Packed,
+) -> Activations {
     let attended = Attended::of(work, batch, Sees::Back);
     let one = decoder(layer, 1, work, attended);
+    let others = decoder(further, count, work, attended);
+    let keys = layer.keys() + count * further.keys();
     Activations {
-        kept: one.kept + work.held as f64 * attended.rows * more as f64,
-        carried: carried_of_unrolled(layer, work, attended),
+        kept: one.kept + others.kept + work.held as f64 * attended.rows * more as f64,
+        carried: carried_of_unrolled(layer.d_model + 2 * keys, work, attended),
         ..one
     }
 }
 
-/// What the backward pass of an unrolled drafter computes its steps again from: hidden states, keys and values of those that are not
-/// held. What the head reads of them is there while it is judged.
-fn carried_of_unrolled(layer: &LayerSizes, work: &Workload, attended: Attended) -> f64 {
+/// What the backward pass of an unrolled drafter computes its steps again from: `values` of each row, its hidden state and the keys and
+/// values of all layers, of the steps that are not held. What the head reads of them is there while it is judged.
+fn carried_of_unrolled(values: u64, work: &Workload, attended: Attended) -> f64 {
     let again = work.passes.saturating_sub(work.held) as f64;
-    again * attended.rows * (layer.d_model + 2 * layer.keys()) as f64
+    again * attended.rows * values as f64
 }

@@ -101,7 +101,7 @@ impl Estimate {
             data_tokens,
             train_tokens: tokens,
             flops_per_token: flops / weighed.max(1) as f64,
-            speed: speed(device, asked.ranks),
+            speed: speed(device, asked.ranks, held.dtype),
         })
     }
 
@@ -134,6 +134,11 @@ impl Estimate {
         let (speed, _) = &self.speed;
         self.train_tokens
             .map(|tokens| tokens as f64 * self.flops_per_token / speed)
+    }
+
+    /// Those of them that are not features, which runs of the same may share.
+    pub(super) fn own_disk_bytes(&self) -> u64 {
+        self.checkpoint_bytes
     }
 
     /// Bytes that the run takes on the disk, as far as they are known.

@@ -26,9 +26,11 @@ impl Computed<'_> {
     /// FLOPs of a step for each position: a forward pass costs 2 for each parameter, a backward pass 4.
     pub(super) fn per_token(&self) -> f64 {
         let (spec, footprint, work) = (self.target, &self.footprint, &self.work);
-        let d_attention = (spec.heads * spec.d_head) as f64;
+        let d_head = spec.d_head as f64;
         // Scores and weighted values over half a row of keys, on average.
-        let attention = 2.0 * self.batch.length as f64 * d_attention;
+        let attention = 2.0 * self.batch.length as f64 * spec.heads as f64 * d_head;
+        // Those of a layer of the drafter, which may have other heads, more keys, or no attention at all.
+        let own_attention = 2.0 * self.activations.scores * d_head;
         let target = if self.live {
             2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention
         } else {
@@ -57,8 +59,74 @@ impl Computed<'_> {
         // Passes that are computed again in the backward pass cost a second forward pass.
         let passes = if work.held < work.passes { 8.0 } else { 6.0 };
         // The backward pass computes scores once more.
-        let scores = attention / 2.0;
+        let scores = own_attention / 2.0;
         let rows = self.activations.rows / self.batch.positions().max(1) as f64;
-        target + teacher + rows * (passes * (body + frozen + attention / 2.0) + scores + head)
+        target + teacher + rows * (passes * (body + frozen + own_attention / 2.0) + scores + head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_models::{RopeConfig, RopeScaling};
+    use spectrain_train::Judges;
+
+    use super::*;
+
+    fn spec() -> TargetSpec {
+        TargetSpec {
+            layers: 2,
+            d_model: 16,
+            d_ff: 32,
+            heads: 4,
+            kv_heads: 2,
+            d_head: 8,
+            vocab: 100,
+            norm_epsilon: 1e-6,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            max_positions: 64,
+            routing: None,
+        }
+    }
+
+    /// FLOPs of a position whose queries have so many scores.
+    fn with_scores(scores: f64) -> f64 {
+        let batch = Packed {
+            rows: 1,
+            length: 10,
+        };
+        let footprint = Footprint {
+            parameters: 1000,
+            head: 0,
+            matrices: 0,
+            frozen: 0,
+            idle: 0,
+            draft_vocab: 100,
+            captured: 1,
+        };
+        let computed = Computed {
+            target: &spec(),
+            footprint,
+            activations: Activations {
+                scores,
+                rows: 10.0,
+                ..Activations::default()
+            },
+            work: Workload::texts(Judges::Target),
+            batch,
+            live: false,
+        };
+        computed.per_token()
+    }
+
+    #[test]
+    fn a_drafter_attends_with_its_own_heads() {
+        // Of 6 heads and 10 keys, half of which are seen: scores and weighted values cost 2 FLOPs each for each of the 8 numbers
+        // of a head, forward once, backward twice, and the scores alone once more.
+        let forward = 2.0 * 2.0 * 8.0 * 60.0 / 2.0;
+        let found = with_scores(60.0) - with_scores(0.0);
+        assert!((found - 3.5 * forward).abs() < 1e-6, "{found}");
     }
 }

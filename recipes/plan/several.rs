@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::anyhow;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use spectrain_models::TargetSpec;
 
 use super::estimate::Estimate;
 use super::on_hub::OnHub;
@@ -13,6 +14,9 @@ use super::shown::Plan;
 use super::target_sizes;
 use super::words::{bytes, duration};
 use crate::errors::with_causes;
+use crate::recipe::resolved::ResolvedRecipe;
+use crate::stages::inputs::settings;
+use crate::stages::order;
 
 /// What a run takes, as far as it is known.
 #[derive(Clone, Copy, Serialize)]
@@ -24,10 +28,14 @@ struct Takes {
 }
 
 impl Takes {
-    fn of(estimate: Option<&Estimate>) -> Self {
+    fn of(estimate: Option<&Estimate>, features: Features) -> Self {
+        let disk_bytes = match features {
+            Features::Own => Estimate::disk_bytes,
+            Features::Linked => Estimate::own_disk_bytes,
+        };
         Self {
             memory_bytes: estimate.and_then(Estimate::peak),
-            disk_bytes: estimate.map(Estimate::disk_bytes),
+            disk_bytes: estimate.map(disk_bytes),
             training_seconds: estimate.and_then(Estimate::training_seconds),
         }
     }
@@ -55,6 +63,28 @@ impl Takes {
     }
 }
 
+/// Where a run has its features from.
+#[derive(Clone, Copy)]
+enum Features {
+    /// It makes them.
+    Own,
+    /// An earlier one has the same.
+    Linked,
+}
+
+/// What the stages before the training of a run are made from: of runs in which that is the same, each later one links what the
+/// first has made. Nothing where it is not known.
+fn before_training(recipe: &ResolvedRecipe, spec: &TargetSpec) -> Option<Value> {
+    let trains = recipe.method.stages();
+    let stages = order::of(recipe).into_iter();
+    let before = stages.take_while(|stage| !trains.contains(&stage.name));
+    let settings = before.map(|stage| settings(recipe, &stage));
+    let settings: Vec<Value> = settings.collect::<anyhow::Result<_>>().ok()?;
+    let layers = recipe.method.capture(spec).ok()?.layers;
+    let tables = ["data", "target", "features"].map(|table| &recipe.json[table]);
+    Some(json!([settings, layers, tables]))
+}
+
 /// A run of several.
 struct Row<'a> {
     name: &'a str,
@@ -63,14 +93,24 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(asked: &Asked<'a>, hub: &mut OnHub) -> Self {
+    /// `known` is what the stages before the training of earlier runs are made from.
+    fn of(asked: &Asked<'a>, hub: &mut OnHub, known: &mut Vec<Value>) -> Self {
         let refusals = asked.all_refusals(hub.targets(asked.recipe).refusals);
         let sizes = target_sizes::of(asked.recipe);
+        let before = sizes.as_ref();
+        let before = before.and_then(|sizes| before_training(asked.recipe, &sizes.spec));
+        let features = match before {
+            Some(before) if known.contains(&before) => Features::Linked,
+            before => {
+                known.extend(before);
+                Features::Own
+            }
+        };
         // Why there is no estimate is among the refusals.
         let estimate = sizes.and_then(|sizes| Estimate::of(asked, &sizes).ok());
         Self {
             name: &asked.recipe.name,
-            takes: Takes::of(estimate.as_ref()),
+            takes: Takes::of(estimate.as_ref(), features),
             refusals: refusals.iter().map(with_causes).collect(),
         }
     }
@@ -79,9 +119,13 @@ impl<'a> Row<'a> {
 /// Plans several runs, each with a name of its own.
 pub fn plan_all(all: &[Asked]) -> Plan {
     let mut hub = OnHub::of_process();
-    let rows: Vec<Row> = all.iter().map(|asked| Row::of(asked, &mut hub)).collect();
+    let mut known = Vec::new();
+    let rows = all.iter();
+    let rows: Vec<Row> = rows
+        .map(|asked| Row::of(asked, &mut hub, &mut known))
+        .collect();
     let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
-    let together = together.unwrap_or_else(|| Takes::of(None));
+    let together = together.unwrap_or_else(|| Takes::of(None, Features::Own));
     let mut lines = vec![["run", "memory", "disk", "training"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| row.takes.line(row.name)));
     lines.push(together.line("one after the other"));

@@ -5,26 +5,34 @@ use std::time::{Duration, Instant};
 
 use burn::prelude::{Device, Tensor};
 use burn::tensor::Distribution;
+use spectrain_checkpoints::DType;
 
 use crate::runtime::device;
 
-/// Useful FLOP/s of a GPU: 40 % of the dense bf16 peak of an H100 or H200 (989 TFLOP/s).
+/// Useful FLOP/s of a GPU in bf16: 40 % of the dense peak of an H100 or H200 (989 TFLOP/s).
 const GPU_FLOPS: f64 = 400e12;
+/// The same in f32, which it multiplies in TF32: half as many.
+const GPU_FLOPS_F32: f64 = 200e12;
 /// Share of a bare matrix product's speed that a whole training step reaches on the CPU.
 const CPU_EFFICIENCY: f64 = 0.5;
 /// How long the CPU is measured.
 const MEASURED: Duration = Duration::from_millis(200);
 
-/// FLOP/s of so many devices of this name together, and how that is known. Processes on CPUs may share one.
-pub(super) fn speed(device: &str, ranks: usize) -> (f64, String) {
+/// FLOP/s in this type of so many devices of this name together, and how that is known. Processes on CPUs may share one, which
+/// computes in f32 whatever it holds.
+pub(super) fn speed(device: &str, ranks: usize, dtype: DType) -> (f64, String) {
     static CPU: LazyLock<(f64, String)> = LazyLock::new(cpu_speed);
     if device::is_gpu(device) {
-        let each = "40 % of the dense bf16 peak of an H100 or H200";
+        let (flops, name) = match dtype {
+            DType::F32 => (GPU_FLOPS_F32, "TF32"),
+            _ => (GPU_FLOPS, "bf16"),
+        };
+        let each = format!("40 % of the dense {name} peak of an H100 or H200");
         let source = match ranks {
             1 => format!("assumed: {each}"),
             _ => format!("assumed: {each} on each of {ranks}"),
         };
-        return (GPU_FLOPS * ranks as f64, source);
+        return (flops * ranks as f64, source);
     }
     CPU.clone()
 }
@@ -53,4 +61,20 @@ fn cpu_speed() -> (f64, String) {
         flops * CPU_EFFICIENCY,
         format!("{percent:.0} % of a measured {SIZE}³ matrix product"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_half_as_fast_in_f32() {
+        let [(half, _), (single, told)] =
+            [DType::BF16, DType::F32].map(|dtype| speed("cuda:0", 2, dtype));
+        assert_eq!(half, 2.0 * single);
+        assert!(
+            told.contains("TF32") && told.contains("each of 2"),
+            "{told}"
+        );
+    }
 }

@@ -14,7 +14,7 @@ use crate::runtime::sizes::folder_of;
 use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::{instead, listed};
+use crate::stages::in_order::{check_type, instead, listed};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
@@ -67,6 +67,11 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
         Ok(state) => state,
         Err(error) => return Ok((format!("cannot run: {}", with_causes(&error)), false)),
     };
+    if let StageState::Interrupted | StageState::Longer { .. } = state
+        && let Err(error) = check_type(context, stage)
+    {
+        return Ok((format!("cannot run: {}", with_causes(&error)), false));
+    }
     let text = match state {
         StageState::Done(_) => {
             return Ok((
@@ -105,7 +110,9 @@ fn missing_model(context: &StageContext) -> Option<String> {
         .targets
         .iter()
         .map(|model| (model.as_str(), None));
-    let mut models = own.into_iter().chain(further);
+    let drafter = recipe.method.model().filter(|_| recipe.start.is_none());
+    let drafter = drafter.map(|model| (model, None));
+    let mut models = own.into_iter().chain(drafter).chain(further);
     let missing = models.find(|(model, revision)| folder_of(model, *revision).is_none());
     let missing = missing.map(|(model, _)| model.to_owned());
     let data = [recipe.data.train_sources(), recipe.data.eval.clone()];

@@ -1,7 +1,7 @@
 //! Defaults that depend on other keys: what was left out goes with what was set.
 
 use spectrain_models::bounds;
-use spectrain_train::TrainConfig;
+use spectrain_train::{OF_EPOCHS, TrainConfig};
 
 use crate::recipe::file::File;
 use crate::recipe::settings::Settings;
@@ -27,7 +27,11 @@ fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) ->
         training.batch_tokens = (training.batch_tokens / row).max(1).saturating_mul(row);
     }
     if !given("warmup_steps") {
-        training.warmup_steps = training.warmup_steps.min(training.steps / 10);
+        training.warmup_steps = match training.steps {
+            // A tenth of as many as it will be.
+            OF_EPOCHS => OF_EPOCHS,
+            steps => training.warmup_steps.min(steps / 10),
+        };
     }
 }
 
@@ -52,6 +56,8 @@ fn fill_synthetic(table: &mut SyntheticTable, given: &dyn Fn(&str) -> bool) {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_train::OF_EPOCHS;
+
     use crate::recipe::read::read;
 
     fn resolved(tables: &str, key: &str) -> u64 {
@@ -111,6 +117,22 @@ mod tests {
             );
             assert_eq!(found, expected, "{keys}");
         }
+    }
+
+    #[test]
+    fn the_warm_up_of_epochs_is_as_it_was_set_or_goes_with_their_steps() {
+        let made = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nepochs = 2\n";
+        let warm_ups = |tables: &str| {
+            let recipe = read(&format!("{made}{tables}"), &[]).unwrap();
+            let again = read(&recipe.toml, &[]).unwrap();
+            assert_eq!(recipe.json, again.json);
+            let of = |stage| recipe.training(stage).warmup_steps;
+            [recipe.train.warmup_steps, of("align"), of("refine")]
+        };
+        assert_eq!(warm_ups(""), [OF_EPOCHS; 3]);
+        assert_eq!(warm_ups("warmup_steps = 7\n"), [7; 3]);
+        let stages = "[stages.align]\nsteps = 100\n[stages.refine]\nwarmup_steps = 9\n";
+        assert_eq!(warm_ups(stages), [OF_EPOCHS, 10, 9]);
     }
 
     #[test]

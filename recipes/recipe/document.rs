@@ -45,6 +45,7 @@ impl<'a> Document<'a> {
             let applied =
                 parsed.and_then(|changed| merge(table.get_mut(), changed, ("", change.key())));
             applied.with_context(|| format!("cannot apply `--set {}`", change.given))?;
+            give_way(table.get_mut(), change.key(), text.len());
         }
         Ok(Self {
             text,
@@ -303,6 +304,36 @@ impl<'a> Document<'a> {
             }
         }
         span
+    }
+}
+
+/// Drops the length that the file, of so many bytes, gives a training where an override, of this key, gives it the other one. Of two
+/// overrides neither gives way: they contradict each other.
+fn give_way(root: &mut DeTable<'_>, key: &str, file: usize) {
+    let Some((path, given)) = key.rsplit_once('.') else {
+        return;
+    };
+    let is_training = match path.split_once('.') {
+        None => path == "train",
+        Some((table, stage)) => table == STAGES && !stage.contains('.'),
+    };
+    if !is_training || !LENGTHS.contains(&given) {
+        return;
+    }
+    let mut table = root;
+    for part in path.split('.') {
+        let Some(DeValue::Table(inner)) = table.get_mut(part).map(Spanned::get_mut) else {
+            return;
+        };
+        table = inner;
+    }
+    for other in LENGTHS.into_iter().filter(|length| *length != given) {
+        if table
+            .get(other)
+            .is_some_and(|value| value.span().start <= file)
+        {
+            table.remove(other);
+        }
     }
 }
 

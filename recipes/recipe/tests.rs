@@ -378,6 +378,26 @@ fn epochs_take_the_place_of_steps_and_are_written_alone() {
 }
 
 #[test]
+fn a_length_that_is_set_takes_the_place_of_the_other_one_in_the_file() {
+    let lengths = |keys: &str, overrides: &[&str]| {
+        let recipe = accept(&format!("{MINIMAL}[train]\n{keys}\n"), overrides);
+        (recipe.train.steps, recipe.train.epochs)
+    };
+    assert_eq!(lengths("epochs = 3", &["train.steps=20"]), (20, None));
+    let (_, epochs) = lengths("steps = 20", &["train.epochs=3"]);
+    assert_eq!(epochs, Some(3.0));
+    // In a stage of its own, too.
+    let deer = MINIMAL.replace("eagle3", "deer")
+        + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n[stages.align]\nepochs = 3\n";
+    let recipe = accept(&deer, &["stages.align.steps=5"]);
+    let align = recipe.training("align");
+    assert_eq!((align.steps, align.epochs), (5, None));
+    // The file alone, and overrides among themselves, contradict each other.
+    refuse(&format!("{MINIMAL}[train]\nsteps = 2\nepochs = 3\n"), &[]);
+    refuse(MINIMAL, &["train.steps=2", "train.epochs=3"]);
+}
+
+#[test]
 fn a_stage_counted_in_steps_changes_a_training_counted_in_epochs() {
     let deer = MINIMAL.replace("eagle3", "deer")
         + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n[train]\nepochs = 3\n";

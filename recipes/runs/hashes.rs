@@ -16,7 +16,7 @@ use spectrain_checkpoints::seal;
 
 use crate::runs::files::{entries, write_json};
 use crate::runtime::interruption::check_interrupted;
-use crate::runtime::model_files::{drafter_files, read_json};
+use crate::runtime::model_files::{drafter_files, read_json, weight_files};
 
 /// The file of a run that hashes are remembered in.
 pub(crate) const HASHES: &str = "hashes.json";
@@ -144,7 +144,18 @@ impl HashMemory {
 
     /// The hash of a drafter's folder: its weights, and its configuration without what an evaluation found.
     pub(crate) fn of_drafter(&mut self, folder: &Path) -> Result<String> {
-        let mut files = drafter_files(folder)?;
+        let files = drafter_files(folder)?;
+        self.of_sealed(folder, files)
+    }
+
+    /// The same of a folder with a language model, which may be a drafter's: all of its weights.
+    pub(crate) fn of_language_model(&mut self, folder: &Path) -> Result<String> {
+        let files = weight_files(folder)?;
+        self.of_sealed(folder, files)
+    }
+
+    /// The hash of these files in `folder`, and of its configuration without what an evaluation found.
+    fn of_sealed(&mut self, folder: &Path, mut files: Vec<PathBuf>) -> Result<String> {
         files.retain(|file| file.file_name() != Some(CONFIG.as_ref()));
         let config = seal::sha256_of_config(&read_json(&folder.join(CONFIG))?);
         let weights = self.of_all(&files)?;

@@ -29,9 +29,10 @@ pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
 use identity::{RUN, Run, check_lockable, check_ours};
 use lock::lock;
-pub(crate) use lock::{is_held, lock as lock_folder};
+pub(crate) use lock::{LOCK, is_held, lock as lock_folder, lock_for};
 pub use manifest::{
-    Damage, Earlier, Inputs, Manifest, StageState, Status, Wanted, manifest_in, stage_state,
+    CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, Inputs, Manifest, OWN_SAMPLING, STOP_TOKENS,
+    StageState, Status, Wanted, manifest_in, stage_state,
 };
 pub use stale::stale;
 
@@ -303,6 +304,14 @@ impl RunFolder {
     pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
         let mut memory = self.hashes();
         let hash = memory.of_drafter(folder)?;
+        self.keep(&memory)?;
+        Ok(hash)
+    }
+
+    /// SHA-256 of a language model: its weights, and its configuration without what an evaluation found.
+    pub fn sha256_of_language_model(&self, folder: &Path) -> Result<String> {
+        let mut memory = self.hashes();
+        let hash = memory.of_language_model(folder)?;
         self.keep(&memory)?;
         Ok(hash)
     }

@@ -4,16 +4,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 
+/// How the program ends when the user stops it, as shells say that Ctrl-C ended a command.
+pub const INTERRUPTED_STATUS: u8 = 130;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static ASKING: AtomicBool = AtomicBool::new(false);
 
 /// Asks long stages to stop at the next point from which they can go on.
 pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
+    INTERRUPTED.store(true, Ordering::SeqCst);
 }
 
 /// Whether the user asked to stop.
 pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// Asks the user something and reads the answer. Reading does not end where the user asks to stop; meanwhile [`is_asking`].
+///
+/// # Errors
+/// The user asked to stop before anything was asked.
+pub fn asking<T>(ask: impl FnOnce() -> T) -> Result<T> {
+    // The handler of a signal stores and looks in the other order, so one of the two sees the other.
+    ASKING.store(true, Ordering::SeqCst);
+    let answer = check_interrupted().map(|()| ask());
+    ASKING.store(false, Ordering::SeqCst);
+    answer
+}
+
+/// Whether a question waits for the user's answer, so that nothing else would notice that the user asks to stop.
+pub fn is_asking() -> bool {
+    ASKING.load(Ordering::SeqCst)
 }
 
 /// The user asked to stop.

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use spectrain_checkpoints::folder::{CONFIG, INDEX, weight_map};
+use spectrain_checkpoints::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, weight_map};
 use spectrain_checkpoints::known::layer_beside_target;
 use spectrain_models::is_part;
 
-/// The files that decide what a target computes.
+/// The files that decide what a target computes. Where it stops and how it samples is in none of them: of
+/// `generation_config.json`, which has more than that, stages compare what they read.
 pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    files(folder, |name| {
-        name == "config.json" || name.contains(".safetensors")
-    })
+    files_with(folder, |_| true)
 }
 
 /// Those of them that decide what a drafter shares of a target: of weights in shards the shards with its embedding, norm or head.
@@ -22,10 +21,14 @@ pub fn part_files(folder: &Path) -> Result<Vec<PathBuf>> {
     files_with(folder, is_part)
 }
 
-/// The configuration, the index and the shards with a tensor that is `wanted`; of a model in one file all.
+/// The configuration, the index and the shards with a tensor that is `wanted`; of a model in one file both. Weights that are not
+/// read, such as those that an engine has downloaded beside these, are none of them.
 fn files_with(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let Some(shards) = weight_map(folder)? else {
-        return weight_files(folder);
+    // A folder without weights is refused, with what to do about it, where it is opened.
+    let index = folder.join(INDEX).exists();
+    let shards = index.then(|| weight_map(folder)).transpose()?.flatten();
+    let Some(shards) = shards else {
+        return files(folder, |name| [CONFIG, WEIGHTS].contains(&name));
     };
     let shards = shards.into_iter().filter(|(name, _)| wanted(name));
     let shards: BTreeSet<String> = shards.map(|(_, shard)| shard).collect();
@@ -51,6 +54,12 @@ pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
         "config.json",
     ];
     files(folder, |name| NAMES.contains(&name))
+}
+
+/// The generation settings of the target in a folder, where it has some.
+pub fn generation_config(folder: &Path) -> Result<Option<Value>> {
+    let path = folder.join(GENERATION_CONFIG);
+    path.exists().then(|| read_json(&path)).transpose()
 }
 
 fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
@@ -79,4 +88,42 @@ pub fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_are_not_read_are_none_of_a_models_files() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        let named = |names: &[&str]| -> Vec<PathBuf> {
+            names.iter().map(|name| folder.join(name)).collect()
+        };
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let strays = [
+            "consolidated.safetensors",
+            "model.safetensors.part",
+            "generation_config.json",
+        ];
+        for name in strays {
+            write(name, "{}");
+        }
+        write(CONFIG, "{}");
+        let index = r#"{"weight_map": {"model.embed_tokens.weight": "a.safetensors", "x": "b.safetensors"}}"#;
+        write(INDEX, index);
+        write("a.safetensors", "");
+        write("b.safetensors", "");
+        let sharded = named(&["a.safetensors", "b.safetensors", CONFIG, INDEX]);
+        assert_eq!(weight_files(folder).unwrap(), sharded);
+        let parts = named(&["a.safetensors", CONFIG, INDEX]);
+        assert_eq!(part_files(folder).unwrap(), parts);
+        // The file is what is read where there are both.
+        write(WEIGHTS, "");
+        let single = named(&[CONFIG, WEIGHTS]);
+        assert_eq!(weight_files(folder).unwrap(), single);
+        assert_eq!(part_files(folder).unwrap(), single);
+        assert_eq!(drafter_files(folder).unwrap(), single);
+    }
 }

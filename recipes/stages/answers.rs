@@ -1,8 +1,9 @@
 //! The target's own answers to held-out prompts. They are written once, by the first validation, and kept with the run: what
 //! a drafter makes of them says what a decoder would accept.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -13,6 +14,9 @@ use spectrain_models::{DraftShape, Sampling};
 use spectrain_train::{Error, Result, Together};
 
 use crate::runtime::texts::StoredTexts;
+
+/// Where a training stage keeps them, in its folder.
+pub(super) const ANSWERS: &str = "answers.json";
 
 /// Prompts that the target answers side by side.
 const TOGETHER: usize = 16;
@@ -45,6 +49,19 @@ impl Answers<'_> {
         match self {
             Self::Written(written) => written.complete(together),
             Self::None | Self::Stored(_) => Ok(()),
+        }
+    }
+
+    /// The digest of the prompts and of the answers to them, which are known: counts of the same can be compared.
+    pub(super) fn sha256(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Written(written) => {
+                let known = written.known.as_deref()?;
+                let each: Vec<_> = written.prompts.iter().zip(known).collect();
+                Some(sha256_bytes(json!(each).to_string().as_bytes()))
+            }
+            Self::Stored(stored) => Some(stored.header().tokens_fingerprint.clone()),
         }
     }
 
@@ -85,6 +102,28 @@ struct Kept {
     /// The digest of the answers: a damaged one would be judged by as if the target had said it.
     #[serde(default)]
     sha256: String,
+    /// Digests of all prompts that a validation of this training was of: the evaluation may have left over others before.
+    #[serde(default)]
+    validated: BTreeSet<String>,
+}
+
+impl Kept {
+    /// What is in a file, if it is one.
+    fn read(file: &Path) -> Option<Self> {
+        let text = fs::read_to_string(file).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// What a prompt is known by in the file.
+pub(super) fn digest_of(prompt: &[u32]) -> String {
+    sha256_bytes(json!(prompt).to_string().as_bytes())
+}
+
+/// Digests of the prompts that the training stage in `folder` has chosen its weights by; none where it decoded none.
+pub(super) fn validated(folder: &Path) -> BTreeSet<String> {
+    let kept = Kept::read(&folder.join(ANSWERS));
+    kept.map(|kept| kept.validated).unwrap_or_default()
 }
 
 fn digest(answers: &[Vec<u32>]) -> String {
@@ -123,8 +162,7 @@ impl WrittenAnswers<'_> {
 
     /// Those of an earlier validation.
     fn kept(&self) -> Option<Vec<Vec<u32>>> {
-        let text = fs::read_to_string(&self.file).ok()?;
-        let kept: Kept = serde_json::from_str(&text).ok()?;
+        let kept = Kept::read(&self.file)?;
         let is_whole = kept.sha256 == digest(&kept.answers);
         let is_ours = kept.of == self.of() && kept.answers.len() == self.prompts.len();
         (is_whole && is_ours).then_some(kept.answers)
@@ -155,10 +193,13 @@ impl WrittenAnswers<'_> {
         let answers = found.map(|(tokens, number)| Ok((number, tokens?)));
         let answers = answers.collect();
         let answers: Vec<Vec<u32>> = together.gather_pieces(answers)?;
+        let before = Kept::read(&self.file).map(|kept| kept.validated);
+        let own = self.prompts.iter().map(|prompt| digest_of(prompt));
         let kept = Kept {
             of: self.of(),
             sha256: digest(&answers),
             answers,
+            validated: before.into_iter().flatten().chain(own).collect(),
         };
         if !together.leads() {
             return Ok(kept.answers);
@@ -228,6 +269,14 @@ mod tests {
         fs::write(&file, json!(kept).to_string()).unwrap();
         let read = texts(answers(file.clone(), "a"));
         assert_eq!(read[1].as_ref().map(Vec::len), Some(6));
+
+        // What other prompts were validated before is known on.
+        let mut fewer = answers(file.clone(), "a");
+        fewer.prompts.remove(0);
+        texts(fewer);
+        let known = Kept::read(&file).unwrap().validated;
+        let all: [&[u32]; 3] = [&[3, 1, 4, 1], &[5, 9], &[]];
+        assert_eq!(known, BTreeSet::from(all.map(digest_of)));
 
         // Those of another target are not, nor what is no such file.
         assert_eq!(texts(answers(file.clone(), "b")), written);

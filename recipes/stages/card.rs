@@ -237,16 +237,7 @@ impl Card<'_> {
         if let Some(version) = self.provenance["spectrain"].as_str() {
             _ = write!(text, " {}", printable(version));
         }
-        let train = self.recipe("train");
-        let step = &self.provenance["training"]["step"];
-        let tokens = [&train["batch_tokens"], &train["gradient_accumulation"]].map(Value::as_u64);
-        if let ([Some(tokens), batches], Some(steps)) = (tokens, train["steps"].as_u64()) {
-            let tokens = tokens * batches.unwrap_or(1);
-            _ = write!(text, ", {steps} steps of {tokens} tokens");
-            if let Some(step) = step.as_u64().filter(|step| *step != steps) {
-                _ = write!(text, ", of which the weights of step {step} are kept");
-            }
-        }
+        text.push_str(&self.lengths());
         text.push_str(".\n");
         let prepared = &self.provenance["prepared"];
         if let Some(samples) = prepared["kept"].as_u64() {
@@ -263,6 +254,43 @@ impl Card<'_> {
         text.push_str(&self.data_list());
         text.push_str("\nThe whole recipe is in `config.json`, under `spectrain.provenance`.\n");
         text
+    }
+
+    /// How long it was trained in each stage, and which of the last one's weights were kept.
+    fn lengths(&self) -> String {
+        let trainings = self.trainings();
+        let several = trainings.len() > 1;
+        let told = trainings.iter().filter_map(|(stage, train)| {
+            let length = length(train)?;
+            Some(match stage {
+                Some(stage) if several => format!("`{}`, {length}", printable(stage)),
+                _ => length,
+            })
+        });
+        let told: Vec<String> = told.collect();
+        let Some((_, last)) = trainings.last().filter(|_| !told.is_empty()) else {
+            return String::new();
+        };
+        let lead = if several { ", in stages: " } else { ", " };
+        let mut text = format!("{lead}{}", told.join("; "));
+        let kept = &self.provenance["training"]["step"];
+        if let Some(step) = kept.as_u64().filter(|_| *kept != last["steps"]) {
+            _ = write!(text, ", of which the weights of step {step} are kept");
+        }
+        text
+    }
+
+    /// The settings of each stage of the training but those of no step, in order, with its name where the recipe has several.
+    fn trainings(&self) -> Vec<(Option<&str>, &Value)> {
+        let stages = self.recipe("stages").as_object();
+        let Some(stages) = stages.filter(|stages| !stages.is_empty()) else {
+            return vec![(None, self.recipe("train"))];
+        };
+        let trained = stages.iter().filter(|(_, train)| train["steps"] != 0);
+        // A recipe is written with its stages by their names, which is their order.
+        trained
+            .map(|(stage, train)| (Some(stage.as_str()), train))
+            .collect()
     }
 
     fn data_list(&self) -> String {
@@ -388,6 +416,21 @@ impl Card<'_> {
     }
 }
 
+/// How long a training is, as its settings say it.
+fn length(train: &Value) -> Option<String> {
+    let batches = train["gradient_accumulation"].as_u64().unwrap_or(1);
+    let tokens = train["batch_tokens"].as_u64()? * batches;
+    Some(match train["steps"].as_u64() {
+        Some(1) => format!("1 step of {tokens} tokens"),
+        Some(steps) => format!("{steps} steps of {tokens} tokens"),
+        None => {
+            let epochs = train["epochs"].as_f64()?;
+            let plural = if epochs == 1.0 { "" } else { "s" };
+            format!("{epochs} epoch{plural} in steps of {tokens} tokens")
+        }
+    })
+}
+
 /// What the manifest of a stage says of a folder's card.
 pub fn recorded(part: &Value) -> Option<Facts> {
     serde_json::from_value(part["card"].clone()).ok()
@@ -405,4 +448,42 @@ pub fn of_data(prepared: &Value) -> [(&'static str, Value); 2] {
         ("prepared", counts),
         ("datasets", prepared["datasets"].clone()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::registry::RECIPES;
+    use crate::recipe::read::read;
+
+    #[test]
+    fn a_training_is_as_long_as_its_settings_say() {
+        let of = |train: Value| length(&train);
+        let steps = of(json!({"steps": 6, "batch_tokens": 128, "gradient_accumulation": 2}));
+        assert_eq!(steps.unwrap(), "6 steps of 256 tokens");
+        let epochs = of(json!({"epochs": 2.5, "batch_tokens": 128}));
+        assert_eq!(epochs.unwrap(), "2.5 epochs in steps of 128 tokens");
+        let one = of(json!({"epochs": 1.0, "batch_tokens": 128}));
+        assert_eq!(one.unwrap(), "1 epoch in steps of 128 tokens");
+        assert_eq!(of(json!({"batch_tokens": 128})), None);
+        assert_eq!(of(Value::Null), None);
+    }
+
+    #[test]
+    fn a_recipe_is_written_with_its_stages_in_their_order() {
+        let mut staged = 0;
+        for recipe in RECIPES {
+            let text = format!(
+                "recipe = {:?}\nname = \"run\"\n[synthetic]\n{}",
+                recipe.name, recipe.trials[0]
+            );
+            let read = read(&text, &[]).unwrap();
+            let Some(stages) = read.json["stages"].as_object().filter(|s| !s.is_empty()) else {
+                continue;
+            };
+            assert!(stages.keys().eq(read.method.stages()), "{stages:?}");
+            staged += 1;
+        }
+        assert!(staged >= 2, "{staged}");
+    }
 }

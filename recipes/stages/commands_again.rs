@@ -13,14 +13,15 @@ use crate::stages::export::{draft_length, folders, provenance_of};
 use crate::stages::exported::{NAMED, named, parts, seen_from};
 
 /// The commands that serve what the stage left, for a shell: those for each folder behind its name. They are those that it
-/// recorded, unless the run or the target is called otherwise by now.
+/// recorded, unless the run or the target is called otherwise by now, or other drafts are asked for.
 pub fn commands_again(context: &StageContext) -> Result<String> {
     let (run, target) = (context.run, context.target_name()?);
+    let asked = context.recipe.evaluate.draft_length(0);
     let mut text = String::new();
     for part in parts(run)? {
         let name = part["folder"].as_str().unwrap_or_default();
         let folder = run.path().join(name);
-        let lines: Vec<String> = match part[NAMED] == named(&folder, &target) {
+        let lines: Vec<String> = match part[NAMED] == named(&folder, &target, asked) {
             true => {
                 let lines = part["launch"].as_array().into_iter().flatten();
                 lines.filter_map(Value::as_str).map(str::to_owned).collect()

@@ -1,5 +1,6 @@
 //! The drafter that engines load, judged by the program's own speculative decoder.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,8 +24,9 @@ use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
+use crate::stages::answers::{digest_of, validated};
 use crate::stages::context::StageContext;
-use crate::stages::evaluate::prompts::Evaluated;
+use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare::LINT;
 use crate::stages::report::{record, write};
@@ -176,7 +178,7 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
         let told = format!("evaluate: `evaluate.prompts`: {data}");
         context.output.say(told);
     }
-    for warning in warnings {
+    for warning in warnings.into_iter().chain(chosen_by(context, &read)) {
         context.output.warn(warning);
     }
     if read.sets.iter().all(|set| set.prompts.is_empty()) {
@@ -184,6 +186,24 @@ fn prompts(context: &StageContext) -> Result<ReadSets> {
         bail!("no held-out prompt leaves room in the target's context of {places} tokens");
     }
     Ok(read)
+}
+
+/// What to say of evaluated prompts by which training has chosen its weights: the evaluation left them over then, or leaves over
+/// none.
+fn chosen_by(context: &StageContext, read: &ReadSets) -> Option<String> {
+    let stages = context.recipe.training_stages().into_iter();
+    let choosing: BTreeSet<String> = stages
+        .flat_map(|stage| validated(&context.folder(stage)))
+        .collect();
+    let all = decoded_of(read).count();
+    let known = decoded_of(read).filter(|prompt| choosing.contains(&digest_of(&prompt.tokens)));
+    let known = known.count();
+    (known > 0).then(|| {
+        format!(
+            "evaluate: prompts that also chose the weights, which makes τ a little too high: {known} of {all}; hold out more \
+             conversations, or evaluate as many prompts as while it trained"
+        )
+    })
 }
 
 /// What the report calls the prompts: the name of their file or dataset, where there is one alone.

@@ -7,10 +7,11 @@ mod verify;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_eval::{Reach, Report};
-use spectrain_models::{Target as _, load_parts};
+use spectrain_models::{Target as _, TargetParts, load_parts};
 
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
@@ -23,7 +24,7 @@ use crate::runtime::texts::StoredTexts;
 use crate::stages::card::{self, Facts};
 use crate::stages::context::StageContext;
 use crate::stages::exported::{NAMED, Written, named};
-use crate::stages::features::places::answers_at;
+use crate::stages::features::places::first_answers;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::EXPORTED_STEP;
@@ -46,6 +47,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let provenance = provenance(context, &trained_folder)?;
     let before = ground.accepted(trained.as_ref())?;
     let length = draft_length(context, trained.as_ref());
+    let asked = context.recipe.evaluate.draft_length(0);
     let name = context.target_name()?;
     let mut exported: Vec<(String, f64, Vec<String>, Facts)> = Vec::new();
     for (folder, engines) in folders(&export.to, trained.as_ref()) {
@@ -81,14 +83,14 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "tau_trained": before.tau(),
         "tau_exported": first.1,
         "launch": first.2,
-        NAMED: named(&context.run.path().join(&first.0), &name),
+        NAMED: named(&context.run.path().join(&first.0), &name, asked),
         "card": first.3,
     });
     if !further.is_empty() {
         summary["further"] = further
             .iter()
             .map(|(folder, tau, lines, facts)| {
-                let named = named(&context.run.path().join(folder), &name);
+                let named = named(&context.run.path().join(folder), &name, asked);
                 json!({
                     "folder": folder, "tau_exported": tau, "launch": lines, NAMED: named, "card": facts,
                 })
@@ -119,18 +121,22 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
     }
     let target = load_parts(&target, device, context.target_type.dtype)?;
     let trained = open_drafter(trained, &target, device)?;
-    let first = context
-        .recipe
-        .evaluate
-        .temperatures
-        .first()
-        .copied()
-        .unwrap_or_default();
-    let answers = answers_at(context, first);
-    let stored = StoredTexts::open(&answers, &trained.capture()?, &target)?;
+    let answers = first_answers(context.run.path(), &context.recipe.evaluate);
+    let ground = on_texts(target, trained.as_ref(), &answers, COMPARED_PROMPTS)?;
+    Ok((Box::new(ground), trained))
+}
+
+/// So many of the answers in a folder, of a target that is not here itself.
+fn on_texts(
+    target: TargetParts,
+    drafter: &dyn Trained,
+    answers: &Path,
+    most: usize,
+) -> Result<OnTexts> {
+    let stored = StoredTexts::open(answers, &drafter.capture()?, &target)?;
     let texts = (0..stored.len()).flat_map(|prompt| stored.answers(prompt, None));
-    let texts = texts.take(COMPARED_PROMPTS).collect();
-    Ok((Box::new(OnTexts { target, texts }), trained))
+    let texts = texts.take(most).collect();
+    Ok(OnTexts { target, texts })
 }
 
 /// Where the drafter in `trained` comes from.
@@ -200,6 +206,8 @@ pub struct Conversion<'a> {
     pub trained: &'a Path,
     /// The target's folder.
     pub target: PathBuf,
+    /// The target's answers, where it is not here itself: what its drafter is compared on, of which its folder holds the shared parts.
+    pub answers: Option<PathBuf>,
     /// The engine.
     pub engine: Engine,
     /// The folder to write.
@@ -216,12 +224,12 @@ pub struct Conversion<'a> {
 
 impl Conversion<'_> {
     /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
+    ///
+    /// # Errors
+    /// It cannot be written, or is not what was there: then no folder is left.
     pub fn run(&self) -> Result<Vec<String>> {
-        let device = burn::prelude::Device::flex();
-        let (pair, trained) =
-            Pair::open_with_drafter(&self.target, self.trained, &device, DType::F32)?;
-        let prompts = pair.generated_prompts(CONVERTED_PROMPTS)?;
-        let mut ground = OnPrompts { pair, prompts };
+        let device = Device::flex();
+        let (mut ground, trained) = self.ground(&device)?;
         let writing = &Writing {
             folder: self.folder,
             dtype: self.dtype,
@@ -233,12 +241,42 @@ impl Conversion<'_> {
             commands::check(trained.as_ref(), self.engine, writing)?;
         }
         trained.write_for(self.engine, writing)?;
-        let read_back = open_drafter(writing.folder, &ground.parts(), &device)?;
-        let both = (trained.as_ref(), read_back.as_ref());
-        verify(&mut ground, both, writing)?;
+        let finished = self.finish(ground.as_mut(), trained.as_ref(), writing);
+        if finished.is_err() {
+            // It is sealed and looks like one that was checked. The first error is the one to report.
+            let _ = std::fs::remove_dir_all(self.folder);
+        }
+        finished
+    }
+
+    /// Checks the folder that was written, and adds its card.
+    fn finish(
+        &self,
+        ground: &mut dyn Ground,
+        trained: &dyn Trained,
+        writing: &Writing,
+    ) -> Result<Vec<String>> {
+        let parts = ground.parts();
+        let device = parts.embed_tokens.weight.val().device();
+        let read_back = open_drafter(writing.folder, &parts, &device)?;
+        verify(ground, (trained, read_back.as_ref()), writing)?;
         let facts = Facts::of(read_back.as_ref(), &[self.engine], writing)?;
         card::write(self.folder, &facts, self.report)?;
         commands(read_back.as_ref(), &[self.engine], writing)
+    }
+
+    /// The trained drafter, and what it is compared on with what is written of it.
+    fn ground(&self, device: &Device) -> Result<(Box<dyn Ground>, Box<dyn Trained>)> {
+        if let Some(answers) = &self.answers {
+            let target = load_parts(&self.target, device, DType::F32)?;
+            let trained = open_drafter(self.trained, &target, device)?;
+            let ground = on_texts(target, trained.as_ref(), answers, CONVERTED_PROMPTS)?;
+            return Ok((Box::new(ground), trained));
+        }
+        let (pair, trained) =
+            Pair::open_with_drafter(&self.target, self.trained, device, DType::F32)?;
+        let prompts = pair.generated_prompts(CONVERTED_PROMPTS)?;
+        Ok((Box::new(OnPrompts { pair, prompts }), trained))
     }
 }
 

@@ -38,12 +38,13 @@ pub(super) fn written(run: &RunFolder) -> Result<Vec<Written>> {
     Ok(named.collect())
 }
 
-/// The key of the names in recorded commands. Earlier versions did not record them.
+/// The key of what recorded commands name. Earlier versions did not record it, or not all of it.
 pub(super) const NAMED: &str = "launch_names";
 
-/// What commands for a folder name.
-pub(super) fn named(folder: &Path, target: &str) -> Value {
-    json!({"drafter": folder.display().to_string(), "target": target})
+/// What commands for a folder name; `draft_length` is that of the recipe's first chain, 0 where it is the drafter's own.
+pub(super) fn named(folder: &Path, target: &str, draft_length: usize) -> Value {
+    let drafter = folder.display().to_string();
+    json!({"drafter": drafter, "target": target, "draft_length": draft_length})
 }
 
 /// The folder in which commands hold that name this one, where they hold in one alone.

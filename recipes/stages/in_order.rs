@@ -10,13 +10,14 @@ use serde_json::Value;
 use spectrain_checkpoints::state;
 
 use crate::families::model_at_start;
+use crate::runs::files::entries;
 use crate::runs::places::{EXPORTED, trained};
-use crate::runs::run_folder::{Damage, Earlier, StageState, Start};
+use crate::runs::run_folder::{COMPUTED_IN, Damage, Earlier, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::failure;
-use crate::stages::inputs::{HOW, settings};
+use crate::stages::inputs::HOW;
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
 use crate::stages::stage::Stage;
@@ -105,6 +106,9 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     if !matches!(state, StageState::Done(_)) {
         check_beginning(context, stage)?;
     }
+    if matches!(state, StageState::Interrupted | StageState::Longer { .. }) {
+        check_type(context, stage)?;
+    }
     match state {
         StageState::Done(_) => {
             say("done before".into());
@@ -123,7 +127,7 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     let started = Instant::now();
     let start = Start {
         seed: context.recipe.seed,
-        settings: settings(context.recipe, stage)?,
+        settings: context.settings(stage)?,
         inputs: context.inputs(stage)?,
         history: history(context, name, longer)?,
     };
@@ -148,6 +152,26 @@ fn check_beginning(context: &StageContext, stage: &Stage) -> Result<()> {
         Some(model) if method.stages().contains(&stage.name) => {
             model_at_start::check(model, &context.target_folder()?)
         }
+        _ => Ok(()),
+    }
+}
+
+/// Fails where a training that goes on would compute in another type than it began in, as `auto` means on another device.
+pub(crate) fn check_type(context: &StageContext, stage: &Stage) -> Result<()> {
+    let name = stage.name;
+    let trains = context.recipe.method.stages().contains(&name);
+    let manifest = context.run.manifest(name)?.filter(|_| trains);
+    let Some(manifest) = manifest.filter(|_| holds_work(context, name).unwrap_or(true)) else {
+        return Ok(());
+    };
+    let here = context.target_type.name().to_lowercase();
+    match manifest.settings["target"][COMPUTED_IN].as_str() {
+        Some(began) if began != here => bail!(
+            "`target.dtype`: expected `{began}`, in which this training has begun, found {}, which is `{here}` on `{}`; \
+             `--set target.dtype={began}` goes on with it, and `--fresh` begins anew",
+            context.recipe.json["target"]["dtype"],
+            context.device_name
+        ),
         _ => Ok(()),
     }
 }
@@ -205,7 +229,7 @@ pub(crate) fn instead(context: &StageContext, stage: &Stage) -> Result<Option<St
         return Ok(None);
     };
     let trains = context.recipe.method.stages().contains(&stage.name);
-    let wanted = settings(context.recipe, stage)?;
+    let wanted = context.settings(stage)?;
     let is_other = what_it_is(&manifest.settings) != what_it_is(&wanted);
     if !trains || is_other || manifest.inputs != context.inputs(stage)? {
         return Ok(None);
@@ -232,12 +256,12 @@ fn what_it_is(settings: &Value) -> BTreeMap<&String, &Value> {
     others.collect()
 }
 
-/// Makes room for a stage that was made from other settings or inputs. Trained weights are kept aside.
+/// Makes room for a stage that was made from other settings or inputs. What took long to make is kept aside: trained weights,
+/// answers that were paid for, features.
 fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
     let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
     let instead = instead(context, stage)?;
-    let trains = context.recipe.method.stages().contains(&stage.name);
-    if trains && holds_weights(context, stage.name)? {
+    if stage.resumes && holds_work(context, stage.name)? {
         let aside = context.run.set_aside(stage.name)?;
         message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
     } else {
@@ -250,8 +274,13 @@ fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<
     Ok(())
 }
 
-/// Whether training has left anything: a stage that failed before its first saved state has not.
-fn holds_weights(context: &StageContext, stage: &str) -> Result<bool> {
-    let trained = context.run.path().join(trained(stage)).exists();
-    Ok(trained || !state::list(&context.folder(stage))?.is_empty())
+/// Whether a stage has left anything worth to be kept: a training that failed before its first saved state has not.
+fn holds_work(context: &StageContext, stage: &str) -> Result<bool> {
+    let folder = context.folder(stage);
+    if context.recipe.method.stages().contains(&stage) {
+        let trained = context.run.path().join(trained(stage)).exists();
+        return Ok(trained || !state::list(&folder)?.is_empty());
+    }
+    // The manifest is there from the start.
+    Ok(entries(&folder)?.len() > 1)
 }

@@ -8,20 +8,30 @@ use spectrain_checkpoints::hash;
 use spectrain_data::dataset::Located;
 use spectrain_train::Effect;
 
+use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::places::{EXPORTED, trained};
-use crate::runs::run_folder::{Inputs, StageState, Wanted, stage_state};
-use crate::runtime::model_files::text_files;
+use crate::runs::run_folder::{
+    CAPTURED_LAYERS, COMPUTED_IN, Inputs, OWN_SAMPLING, STOP_TOKENS, StageState, Wanted,
+    stage_state,
+};
+use crate::runtime::answerer::decoder::sampling;
+use crate::runtime::model_files::{generation_config, text_files};
 use crate::runtime::prompt_sets;
 use crate::runtime::start_at;
+use crate::runtime::target;
 use crate::stages::context::StageContext;
-use crate::stages::stage::{Input, Stage};
+use crate::stages::features::places::{HELD_OUT, answers_at};
+use crate::stages::stage::{Input, Stage, Temperatures};
 
 /// The stage that trains, and the key of a stage's settings that tells how.
 pub const TRAIN: &str = "train";
 
 /// The key of the settings of an objective, of which a training stage may read some.
 const OBJECTIVE: &str = "objective";
+
+/// What says which features are in a folder of them, with a digest of each of its files.
+const FEATURES: &str = "features.json";
 
 /// The tables that say how a drafter is trained, and nothing of what it is.
 pub(super) const HOW: [&str; 2] = [TRAIN, OBJECTIVE];
@@ -30,64 +40,140 @@ impl StageContext<'_> {
     /// SHA-256 of everything that a stage reads beside the recipe.
     pub(super) fn inputs(&self, stage: &Stage) -> Result<Inputs> {
         let mut inputs = Inputs::new();
-        let output = |path: &str| {
-            let hash = self.run.sha256(&self.run.path().join(path))?;
-            Ok::<_, anyhow::Error>((format!("`{path}`"), hash))
-        };
         for input in stage.inputs {
-            let (name, hash) = match input {
-                Input::Target => ("the target".into(), self.target_sha256()?),
-                Input::FurtherTargets => {
-                    for (model, folder) in self.further_targets()? {
-                        let hash = self.sha256_of_model(&folder)?;
-                        inputs.insert(format!("the target `{model}`"), hash);
-                    }
-                    continue;
-                }
-                Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
-                Input::TrainData if self.recipe.regenerate.is_some() => {
-                    let hash = self.sha256_of_data(&self.train_data()?)?;
-                    ("the answers of `regenerate`".into(), hash)
-                }
-                Input::GivenData | Input::TrainData => {
-                    let hash = self.sha256_of_data(&self.given_data()?)?;
-                    ("`data.train`".into(), hash)
-                }
-                Input::EvalData => match self.eval_data()? {
-                    Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
-                    None => continue,
-                },
-                Input::PromptSets => {
-                    inputs.extend(self.prompt_sets()?);
-                    continue;
-                }
-                Input::Template => match &self.recipe.data.template {
-                    Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
-                    None => continue,
-                },
-                Input::KnownFeatures => {
-                    inputs.extend(self.known_features()?);
-                    continue;
-                }
-                Input::Start => match &self.recipe.start {
-                    Some(start) => ("`start`".into(), self.start_sha256(start)?),
-                    None => continue,
-                },
-                Input::Output(path) => output(path)?,
-                Input::Before => match self.recipe.trained_before(stage.name) {
-                    Some(before) => output(&trained(before))?,
-                    None => continue,
-                },
-                Input::Exported => {
-                    let folder = self.run.path().join(EXPORTED);
-                    let hash = self.run.sha256_of_drafter(&folder)?;
-                    (format!("`{EXPORTED}`"), hash)
-                }
-                Input::Trained => output(&trained(self.recipe.last_trained()))?,
-            };
-            inputs.insert(name, hash);
+            inputs.extend(self.found(stage, input)?);
         }
         Ok(inputs)
+    }
+
+    /// The names and hashes of an input of a stage: several, one, or none where the recipe has no such thing.
+    fn found(&self, stage: &Stage, input: &Input) -> Result<Inputs> {
+        let (name, hash) = match input {
+            Input::Target => ("the target".into(), self.target_sha256()?),
+            Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
+            Input::TrainData if self.recipe.regenerate.is_some() => {
+                let hash = self.sha256_of_data(&self.train_data()?)?;
+                ("the answers of `regenerate`".into(), hash)
+            }
+            Input::GivenData | Input::TrainData => {
+                let hash = self.sha256_of_data(&self.given_data()?)?;
+                ("`data.train`".into(), hash)
+            }
+            Input::EvalData => match self.eval_data()? {
+                Some(eval) => ("`data.eval`".into(), self.sha256_of_data(&eval)?),
+                None => return Ok(Inputs::new()),
+            },
+            Input::Template => match &self.recipe.data.template {
+                Some(path) => ("`data.template`".into(), self.run.sha256(path)?),
+                None => return Ok(Inputs::new()),
+            },
+            Input::Start => match &self.recipe.start {
+                Some(start) => ("`start`".into(), self.start_sha256(start)?),
+                None => return Ok(Inputs::new()),
+            },
+            Input::Model => match self.model_sha256()? {
+                Some(hash) => ("`drafter.model`".into(), hash),
+                None => return Ok(Inputs::new()),
+            },
+            Input::Output(path) => self.output(path)?,
+            Input::Before => match self.recipe.trained_before(stage.name) {
+                Some(before) => self.output(&trained(before))?,
+                None => return Ok(Inputs::new()),
+            },
+            Input::Exported => {
+                let folder = self.run.path().join(EXPORTED);
+                let hash = self.run.sha256_of_drafter(&folder)?;
+                (format!("`{EXPORTED}`"), hash)
+            }
+            Input::Trained => self.output(&trained(self.recipe.last_trained()))?,
+            Input::CapturedLayers => (CAPTURED_LAYERS.into(), self.captured_layers()?),
+            Input::OwnSampling => (OWN_SAMPLING.into(), self.own_sampling()?),
+            Input::StopTokens => {
+                let hash = stop_tokens(&self.target_folder()?)?;
+                (STOP_TOKENS.into(), hash)
+            }
+            Input::FurtherTargets => return self.of_further_targets(),
+            Input::PromptSets => return self.prompt_sets(),
+            Input::KnownFeatures => return self.known_features(),
+            Input::Features => return self.stored_features(),
+            Input::Answers(temperatures) => return self.stored_answers(*temperatures),
+        };
+        Ok(Inputs::from([(name, hash)]))
+    }
+
+    /// The name and the hash of what a stage left at `path` in the run.
+    fn output(&self, path: &str) -> Result<(String, String)> {
+        let hash = self.run.sha256(&self.run.path().join(path))?;
+        Ok((format!("`{path}`"), hash))
+    }
+
+    /// SHA-256 of the targets in `evaluate.targets`, and of the tokens at which each stops.
+    fn of_further_targets(&self) -> Result<Inputs> {
+        let mut inputs = Inputs::new();
+        for (model, folder) in self.further_targets()? {
+            let hash = self.sha256_of_model(&folder)?;
+            inputs.insert(format!("the target `{model}`"), hash);
+            inputs.insert(format!("{STOP_TOKENS} of `{model}`"), stop_tokens(&folder)?);
+        }
+        Ok(inputs)
+    }
+
+    fn captured_layers(&self) -> Result<String> {
+        let spec = target::spec(&self.target_folder()?)?;
+        let layers = self.recipe.method.capture(&spec)?.layers;
+        Ok(hash::sha256_bytes(json!(layers).to_string().as_bytes()))
+    }
+
+    /// SHA-256 of how the target samples, with what `[regenerate]` says of that.
+    fn own_sampling(&self) -> Result<String> {
+        let own = generation_config(&self.target_folder()?)?;
+        let table = self.recipe.regenerate.as_ref();
+        let asked = table.map_or([None; 2], |table| [table.temperature, table.top_p]);
+        let sampling = json!(sampling(own.as_ref(), asked));
+        Ok(hash::sha256_bytes(sampling.to_string().as_bytes()))
+    }
+
+    /// SHA-256 of the language model of `drafter.model`, where training starts from its weights; downloads what is missing.
+    pub(super) fn model_sha256(&self) -> Result<Option<String>> {
+        let model = self.recipe.method.model();
+        let Some(model) = model.filter(|_| self.recipe.start.is_none()) else {
+            return Ok(None);
+        };
+        let folder = target::resolve_as(WHAT, model, None).context("`drafter.model`")?;
+        self.run.sha256_of_language_model(&folder).map(Some)
+    }
+
+    /// What says which features a training reads that it does not compute itself; nothing where the target is here.
+    pub(super) fn stored_features(&self) -> Result<Inputs> {
+        let mode = self.recipe.features.mode;
+        if mode.computes_target() {
+            return Ok(Inputs::new());
+        }
+        let trained_on = format!("features/{FEATURES}");
+        let trained_on = mode.is_stored().then_some(trained_on);
+        let held_out = format!("features/{HELD_OUT}/{FEATURES}");
+        let read = trained_on.into_iter().chain([held_out]);
+        read.map(|path| self.output(&path)).collect()
+    }
+
+    /// The same for answers at these temperatures, as far as there are any.
+    pub(super) fn stored_answers(&self, temperatures: Temperatures) -> Result<Inputs> {
+        if self.recipe.features.mode.computes_target() {
+            return Ok(Inputs::new());
+        }
+        let evaluated = &self.recipe.evaluate.temperatures;
+        let read: &[f64] = match temperatures {
+            Temperatures::Zero => &[0.0],
+            Temperatures::First => &evaluated[..evaluated.len().min(1)],
+            Temperatures::All => &evaluated[..],
+        };
+        let names = read.iter().filter_map(|&temperature| {
+            let folder = answers_at(self, temperature);
+            let name = folder.file_name()?.to_string_lossy().into_owned();
+            let is_there = folder.join(FEATURES).exists();
+            is_there.then(|| format!("answers/{name}/{FEATURES}"))
+        });
+        names.map(|name| self.output(&name)).collect()
     }
 
     fn tokenizer_sha256(&self) -> Result<String> {
@@ -104,7 +190,7 @@ impl StageContext<'_> {
         let features = &self.recipe.features;
         let folders = features.from.iter().chain(&features.imported);
         let each = folders.map(|folder| {
-            let hash = self.run.sha256(&folder.join("features.json"))?;
+            let hash = self.run.sha256(&folder.join(FEATURES))?;
             Ok((format!("the features `{}`", folder.display()), hash))
         });
         each.collect()
@@ -154,17 +240,34 @@ impl StageContext<'_> {
         compare: impl FnOnce(Wanted) -> Result<StageState>,
     ) -> Result<StageState> {
         compare(Wanted {
-            settings: &settings(self.recipe, stage)?,
+            settings: &self.settings(stage)?,
             inputs: &self.inputs(stage)?,
             effect,
         })
     }
+
+    /// The part of the recipe that a stage reads, with the type of the target on this device.
+    pub(super) fn settings(&self, stage: &Stage) -> Result<Value> {
+        let mut settings = settings(self.recipe, stage)?;
+        if stage.reads.contains(&"target.dtype") {
+            settings["target"][COMPUTED_IN] = self.target_type.name().to_lowercase().into();
+        }
+        Ok(settings)
+    }
+}
+
+/// SHA-256 of the tokens at which the target in a folder stops.
+fn stop_tokens(folder: &Path) -> Result<String> {
+    let stop = target::stop_tokens_by_text(folder)?;
+    Ok(hash::sha256_bytes(json!(stop).to_string().as_bytes()))
 }
 
 /// What a change of a setting of a stage, such as `train.steps`, does to what it has done already.
 pub fn effect(path: &str) -> Effect {
     match path.split_once('.') {
         Some((TRAIN, key)) => Effect::of(key),
+        // Another device computes in its own type, and what is done stays done.
+        Some(("target", COMPUTED_IN)) => Effect::Nothing,
         _ => Effect::StartsOver,
     }
 }

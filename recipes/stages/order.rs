@@ -8,7 +8,7 @@ use crate::families::registry;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::stages::inputs::TRAIN;
-use crate::stages::stage::{Input, Stage};
+use crate::stages::stage::{Input, Stage, Temperatures};
 use crate::stages::{evaluate, export, features, prepare, regenerate, synthetic};
 
 /// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
@@ -44,6 +44,8 @@ pub const STAGES: &[Stage] = &[
             Input::Tokenizer,
             Input::Template,
             Input::GivenData,
+            Input::StopTokens,
+            Input::OwnSampling,
         ],
         resumes: true,
         run: |context, _| regenerate::run(context),
@@ -75,15 +77,14 @@ pub const STAGES: &[Stage] = &[
         name: "features",
         wanted: |recipe| recipe.features.mode != FeatureMode::Live,
         reads: &[
-            "recipe",
             "features.mode",
             "features.samples_per_shard",
             "features.from",
-            "drafter",
             "target.dtype",
         ],
         inputs: &[
             Input::Target,
+            Input::CapturedLayers,
             Input::KnownFeatures,
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
@@ -95,9 +96,7 @@ pub const STAGES: &[Stage] = &[
         name: "answers",
         wanted: |recipe| !recipe.features.mode.computes_target(),
         reads: &[
-            "recipe",
             "features.mode",
-            "drafter",
             "target.dtype",
             "train.decode_prompts",
             "evaluate.prompts",
@@ -109,6 +108,8 @@ pub const STAGES: &[Stage] = &[
         ],
         inputs: &[
             Input::Target,
+            Input::CapturedLayers,
+            Input::StopTokens,
             Input::KnownFeatures,
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/prompts.json"),
@@ -132,6 +133,10 @@ pub const STAGES: &[Stage] = &[
         inputs: &[
             Input::Target,
             Input::Start,
+            Input::Model,
+            Input::StopTokens,
+            Input::Features,
+            Input::Answers(Temperatures::Zero),
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/counts.json"),
@@ -146,6 +151,8 @@ pub const STAGES: &[Stage] = &[
         reads: &["recipe", "export", "target.dtype"],
         inputs: &[
             Input::Target,
+            Input::StopTokens,
+            Input::Answers(Temperatures::First),
             Input::Output("prepare/prompts.json"),
             Input::Trained,
         ],
@@ -159,6 +166,8 @@ pub const STAGES: &[Stage] = &[
         inputs: &[
             Input::Target,
             Input::FurtherTargets,
+            Input::StopTokens,
+            Input::Answers(Temperatures::All),
             Input::Output("prepare/prompts.json"),
             Input::PromptSets,
             Input::Exported,

@@ -12,7 +12,7 @@ use crate::stages::array::{Part, PartOf};
 use crate::stages::context::StageContext;
 use crate::stages::in_order::require_done;
 use crate::stages::order::selected;
-use crate::stages::parts::{Description, Made, PART, PARTS, STAGE, files, is_done, store};
+use crate::stages::parts::{Description, Made, PART, PARTS, STAGE, begin, files, is_done, store};
 
 /// Captures a part, or goes on with it. The run's other stages are not touched, and it is not locked: its parts may be captured
 /// at the same time.
@@ -36,6 +36,7 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         return Ok(());
     }
     let _lock = lock_folder(&folder)?;
+    begin(&folder, &made, part)?;
     context.array.part = Some(PartOf {
         part,
         folder: folder.clone(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_file;
 use spectrain_data::features::join;
 
-use crate::runs::files::entries;
+use crate::runs::files::{entries, write_json};
 use crate::runs::run_folder::Inputs;
 use crate::runtime::store::{Remote, Store};
 use crate::stages::array::Part;
@@ -26,6 +26,9 @@ pub(super) const PARTS: &str = "features-parts";
 const FETCHED: &str = ".features-parts-fetched";
 /// What says how a part was made, written when it is whole.
 pub(super) const PART: &str = "part.json";
+
+/// What says what an unfinished part is made from, written when it begins.
+const BEGUN: &str = "begun.json";
 
 /// `part.json`: what a part was made from, and the files that it has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,6 +126,36 @@ pub(super) fn is_done(store: &Store, made: &Made, part: Part) -> Result<bool> {
     };
     check_made(store, made, part, &found)?;
     Ok(true)
+}
+
+/// Notes in the folder of a part, which is locked, what it is made from; it goes on only as it has begun.
+///
+/// # Errors
+/// It was begun from something else, or nobody knows from what.
+pub(super) fn begin(folder: &Path, made: &Made, part: Part) -> Result<()> {
+    let path = folder.join(BEGUN);
+    let anew = || format!("remove `{}` to capture it anew", folder.display());
+    if !path.exists() {
+        if !files(folder)?.is_empty() {
+            bail!(
+                "part {part}: expected `{}`, which says what its features are made from, found none; {}",
+                path.display(),
+                anew()
+            );
+        }
+        return write_json(&path, made);
+    }
+    let text = fs::read(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let found: Made = serde_json::from_slice(&text)
+        .with_context(|| format!("cannot read `{}`; {}", path.display(), anew()))?;
+    match made.difference(&found) {
+        Some(difference) => bail!(
+            "part {part} in `{}` has begun with other inputs or settings: {difference}; {}",
+            folder.display(),
+            anew()
+        ),
+        None => Ok(()),
+    }
 }
 
 fn check_made(store: &Store, made: &Made, part: Part, found: &Description) -> Result<()> {

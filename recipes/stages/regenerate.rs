@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
-use spectrain_data::regenerate::{ExistingAnswers, RegenerateSettings};
+use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings};
 
-use crate::recipe::tables::RegenerateTable;
+use crate::cli::progress::counted;
+use crate::recipe::tables::{FailedRows, RegenerateTable};
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
 use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::answerer::servers::Servers;
@@ -47,9 +48,12 @@ pub fn run(context: &StageContext) -> Result<Value> {
         unusable: context.recipe.data.unusable,
     };
     let answered = match Answered::open(&wanted, ExistingAnswers::Continue, context.output) {
-        // Whether a server or this program answers, a run goes on; begun answers do not.
-        Err(Error::OtherJournal { .. }) => {
-            let aside = "unfinished answers of other settings are moved aside";
+        // Whether a server or this program answers, a run goes on; begun answers do not. Nor do answers whose journal is gone.
+        Err(error @ (Error::OtherJournal { .. } | Error::ForeignOutput { .. })) => {
+            let aside = match error {
+                Error::ForeignOutput { .. } => "answers without their journal are moved aside",
+                _ => "unfinished answers of other settings are moved aside",
+            };
             context.output.warn(format!("regenerate: {aside}"));
             Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
         }
@@ -62,8 +66,33 @@ pub fn run(context: &StageContext) -> Result<Value> {
     };
     let report = answerer.run(answered, &pace)?;
     context.output.say(format!("regenerate: {report}"));
-    check_answered(&report, &out)?;
+    check_failed(context, table, &report)?;
     Ok(json!(report))
+}
+
+/// Fails where conversations were not answered that are not to be left out.
+fn check_failed(
+    context: &StageContext,
+    table: &RegenerateTable,
+    report: &RegenerateReport,
+) -> Result<()> {
+    let out = context.regenerated();
+    let key = "regenerate.failed";
+    match (check_answered(report, &out), table.failed) {
+        (Ok(()), _) => Ok(()),
+        (Err(_), FailedRows::Drop) if report.regenerated > 0 => {
+            context.output.warn(format!(
+                "regenerate: left out without an answer (`{key}`): {}; `{}.report` names them",
+                counted(report.failed.len() as u64, "conversation"),
+                out.display()
+            ));
+            Ok(())
+        }
+        (Err(error), FailedRows::Drop) => Err(error),
+        (Err(error), FailedRows::Refuse) => {
+            Err(anyhow!("{error}; `{key} = \"drop\"` goes on without them"))
+        }
+    }
 }
 
 /// What the server at `url` is asked with, where the template has these variables.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use serde_json::Value;
@@ -15,8 +15,8 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Decoder;
 use spectrain_models::{Capture, TargetParts, Transformer, load_parts, load_target};
 use spectrain_train::{
-    BatchSource, Fit, FitSummary, LiveFeatures, OnPolicy, Samples, StoredFeatures, Train,
-    TrainConfig, fit,
+    BatchSource, Error as TrainError, Fit, FitSummary, LiveFeatures, OF_EPOCHS, OnPolicy, Samples,
+    StoredFeatures, Train, TrainConfig, fit,
 };
 
 use crate::recipe::tables::FeatureMode;
@@ -25,7 +25,7 @@ use crate::runtime::interruption::interrupted;
 use crate::runtime::ranks::{Group, Held};
 use crate::runtime::target;
 use crate::runtime::texts::StoredTexts;
-use crate::stages::answers::{Answers, WrittenAnswers};
+use crate::stages::answers::{ANSWERS, Answers, WrittenAnswers};
 use crate::stages::context::StageContext;
 use crate::stages::features::header::header;
 use crate::stages::features::places::{HELD_OUT, answers_at};
@@ -91,7 +91,8 @@ impl<'a> Setup<'a> {
             context.output.say(format!(
                 "{stage}: `epochs = {epochs}` comes to {steps} steps"
             ));
-            if config.warmup_steps != given.warmup_steps {
+            let is_asked = given.warmup_steps != OF_EPOCHS;
+            if is_asked && config.warmup_steps != given.warmup_steps {
                 let (asked, warmup) = (given.warmup_steps, config.warmup_steps);
                 context.output.warn(format!(
                     "{stage}: the warm-up of {asked} steps is too long for them and is cut to {warmup}"
@@ -226,7 +227,7 @@ impl<'a> Setup<'a> {
             prompts: validation_prompts(context, self.config.decode_prompts)?,
             longest: self.config.decode_tokens,
             stop: self.stop.clone(),
-            file: context.folder(self.stage).join("answers.json"),
+            file: context.folder(self.stage).join(ANSWERS),
             identity: identity.to_owned(),
             known: None,
         }))
@@ -302,14 +303,14 @@ impl<'a> Setup<'a> {
         let device = context.device.clone();
         let mut held = context.group.map(Group::held);
         let ranks = held.as_mut().map(Held::ranks).transpose()?;
-        Ok(fit(
+        let summary = fit(
             trainee,
             Fit {
                 config: &self.config,
                 samples: self.samples.clone(),
                 source: self.source(context)?,
                 folder: context.folder(self.stage),
-                identity: digest,
+                identity: identity.clone(),
                 interrupted: &interrupted,
                 on_policy: judges.as_ref().map(|judge| OnPolicy {
                     stop: &self.stop,
@@ -320,7 +321,18 @@ impl<'a> Setup<'a> {
                 memory: &|| memory_of(&device),
                 ranks,
             },
-        )?)
+        );
+        summary.map_err(with_advice)
+    }
+}
+
+/// The error with what to do about a state of another training.
+fn with_advice(error: TrainError) -> anyhow::Error {
+    match error {
+        TrainError::OtherTraining { .. } => anyhow!(
+            "{error}; put back what has changed, or begin anew with `--fresh`, which moves this run aside"
+        ),
+        other => other.into(),
     }
 }
 

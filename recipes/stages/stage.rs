@@ -17,7 +17,8 @@ pub struct Stage {
     pub reads: &'static [&'static str],
     /// Everything else that it reads.
     pub inputs: &'static [Input],
-    /// Whether it goes on where it was interrupted; the folder of one that does not is cleared.
+    /// Whether it goes on where it was interrupted; the folder of one that does not is cleared. What such a stage leaves takes long
+    /// to make, so it is kept aside where the stage starts over.
     pub resumes: bool,
     /// Does it under its name, and returns what was done in numbers.
     pub run: fn(&StageContext, &'static str) -> Result<Value>,
@@ -46,6 +47,18 @@ pub enum Input {
     KnownFeatures,
     /// The drafter that training starts from, where the recipe names one.
     Start,
+    /// The language model of `drafter.model`, where training starts from it.
+    Model,
+    /// Which layers of the target the drafter reads: all that `[drafter]` says of features.
+    CapturedLayers,
+    /// The tokens at which the target stops.
+    StopTokens,
+    /// How the target samples where `[regenerate]` does not say it.
+    OwnSampling,
+    /// Stored features of the samples to train on and of held-out ones, where the target itself is not here.
+    Features,
+    /// The target's stored answers to held-out prompts, where it is not here itself.
+    Answers(Temperatures),
     /// A file or folder that an earlier stage left, by its path within the run; not there if that stage is not wanted.
     Output(&'static str),
     /// The drafter of the training stage before this one, where there is one.
@@ -54,4 +67,15 @@ pub enum Input {
     Trained,
     /// The drafter that engines load, whatever an evaluation wrote into its folder.
     Exported,
+}
+
+/// The temperatures of stored answers that a stage reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Temperatures {
+    /// 0, where answers were written at it.
+    Zero,
+    /// The first of the evaluation.
+    First,
+    /// Those of the evaluation.
+    All,
 }

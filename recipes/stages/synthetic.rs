@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, atomic, hash, language_model, write_folder};
+use spectrain_checkpoints::{DType, atomic, language_model, write_folder};
 use spectrain_data::conversation::{Conversation, Row};
 use spectrain_data::mask::{Masking, tokenize};
 use spectrain_data::synthetic::split;
@@ -214,7 +214,7 @@ fn train(
             }),
             samples,
             folder: context.folder("synthetic").join("training"),
-            identity: hash::sha256_bytes(identity.to_string().as_bytes()),
+            identity,
             interrupted: &interrupted,
             on_policy: None,
             begins_trained: false,

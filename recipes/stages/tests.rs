@@ -6,7 +6,7 @@ use burn::module::{Module as _, ModuleMapper, Param};
 use burn::prelude::{Device, Tensor};
 use clap::Parser as _;
 use serde_json::{Map, json};
-use spectrain_checkpoints::{DType, ModelFolder, seal, write_folder};
+use spectrain_checkpoints::{DType, ModelFolder, seal, state, write_folder};
 use spectrain_data::tokenizer::train_byte_level_bpe;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -564,6 +564,23 @@ fn the_commands_of_a_run_that_has_moved_name_where_it_is() {
         ],
         |context| commands_again(context).unwrap(),
     );
+    let longer = with_context(
+        root.path(),
+        &[
+            "name=moved",
+            &target,
+            "evaluate.draft_lengths=[3]",
+            "export.dtype=f32",
+        ],
+        |context| commands_again(context).unwrap(),
+    );
+    let drafts = |text: &str, length: usize| {
+        let given = format!("\"num_speculative_tokens\":{length}");
+        text.matches(&given).count()
+    };
+    assert!(drafts(&first, 2) > 0, "{first}");
+    let found = [2, 3].map(|length| drafts(&longer, length));
+    assert_eq!(found, [0, drafts(&first, 2)], "{longer}");
     let path = |name: &str| at(name).display().to_string();
     let expected = first.replace(&path("runs/a"), &path("runs/moved"));
     assert_eq!(again, expected.replace(&path("target"), &path("renamed")));
@@ -610,4 +627,116 @@ fn the_other_commands_take_what_a_run_has_left() {
         TokenShards::open(root.path().join("tokens")).unwrap().len(),
         3
     );
+}
+
+/// The stage of this name.
+fn stage(name: &str) -> &'static stage::Stage {
+    STAGES.iter().find(|stage| stage.name == name).unwrap()
+}
+
+#[test]
+fn other_stop_tokens_change_what_is_trained_and_other_generation_settings_do_not() {
+    let root = fixture();
+    with_trained(root.path(), |context| {
+        let state = |generation: serde_json::Value| {
+            let file = root.path().join("target/generation_config.json");
+            fs::write(file, generation.to_string()).unwrap();
+            context.state(stage(TRAIN)).unwrap()
+        };
+        assert!(matches!(
+            state(json!({"temperature": 0.5})),
+            StageState::Done(_)
+        ));
+        let what = vec!["the list of stop tokens has changed".to_owned()];
+        assert_eq!(
+            state(json!({"eos_token_id": [3]})),
+            StageState::Changed(what)
+        );
+    });
+}
+
+#[test]
+fn the_targets_own_sampling_is_an_input_of_answers_that_leave_it_open() {
+    let root = fixture();
+    let found = |overrides: &[&str], temperature: f64| {
+        let file = root.path().join("target/generation_config.json");
+        fs::write(file, json!({"temperature": temperature}).to_string()).unwrap();
+        with_context(root.path(), overrides, |context| {
+            context.inputs(stage("regenerate")).unwrap()
+        })
+    };
+    let open = ["regenerate.seed=1"];
+    assert_ne!(found(&open, 0.5), found(&open, 0.6));
+    let given = ["regenerate.temperature=1.0"];
+    assert_eq!(found(&given, 0.5), found(&given, 0.6));
+}
+
+#[test]
+fn the_model_that_training_starts_from_is_known_by_its_weights() {
+    let root = fixture();
+    let small = root.path().join("small");
+    write_target(&small, 300);
+    let text = recipe_text(root.path()).replace("eagle3", "distillspec");
+    let text = text.replace("name = \"a\"", "name = \"small\"");
+    let text = format!("{text}drafter.model = {small:?}\n");
+    let recipe = recipe::read(&text, &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        let weights = |bytes: &str| {
+            fs::write(small.join("model.safetensors"), bytes).unwrap();
+            context.model_sha256().unwrap().unwrap()
+        };
+        assert_ne!(weights("trained"), weights("trained anew"));
+        assert_eq!(weights("trained"), weights("trained"));
+    });
+    with_context(root.path(), &[], |context| {
+        assert_eq!(context.model_sha256().unwrap(), None);
+    });
+}
+
+/// What is done where `auto` means bf16.
+fn on_gpu(context: &StageContext, body: impl FnOnce(&StageContext)) {
+    body(&StageContext {
+        target_type: DType::BF16.into(),
+        device_name: "cuda:0".into(),
+        device: context.device.clone(),
+        array: Default::default(),
+        ..*context
+    });
+}
+
+#[test]
+fn a_training_that_goes_on_keeps_the_type_that_it_has_begun_in() {
+    let root = fixture();
+    prepare(root.path(), &[]).unwrap();
+    with_context(root.path(), &[], |context| {
+        let start = Start {
+            settings: context.settings(stage(TRAIN)).unwrap(),
+            inputs: context.inputs(stage(TRAIN)).unwrap(),
+            ..Start::default()
+        };
+        context.run.start(TRAIN, start).unwrap();
+        state::save_state(&context.folder(TRAIN), 3, &json!({}), &[]).unwrap();
+        on_gpu(context, |context| {
+            let refused = run(context, &[TRAIN.to_owned()]).unwrap_err();
+            let refused = format!("{refused:#}");
+            for part in [
+                "`target.dtype`: expected `f32`",
+                "`bf16` on `cuda:0`",
+                "`--set target.dtype=f32` goes on",
+            ] {
+                assert!(refused.contains(part), "no `{part}`: {refused}");
+            }
+        });
+    });
+    // As is advised.
+    with_context(root.path(), &["target.dtype=f32"], |context| {
+        let state = context.state(stage(TRAIN)).unwrap();
+        assert_eq!(state, StageState::Interrupted);
+    });
+    with_context(root.path(), &["target.dtype=bf16"], |context| {
+        on_gpu(context, |context| {
+            let state = context.state(stage(TRAIN)).unwrap();
+            assert!(matches!(state, StageState::Changed(_)), "{state:?}");
+        });
+    });
 }

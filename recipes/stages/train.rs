@@ -24,6 +24,7 @@ use crate::runtime::start_at;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::setup::Setup;
+use crate::stages::stage::Temperatures;
 
 /// Runs a stage of the training.
 pub fn run<D: Shipped, O: Objective<D>>(
@@ -140,6 +141,14 @@ fn identity(
     if let Some(start) = &recipe.start {
         let folder = start_at::folder(start)?;
         identity["start"] = json!(run.sha256_of_drafter(&folder)?);
+    }
+    if let Some(model) = context.model_sha256()? {
+        identity["model"] = model.into();
+    }
+    let mut stored = context.stored_features()?;
+    stored.extend(context.stored_answers(Temperatures::Zero)?);
+    if !stored.is_empty() {
+        identity["stored"] = json!(stored);
     }
     if let Some(before) = recipe.trained_before(stage) {
         identity["before"] = run.sha256(&run.path().join(trained(before)))?.into();

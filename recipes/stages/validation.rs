@@ -44,7 +44,15 @@ impl Validator<'_> {
         found.decoded = self.count(trainee, together)?;
         found.tau = tau(&found.decoded.iter().collect::<Vec<_>>());
         found.tau_ci95 = bootstrap(&found.decoded, 0, tau);
-        found.gain = best.and_then(|best| gain(&found.decoded, &best.decoded));
+        found.decoded_sha256 = found.tau.and_then(|_| self.answers.sha256());
+        if let Some(best) = best.filter(|best| best.tau.is_some() && found.tau.is_some()) {
+            found.gain = gain(&found, best);
+            if found.gain.is_none() && together.leads() {
+                tracing::warn!(
+                    "the best weights so far were validated on other prompts or answers, so the loss decides between them and these"
+                );
+            }
+        }
         Ok(found)
     }
 
@@ -118,11 +126,12 @@ fn tau(prompts: &[&[u64; 2]]) -> Option<f64> {
 }
 
 /// What τ of `found` is beyond that of `best` on the same prompts. `None` where the prompts are not the same, or none.
-fn gain(found: &[[u64; 2]], best: &[[u64; 2]]) -> Option<Gain> {
-    if found.len() != best.len() {
+fn gain(found: &Validation, best: &Validation) -> Option<Gain> {
+    let (of, with) = (&found.decoded_sha256, &best.decoded_sha256);
+    if of != with || found.decoded.len() != best.decoded.len() {
         return None;
     }
-    let pairs: Vec<_> = found.iter().zip(best).collect();
+    let pairs: Vec<_> = found.decoded.iter().zip(&best.decoded).collect();
     let difference = |pairs: &[&(&[u64; 2], &[u64; 2])]| {
         let (found, best): (Vec<_>, Vec<_>) = pairs.iter().map(|&&pair| pair).unzip();
         Some(tau(&found)? - tau(&best)?)
@@ -154,8 +163,10 @@ pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result
 #[derive(Default)]
 struct HeldOut {
     steps: Vec<StepReport>,
+    /// Of the losses, each times what it is a mean over.
     loss: f64,
-    batches: usize,
+    /// Of that.
+    counted: f64,
 }
 
 impl FromIterator<LossReport> for HeldOut {
@@ -168,8 +179,8 @@ impl FromIterator<LossReport> for HeldOut {
 
 impl HeldOut {
     fn add(&mut self, report: &LossReport) {
-        self.loss += report.total;
-        self.batches += 1;
+        self.loss += report.total * report.counted;
+        self.counted += report.counted;
         if self.steps.len() < report.steps.len() {
             self.steps.resize(report.steps.len(), StepReport::default());
         }
@@ -184,7 +195,8 @@ impl HeldOut {
         let chains = self.steps.first().map_or(0, |step| step.reached);
         let kept: usize = self.steps.iter().map(|step| step.kept).sum();
         Validation {
-            loss: share(self.loss, self.batches),
+            // Not a number where nothing was measured.
+            loss: self.loss / self.counted,
             alpha: each(&|step| share(step.alpha, step.count)),
             conditional: each(&|step| share(step.kept as f64, step.reached)),
             simulated_tau: 1.0 + share(kept as f64, chains),
@@ -198,8 +210,37 @@ mod tests {
     use super::*;
 
     /// Counts of prompts whose passes emit `emitted[i]` tokens for every 10 passes.
-    fn decoded(emitted: impl Iterator<Item = u64>) -> Vec<[u64; 2]> {
-        emitted.map(|emitted| [emitted, 10]).collect()
+    fn decoded(emitted: impl Iterator<Item = u64>) -> Validation {
+        counted(emitted.map(|emitted| [emitted, 10]).collect())
+    }
+
+    /// A validation that has counted this.
+    fn counted(decoded: Vec<[u64; 2]>) -> Validation {
+        Validation {
+            decoded,
+            decoded_sha256: Some("prompts".into()),
+            ..Validation::default()
+        }
+    }
+
+    fn report(total: f64, counted: f64) -> LossReport {
+        LossReport {
+            total,
+            counted,
+            steps: Vec::new(),
+            simulated_tau: 1.0,
+            chains: 0,
+        }
+    }
+
+    #[test]
+    fn batches_weigh_in_the_loss_by_the_positions_that_count_in_them() {
+        let of = |reports: &[LossReport]| HeldOut::from_iter(reports.iter().cloned()).validation();
+        // One of 30 positions, one of 10, and one of none.
+        let found = of(&[report(1.0, 30.0), report(3.0, 10.0), report(0.0, 0.0)]);
+        assert_eq!(found.loss, 1.5);
+        assert!(of(&[]).loss.is_nan());
+        assert!(of(&[report(0.0, 0.0)]).loss.is_nan());
     }
 
     #[test]
@@ -213,7 +254,7 @@ mod tests {
             "{found:?}"
         );
         // Of one validation alone the interval is wider than the gain.
-        let [low, high] = bootstrap(&of_one(0), 0, tau).unwrap();
+        let [low, high] = bootstrap(&of_one(0).decoded, 0, tau).unwrap();
         assert!(high - low > 0.2, "{low} {high}");
     }
 
@@ -227,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_gain_on_one_prompt_is_not_sure() {
-        let found = gain(&[[30, 10]], &[[20, 10]]).unwrap();
+        let [found, best] = [[30, 10], [20, 10]].map(|counts| counted(vec![counts]));
+        let found = gain(&found, &best).unwrap();
         assert_eq!((found.tau, found.ci95), (1.0, [0.0, 1.0]));
     }
 
@@ -235,8 +277,18 @@ mod tests {
     fn validations_of_other_prompts_are_not_compared() {
         let of = |count: usize| decoded((0..count).map(|_| 30));
         assert_eq!(gain(&of(3), &of(4)), None);
-        assert_eq!(gain(&[], &[]), None);
+        assert_eq!(gain(&of(0), &of(0)), None);
         // A prompt that was not decoded has no passes.
-        assert_eq!(gain(&[[0, 0]], &[[30, 10]]), None);
+        let [none, some] = [[0, 0], [30, 10]].map(|counts| counted(vec![counts]));
+        assert_eq!(gain(&none, &some), None);
+        // As many prompts, but others, or nobody knows which: earlier versions did not say.
+        assert!(gain(&of(3), &of(3)).is_some());
+        for decoded_sha256 in [Some("others".to_owned()), None] {
+            let best = Validation {
+                decoded_sha256,
+                ..of(3)
+            };
+            assert_eq!(gain(&of(3), &best), None);
+        }
     }
 }

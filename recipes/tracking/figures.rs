@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_eval::Report;
 
@@ -25,34 +26,56 @@ pub(super) struct Figure {
     pub(super) time: i64,
 }
 
-/// The lines of a training stage behind the first `sent` of them, each with its figures. What is not a whole line yet is left out.
-pub(super) fn lines(run: &Path, stage: &str, prefix: &str, sent: usize) -> Vec<Vec<Figure>> {
+/// When a line was logged: no two trainings of a stage log their first one alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Logged {
+    /// The optimiser's step.
+    pub(super) step: u64,
+    /// Milliseconds since 1970.
+    pub(super) time: i64,
+}
+
+/// A line that a training has logged.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    /// When that was.
+    pub(super) logged: Logged,
+    /// What it says.
+    pub(super) figures: Vec<Figure>,
+}
+
+/// The lines of a training stage, whose figures are called by `prefix` and their own names. What is not a whole line yet is left out.
+pub(super) fn lines(run: &Path, stage: &str, prefix: &str) -> Vec<Line> {
     let path = run.join(stage).join("events").join("metrics.jsonl");
     // A stage that has not begun has none.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text
         .split_inclusive('\n')
         .filter(|line| line.ends_with('\n'));
-    whole.skip(sent).map(|line| figures(line, prefix)).collect()
+    whole.filter_map(|text| line(text, prefix)).collect()
 }
 
-fn figures(line: &str, prefix: &str) -> Vec<Figure> {
-    let Ok(Value::Object(line)) = serde_json::from_str(line) else {
-        return Vec::new();
+fn line(text: &str, prefix: &str) -> Option<Line> {
+    let Ok(Value::Object(line)) = serde_json::from_str(text) else {
+        return None;
     };
     let (step, time) = (line.get("step"), line.get("time"));
     let step = step.and_then(Value::as_u64).unwrap_or(0);
     let time = time.and_then(Value::as_f64).unwrap_or(0.0);
+    let time = (time * 1000.0) as i64;
     let of = |(key, value): (&String, &Value)| {
         let is_value = key != "step" && key != "time";
         Some(Figure {
             key: format!("{prefix}{key}"),
             value: value.as_f64().filter(|_| is_value)?,
             step,
-            time: (time * 1000.0) as i64,
+            time,
         })
     };
-    line.iter().filter_map(of).collect()
+    Some(Line {
+        logged: Logged { step, time },
+        figures: line.iter().filter_map(of).collect(),
+    })
 }
 
 /// The figures of a report: τ and α of each way of decoding and dataset, with the ends of their intervals.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_eval::Report;
 
-use super::figures::{self, Figure};
+use super::figures::{self, Figure, Line, Logged};
 use super::mlflow::Mlflow;
 use super::server::{NewRun, Server};
 use super::trackio::Trackio;
@@ -31,10 +32,28 @@ struct Sent {
     run: Option<String>,
     /// Whether it has the settings.
     settings: bool,
-    /// Lines of each training stage.
-    lines: BTreeMap<String, usize>,
+    /// What it has of each training stage.
+    stages: BTreeMap<String, SentLines>,
     /// Digest of the report.
     report: Option<String>,
+}
+
+/// The lines of a training that a server has: from its first one on, none left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct SentLines {
+    /// By it a training is told from one that has started over.
+    first: Logged,
+    /// The step of the last one. How many lines there are says nothing: a training that goes on from a saved state may log at other
+    /// steps than before.
+    step: u64,
+    /// How many lines of this step it has: a validation's is of the same as the training's.
+    of_step: usize,
+}
+
+/// A training stage and what it has logged.
+struct Trained {
+    stage: &'static str,
+    lines: Vec<Line>,
 }
 
 /// What was sent now, or written to be sent.
@@ -88,10 +107,20 @@ fn send(
     recipe: &ResolvedRecipe,
 ) -> Result<Synced> {
     let path = run.join(FILE);
-    let mut sent = read(&path, run, address, experiment)?;
+    let settings = figures::settings(recipe);
+    let trained = trained(run, recipe);
+    let mut sent = match kept(&path)? {
+        Some(kept) if kept.is_of((address, experiment), &trained) => kept,
+        _ => Sent {
+            server: address.to_owned(),
+            experiment: experiment.to_owned(),
+            tag: server_tag(run, &trained, &settings)?,
+            ..Sent::default()
+        },
+    };
     let id = begin(server, &mut sent, &path, (name, &recipe.recipe))?;
     if !sent.settings {
-        server.settings(&id, &figures::settings(recipe))?;
+        server.settings(&id, &settings)?;
         sent.settings = true;
         keep(&path, &sent)?;
     }
@@ -100,20 +129,17 @@ fn send(
         report: false,
         place: Place::Server(address.to_owned()),
     };
-    let stages = recipe.training_stages();
-    for stage in &stages {
-        let prefix = prefix(&stages, stage);
-        let known = sent.lines.get(*stage).copied().unwrap_or(0);
-        let lines = figures::lines(run, stage, &prefix, known);
-        let all = lines.concat();
+    for Trained { stage, lines } in &trained {
+        let lines = sent.unsent(stage, lines);
+        let all: Vec<Figure> = lines.iter().flat_map(|line| line.figures.clone()).collect();
         if !lines.is_empty() {
             server.figures(&id, &all)?;
-            sent.lines.insert((*stage).to_owned(), known + lines.len());
+            sent.add(stage, lines);
             keep(&path, &sent)?;
             synced.figures += all.len();
         }
     }
-    if let Some((report, time)) = figures::report(run)? {
+    if let Some((report, time)) = report(run, &trained)? {
         let digest = sha256_bytes(report.to_json()?.as_bytes());
         if sent.report.as_ref() != Some(&digest) {
             let all = figures::of_report(&report, time);
@@ -128,6 +154,67 @@ fn send(
     Ok(synced)
 }
 
+impl Sent {
+    /// Whether it is of a server and an experiment, and of these trainings, none of which has started over since.
+    fn is_of(&self, (server, experiment): (&str, &str), trained: &[Trained]) -> bool {
+        let is_same = |training: &Trained| {
+            let known = self.stages.get(training.stage);
+            let both = known.zip(training.begun());
+            both.is_none_or(|(known, begun)| known.first == begun)
+        };
+        self.server == server && self.experiment == experiment && trained.iter().all(is_same)
+    }
+
+    /// The lines of a stage behind those that the server has.
+    fn unsent<'a>(&self, stage: &str, lines: &'a [Line]) -> &'a [Line] {
+        let Some(known) = self.stages.get(stage) else {
+            return lines;
+        };
+        let before = lines.partition_point(|line| line.logged.step < known.step);
+        let of_step = of_step(&lines[before..], known.step);
+        &lines[before + of_step.min(known.of_step)..]
+    }
+
+    /// Adds lines of a stage that the server has by now, behind the others.
+    fn add(&mut self, stage: &str, lines: &[Line]) {
+        let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
+            return;
+        };
+        let step = last.logged.step;
+        let known = self.stages.get(stage);
+        let before = known.filter(|known| known.step == step);
+        let from = lines.partition_point(|line| line.logged.step < step);
+        let sent = SentLines {
+            first: known.map_or(first.logged, |known| known.first),
+            step,
+            of_step: before.map_or(0, |known| known.of_step) + of_step(&lines[from..], step),
+        };
+        self.stages.insert(stage.to_owned(), sent);
+    }
+}
+
+/// How many lines at the beginning are of this step.
+fn of_step(lines: &[Line], step: u64) -> usize {
+    lines.partition_point(|line| line.logged.step <= step)
+}
+
+impl Trained {
+    /// When its first line was logged.
+    fn begun(&self) -> Option<Logged> {
+        self.lines.first().map(|line| line.logged)
+    }
+}
+
+/// The training stages of a run.
+fn trained(run: &Path, recipe: &ResolvedRecipe) -> Vec<Trained> {
+    let stages = recipe.training_stages();
+    let trained = |&stage: &&'static str| Trained {
+        stage,
+        lines: figures::lines(run, stage, &prefix(&stages, stage)),
+    };
+    stages.iter().map(trained).collect()
+}
+
 /// What figures of a stage are called by: of several stages each counts its steps from 0.
 fn prefix(stages: &[&str], stage: &str) -> String {
     match stages {
@@ -136,22 +223,33 @@ fn prefix(stages: &[&str], stage: &str) -> String {
     }
 }
 
+/// The report of these trainings and when it was written; none where it is of an earlier one, which has started over since.
+fn report(run: &Path, trained: &[Trained]) -> Result<Option<(Report, i64)>> {
+    let begun = trained.iter().filter_map(Trained::begun);
+    let begun = begun.map(|begun| begun.time).max();
+    let report = figures::report(run)?;
+    Ok(report.filter(|(_, time)| begun.is_none_or(|begun| begun <= *time)))
+}
+
 /// Writes everything that a run has to say into a file of Weights & Biases.
 fn write_whole(run: &Path, name: &str, recipe: &ResolvedRecipe, project: &str) -> Result<Synced> {
-    let names = recipe.training_stages();
-    let stages: Vec<Vec<Vec<Figure>>> = names
-        .iter()
-        .map(|stage| figures::lines(run, stage, &prefix(&names, stage), 0))
-        .collect();
-    let report = figures::report(run)?;
+    let trained = trained(run, recipe);
+    let report = report(run, &trained)?;
     let of_report = report
         .as_ref()
         .map_or_else(Vec::new, |(report, time)| figures::of_report(report, *time));
+    // Of several trainings the first one: the file may be written before the others have begun, and stays the same.
+    let begun = trained.iter().find_map(Trained::begun);
+    let figures_of = |training: Trained| -> Vec<Figure> {
+        let lines = training.lines.into_iter();
+        lines.flat_map(|line| line.figures).collect()
+    };
+    let stages: Vec<Vec<Figure>> = trained.into_iter().map(figures_of).collect();
     let whole = Whole {
         new: NewRun {
             experiment: project,
             name,
-            tag: &tag(run)?,
+            tag: &tag(run, &json!(begun))?,
             recipe: &recipe.recipe,
         },
         recipe: &recipe.json,
@@ -159,43 +257,39 @@ fn write_whole(run: &Path, name: &str, recipe: &ResolvedRecipe, project: &str) -
         report: &of_report,
     };
     Ok(Synced {
-        figures: stages.iter().flatten().flatten().count() + of_report.len(),
+        figures: stages.iter().flatten().count() + of_report.len(),
         report: report.is_some(),
         place: Place::File(wandb::write(run, &whole)?),
     })
 }
 
-/// What was sent to this server and experiment; nothing where it was another.
-fn read(path: &Path, run: &Path, server: &str, experiment: &str) -> Result<Sent> {
-    let kept = match std::fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text).with_context(|| {
+/// What was sent, by the file that says it, where there is one.
+fn kept(path: &Path) -> Result<Option<Sent>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text).map(Some).with_context(|| {
             format!(
                 "cannot read in `{}` what was sent; delete this file to send everything again",
                 path.display()
             )
-        })?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Sent::default(),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read `{}`", path.display()));
-        }
-    };
-    if kept.server == server && kept.experiment == experiment {
-        return Ok(kept);
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read `{}`", path.display())),
     }
-    Ok(Sent {
-        server: server.to_owned(),
-        experiment: experiment.to_owned(),
-        tag: tag(run)?,
-        ..Sent::default()
-    })
 }
 
-/// A name that no other run has: of its folder and the time at which that was made.
-fn tag(run: &Path) -> Result<String> {
+/// The tag of a run on a server, which keeps the settings that it is given first: of the same trainings under other settings it is
+/// another run.
+fn server_tag(run: &Path, trained: &[Trained], settings: &[(String, String)]) -> Result<String> {
+    let begun: Vec<Option<Logged>> = trained.iter().map(Trained::begun).collect();
+    tag(run, &json!([begun, settings]))
+}
+
+/// A name that no other run has: of its folder, the time at which that was made, and what else tells it from others.
+fn tag(run: &Path, more: &Value) -> Result<String> {
     let made = std::fs::read_to_string(run.join("run.json"))
         .with_context(|| format!("`{}` is no run", run.display()))?;
     let place = std::path::absolute(run).unwrap_or_else(|_| PathBuf::from(run));
-    let parts = format!("{}\n{made}", place.display());
+    let parts = format!("{}\n{made}\n{more}", place.display());
     Ok(sha256_bytes(parts.as_bytes())[..16].to_owned())
 }
 

@@ -53,8 +53,8 @@ pub(super) struct Whole<'a> {
     pub(super) new: NewRun<'a>,
     /// Its recipe: tables of settings.
     pub(super) recipe: &'a Value,
-    /// The lines of each training stage.
-    pub(super) stages: &'a [Vec<Vec<Figure>>],
+    /// The figures of each training stage, line by line.
+    pub(super) stages: &'a [Vec<Figure>],
     /// The figures of its report, where there is one.
     pub(super) report: &'a [Figure],
 }
@@ -97,8 +97,8 @@ fn forget_sent(path: &Path) -> Result<()> {
 
 /// Milliseconds since 1970 at which the first figure was found.
 fn start(whole: &Whole) -> i64 {
-    let lines = whole.stages.iter().flatten().flatten();
-    let times = lines.chain(whole.report).map(|figure| figure.time);
+    let logged = whole.stages.iter().flatten();
+    let times = logged.chain(whole.report).map(|figure| figure.time);
     times.min().unwrap_or(0)
 }
 
@@ -148,11 +148,11 @@ struct Row {
 }
 
 /// The lines of all stages as rows of rising steps: a row each step, and each stage behind the last step of the one before.
-fn rows(stages: &[Vec<Vec<Figure>>]) -> Vec<Row> {
+fn rows(stages: &[Vec<Figure>]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for stage in stages {
         let before = rows.last().map_or(0, |row| row.step);
-        for figure in stage.iter().flatten() {
+        for figure in stage {
             let (step, time) = (before + figure.step, figure.time);
             if rows.last().is_none_or(|row| row.step < step) {
                 let values = BTreeMap::new();

@@ -7,7 +7,7 @@ use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, accumulate, by_total_variation, conversations, given_or_as_many, name,
-    one_layer, positive, rows_of, server, steps_of, warm_up,
+    positive, rows_of, server, steps_of, warm_up,
 };
 
 const ALL: &[&str] = &[];
@@ -104,7 +104,7 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "eagle.eagle_architecture_config.attention_bias", "false", By("only false is possible", |asked| shared::only_false(asked, "the layer has no bias"))),
     row(EAGLE3, "eagle.eagle_architecture_config.mlp_bias", "false", By("only false is possible", |asked| shared::only_false(asked, "the layer has no bias"))),
     row(EAGLE3, "eagle.eagle_architecture_config.*", "", Nothing("the layer is that of the paper, in the sizes above")),
-    row(EAGLE3, "eagle.eagle_architecture_config.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
+    row(EAGLE3, "eagle.eagle_architecture_config.num_hidden_layers", "1", Key("drafter.layers")),
     row(EAGLE3, "eagle.eagle_architecture_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
     row(EAGLE3, "eagle.eagle_decoder_type", "\"llama\"", By("only `llama` is possible", decoder_type)),
     row(EAGLE3, "eagle.eagle_ttt_steps", "3", Key("objective.draft_steps")),

@@ -59,7 +59,7 @@ pub(super) fn divergence(value: &Value) -> Option<Value> {
     Some(found)
 }
 
-/// A learning rate in three digits, which are more than anybody sweeps.
+/// A learning rate or a decay in three digits, which are more than anybody sweeps.
 pub(crate) fn rounded_rate(rate: f64) -> f64 {
     format!("{rate:.2e}").parse().unwrap_or(rate)
 }
@@ -71,14 +71,31 @@ pub(super) fn matrix_rate(rate: f64, is_original: bool, target: Option<TargetSpe
         return Made::key(KEY, rate);
     }
     match target {
-        Some(spec) => {
-            let rate = rate * MATCHED * (spec.d_model as f64).sqrt();
-            Made::key(KEY, rounded_rate(rate))
-        }
+        Some(spec) => Made::key(KEY, rounded_rate(rate * matched(&spec))),
         None => Made::key(KEY, rate).with_note(
             "the target's sizes are not known here: multiply `train.matrix_learning_rate` by 0.2 √width of the target",
         ),
     }
+}
+
+/// Muon's weight decay. Weights shrink by `rate · decay`, of which PyTorch takes the rate before `match_rms_adamw` multiplies it, so
+/// here the decay is divided by as much.
+pub(super) fn matrix_decay(decay: f64, is_original: bool, target: Option<TargetSpec>) -> Made {
+    const KEY: &str = "train.weight_decay";
+    if is_original || decay == 0.0 {
+        return Made::key(KEY, decay);
+    }
+    match target {
+        Some(spec) => Made::key(KEY, rounded_rate(decay / matched(&spec))),
+        None => Made::key(KEY, decay).with_note(
+            "the target's sizes are not known here: divide `train.weight_decay` by 0.2 √width of the target",
+        ),
+    }
+}
+
+/// What `match_rms_adamw` multiplies rates with for a target.
+fn matched(target: &TargetSpec) -> f64 {
+    MATCHED * (target.d_model as f64).sqrt()
 }
 
 /// What is said where another trainer's drafter learns from the text's tokens and ours from the target's distributions.

@@ -10,8 +10,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, divergence, dtype_of, held_out, layers_before, matrix_rate, name,
-    one_layer, rows_of, server, sizes_file, sources, steps_of,
+    self, NOT_SHARED, accumulate, divergence, dtype_of, held_out, layers_before, matrix_decay,
+    matrix_rate, name, one_layer, rows_of, server, sizes_file, sources, steps_of,
 };
 
 const ALL: &[&str] = &[];
@@ -82,8 +82,7 @@ const ROWS: &[Row] = &[
     row(FEATURES, "draft_config.intermediate_size", "", Key("drafter.d_ff")),
     row(FEATURES, "draft_config.num_attention_heads", "", Key("drafter.heads")),
     row(FEATURES, "draft_config.num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(EAGLE3, "num_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
-    row(PEAGLE, "num_layers", "1", Key("drafter.layers")),
+    row(EAGLES, "num_layers", "1", Key("drafter.layers")),
     row(BLOCKS, "num_layers", "5", Key("drafter.layers")),
     row(MTP, "num_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(EAGLE3, "draft_arch", "\"llama\"", By(HEAD_NORM, head_norm)),
@@ -112,8 +111,7 @@ const ROWS: &[Row] = &[
     row(FEATURES, "full_attention_indices", "[]", Read("see `sliding_window`")),
     row(&["dflash2"], "sliding_window_non_causal", "true", Read("see `sliding_window`")),
     row(&["dflash", "dspark"], "sliding_window_non_causal", "false", Read("see `sliding_window`")),
-    row(EAGLE3, "draft_config.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
-    row(&["peagle", "dflash", "dspark", "dflash2"], "draft_config.num_hidden_layers", "", Key("drafter.layers")),
+    row(&["eagle3", "peagle", "dflash", "dspark", "dflash2"], "draft_config.num_hidden_layers", "", Key("drafter.layers")),
     row(FEATURES, "draft_config.layer_types", "", By("`drafter.window`, that of `draft_config.sliding_window`; the file of `draft_config` goes before `sliding_window`", window_of_file)),
     row(FEATURES, "draft_config.sliding_window", "", Read("see `draft_config.layer_types`")),
     row(FEATURES, "draft_config.use_sliding_window", "", Read("see `draft_config.layer_types`")),
@@ -195,11 +193,11 @@ const ROWS: &[Row] = &[
     row(ALL, "optimizer", "\"muon\"", Key("train.optimizer")),
     row(ALL, "lr", "0.001", Key("train.learning_rate")),
     row(ALL, "muon_lr", "", By("`train.matrix_learning_rate`, times 0.2 √width unless `muon_adjust_lr_fn` is `original`", muon_rate)),
-    row(ALL, "muon_adjust_lr_fn", "\"match_rms_adamw\"", Read("see `muon_lr`")),
-    row(ALL, "muon_momentum", "0.95", By("`train.muon_momentum`", |asked| of_muon(asked, "train.muon_momentum"))),
-    row(ALL, "muon_weight_decay", "0.1", By("`train.weight_decay`, with Muon", |asked| of_muon(asked, "train.weight_decay"))),
+    row(ALL, "muon_adjust_lr_fn", "\"match_rms_adamw\"", Read("see `muon_lr` and `muon_weight_decay`")),
+    row(ALL, "muon_momentum", "0.95", By("`train.muon_momentum`", muon_momentum)),
+    row(ALL, "muon_weight_decay", "0.1", By("`train.weight_decay` with Muon, divided by 0.2 √width unless `muon_adjust_lr_fn` is `original`", muon_decay)),
     row(ALL, "muon_ns_steps", "5", Nothing("there are always five")),
-    row(ALL, "weight_decay", "0.01", By("`train.weight_decay`, with AdamW", adamw_decay)),
+    row(ALL, "weight_decay", "0.01", By("`train.weight_decay`, unless the optimiser is Muon", adamw_decay)),
     row(ALL, "scheduler_type", "\"linear\"", By("`train.schedule`; `none` is `constant`", schedule)),
     row(ALL, "scheduler_num_cosine_cycles", "0.5", Nothing("the cosine falls once, as with 0.5")),
     row(ALL, "scheduler_total_steps", "", Nothing("the schedule ends with the training")),
@@ -401,9 +399,18 @@ fn block_loss(asked: &Asked) -> Made {
     }
 }
 
-fn of_muon(asked: &Asked, key: &'static str) -> Made {
-    if asked.of("optimizer") == "muon" {
-        Made::key(key, asked.value.clone())
+fn has_muon(asked: &Asked) -> bool {
+    asked.of("optimizer") == "muon"
+}
+
+/// Whether Muon's rate is in the units of its author.
+fn is_original(asked: &Asked) -> bool {
+    asked.of("muon_adjust_lr_fn") == "original"
+}
+
+fn muon_momentum(asked: &Asked) -> Made {
+    if has_muon(asked) {
+        Made::key("train.muon_momentum", asked.value.clone())
     } else {
         Made::nothing()
     }
@@ -460,7 +467,7 @@ fn timeout(asked: &Asked) -> Made {
 }
 
 fn muon_rate(asked: &Asked) -> Made {
-    if asked.of("optimizer") != "muon" {
+    if !has_muon(asked) {
         return Made::nothing();
     }
     let rate = asked
@@ -468,18 +475,29 @@ fn muon_rate(asked: &Asked) -> Made {
         .as_f64()
         .or(asked.of("lr").as_f64())
         .unwrap_or_default();
-    matrix_rate(
-        rate,
-        asked.of("muon_adjust_lr_fn") == "original",
-        asked.sizes(),
-    )
+    matrix_rate(rate, is_original(asked), asked.sizes())
+}
+
+fn muon_decay(asked: &Asked) -> Made {
+    if !has_muon(asked) {
+        return Made::nothing();
+    }
+    match asked.value.as_f64() {
+        Some(decay) => matrix_decay(decay, is_original(asked), asked.sizes()),
+        None => Made::note("expected a number"),
+    }
 }
 
 fn adamw_decay(asked: &Asked) -> Made {
-    if asked.of("optimizer") == "muon" {
-        return Made::nothing();
+    if !has_muon(asked) {
+        return Made::key("train.weight_decay", asked.value.clone());
     }
-    Made::key("train.weight_decay", asked.value.clone())
+    if asked.given.wrote("weight_decay") {
+        return Made::note(
+            "here tables, which AdamW moves, decay as matrices do: see `muon_weight_decay`",
+        );
+    }
+    Made::nothing()
 }
 
 fn schedule(asked: &Asked) -> Made {

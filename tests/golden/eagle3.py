@@ -33,6 +33,7 @@ class Case:
     norm_before_residual: bool = False
     norm_output: bool = False
     fc_norm: bool = False
+    layers: int = 1
 
 
 CASES = {
@@ -48,6 +49,7 @@ CASES = {
         norm_output=True,
         fc_norm=True,
     ),
+    "deep": Case(4, 0.8, "label", "kl", "masked_mean", layers=3),
 }
 
 
@@ -71,11 +73,11 @@ def rotate(x, positions):
 
 
 class Attention(nn.Module):
-    def __init__(self):
+    def __init__(self, d_input):
         super().__init__()
-        self.q_proj = nn.Linear(2 * D_MODEL, HEADS * D_HEAD, bias=False)
-        self.k_proj = nn.Linear(2 * D_MODEL, KV_HEADS * D_HEAD, bias=False)
-        self.v_proj = nn.Linear(2 * D_MODEL, KV_HEADS * D_HEAD, bias=False)
+        self.q_proj = nn.Linear(d_input, HEADS * D_HEAD, bias=False)
+        self.k_proj = nn.Linear(d_input, KV_HEADS * D_HEAD, bias=False)
+        self.v_proj = nn.Linear(d_input, KV_HEADS * D_HEAD, bias=False)
         self.o_proj = nn.Linear(HEADS * D_HEAD, D_MODEL, bias=False)
 
     def project(self, u, positions):
@@ -118,20 +120,29 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, norm_before_residual):
+    """The first layer reads an embedding beside a hidden state, a further one the output of that before it."""
+
+    def __init__(self, is_first, norm_before_residual):
         super().__init__()
         self.norm_before_residual = norm_before_residual
         self.input_layernorm = RmsNorm(D_MODEL)
-        self.hidden_norm = RmsNorm(D_MODEL)
-        self.self_attn = Attention()
+        if is_first:
+            self.hidden_norm = RmsNorm(D_MODEL)
+        self.self_attn = Attention(2 * D_MODEL if is_first else D_MODEL)
         self.post_attention_layernorm = RmsNorm(D_MODEL)
         self.mlp = Mlp()
 
-    def forward(self, embedding, hidden, attend):
+    def first(self, embedding, hidden, attend):
         normed = self.hidden_norm(hidden)
         residual = normed if self.norm_before_residual else hidden
         u = torch.cat([self.input_layernorm(embedding), normed], -1)
-        x = residual + attend(self.self_attn, u)
+        return self.finish(residual, attend(self.self_attn, u))
+
+    def further(self, x, attend):
+        return self.finish(x, attend(self.self_attn, self.input_layernorm(x)))
+
+    def finish(self, residual, attended):
+        x = residual + attended
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -144,7 +155,8 @@ class Eagle3(nn.Module):
         self.fc = nn.Linear(CAPTURED * D_TARGET, D_MODEL, bias=False)
         if case.fc_norm:
             self.fc_norm = nn.ModuleList(RmsNorm(D_TARGET) for _ in range(CAPTURED))
-        self.midlayer = Layer(case.norm_before_residual)
+        layers = [Layer(number == 0, case.norm_before_residual) for number in range(case.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = RmsNorm(D_MODEL)
         self.lm_head = nn.Linear(D_MODEL, DRAFT_VOCAB, bias=False)
 
@@ -157,7 +169,9 @@ class Eagle3(nn.Module):
 
     def step(self, tokens, hidden, attend):
         """One draft step: (what the next step reads as hidden state, draft logits)."""
-        a = self.midlayer(self.embed_tokens(tokens), hidden, attend)
+        a = self.layers[0].first(self.embed_tokens(tokens), hidden, attend)
+        for layer in self.layers[1:]:
+            a = layer.further(a, attend)
         normed = self.norm(a)
         return (normed if self.case.norm_output else a), self.lm_head(normed)
 
@@ -184,13 +198,14 @@ def run(case, model, data):
     index = torch.arange(SEQ)
     visible = (index[:, None] >= index[None]) & (documents[:, :, None] == documents[:, None])
 
-    hidden, cache, steps, total = model.fuse(data["features"]), [], [], 0.0
+    hidden, steps, total = model.fuse(data["features"]), [], 0.0
+    caches = {layer.self_attn: [] for layer in model.layers}
     for j in range(case.steps):
         tokens, _ = shift_left(data["input_ids"], 1 + j, documents)
         teacher, judged = shift_left(target_logits, 1 + j, documents)
 
         def attend(attention, u, step=j):
-            return attention(u, data["positions"] + step, visible, cache)
+            return attention(u, data["positions"] + step, visible, caches[attention])
 
         hidden, logits = model.step(tokens, hidden, attend)
 
@@ -296,9 +311,19 @@ def make_data(generator):
 
 def make_parameters(generator):
     """Random values for every parameter any case has; the cases share them."""
-    case = Case(1, 1.0, "label", "kl", "masked_mean", fc_norm=True)
+    deepest = max(case.layers for case in CASES.values())
+    # Further layers come last, so that they change nothing of the others' values.
+    named = [
+        parameter
+        for layers in (1, deepest)
+        for parameter in Eagle3(
+            Case(1, 1.0, "label", "kl", "masked_mean", fc_norm=True, layers=layers)
+        ).named_parameters()
+    ]
     values = {}
-    for name, parameter in Eagle3(case).named_parameters():
+    for name, parameter in named:
+        if name in values:
+            continue
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
             values[name] = 1 + 0.3 * noise

@@ -1,6 +1,7 @@
 """Four steps of torch.optim.Muon on a wide, a tall and a square matrix.
 
-Writes `muon.json`; see README.md. PyTorch iterates in bf16 (`bf16`); `f32` is the same code with the conversion left out.
+Writes `muon.json`; see README.md. PyTorch iterates in bf16 (`bf16`); `f32` is the same code with the conversion left out, and
+`matched` that with the rates of `match_rms_adamw`.
 """
 
 import json
@@ -19,9 +20,9 @@ def listed(tensor):
     return [round(float(value), 7) for value in tensor.flatten()]
 
 
-def trained(weight, gradients):
+def trained(weight, gradients, rates=None):
     parameter = torch.nn.Parameter(weight.clone())
-    optimizer = torch.optim.Muon([parameter], **SETTINGS)
+    optimizer = torch.optim.Muon([parameter], adjust_lr_fn=rates, **SETTINGS)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
@@ -36,11 +37,13 @@ def main():
         gradients = [torch.randn(shape).mul(100).round() / 100 for _ in range(STEPS)]
         with mock.patch.object(torch.Tensor, "bfloat16", lambda self: self.clone()):
             f32 = trained(weight, gradients)
+            matched = trained(weight, gradients, "match_rms_adamw")
         cases[name] = {
             "shape": shape,
             "weight": listed(weight),
             "gradients": [listed(gradient) for gradient in gradients],
             "f32": f32,
+            "matched": matched,
             "bf16": trained(weight, gradients),
         }
     golden = {"settings": SETTINGS, "cases": cases}

@@ -102,6 +102,19 @@ TARGETS = {
         "MiniMaxM2ForCausalLM",
         {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False},
     ),
+    "hyperclovax": ("HyperCLOVAXForCausalLM", {**TEXT, "logits_scaling": 4.0, "tie_word_embeddings": False}),
+    "vaultgemma": ("VaultGemmaForCausalLM", {**TEXT, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0}),
+    "minimax_m3": (
+        "MiniMaxM3VLForCausalLM",
+        {
+            **TEXT,
+            "dense_intermediate_size": 24,
+            "shared_intermediate_size": 24,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "tie_word_embeddings": False,
+        },
+    ),
 }
 
 

@@ -145,6 +145,29 @@ TARGETS = {
         torch.bfloat16,
         None,
     ),
+    "qwen3_yarn_mscale": (
+        transformers.Qwen3Config,
+        {
+            "head_dim": 8,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "max_position_embeddings": 256,
+            # Corrections by DeepSeek's names, of which cosines and sines get the quotient (1.075, where the factor alone makes
+            # 1.139), and both bounds of the ramp at one number of rotations, as Kimi K2 has them.
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 1.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.425,
+            },
+        },
+        torch.bfloat16,
+        None,
+    ),
 }
 
 

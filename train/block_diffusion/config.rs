@@ -23,8 +23,9 @@ pub struct BlockLossConfig {
     pub teacher_weight: f64,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
-    /// How much each slot *k*, counted from 0, counts in the loss. `recipe = "dflash-deer"` sets this key itself, stage by
-    /// stage.
+    /// How much each slot *k*, counted from 0, counts in the loss. Validations weigh slots by `"exponential"` in place of
+    /// `"d_pace"` and `"auf"`, with which a better drafter may have a larger loss. `recipe = "dflash-deer"` sets this key itself,
+    /// stage by stage.
     pub slot_weights: SlotWeights,
     /// Slots over which exponential weights fall to 1/e; 0 takes the authors' values: 4 for up to 8 slots, 5 for up to 12, 7
     /// beyond.
@@ -39,7 +40,7 @@ pub struct BlockLossConfig {
     /// Factor on the cross-entropy of the path selector, if the drafter has one.
     pub selector_weight: f64,
     /// Whether the text's token replaces the least likely candidate in slots where it is not a candidate (SpecForge,
-    /// speculators); otherwise the selector learns nothing from such slots (NeMo).
+    /// speculators); otherwise the selector learns nothing from such slots (NeMo). Validations always do so.
     pub inject: bool,
     /// Factor on the cross-entropy of the confidence head, if the drafter has one.
     pub confidence_weight: f64,

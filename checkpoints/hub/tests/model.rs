@@ -112,6 +112,15 @@ fn a_cache_that_huggingface_hub_made_is_used_without_a_request() {
         let target = format!("../../blobs/{i}");
         std::os::unix::fs::symlink(target, snapshot.join(name)).unwrap();
     }
+    let absent = repository.join(".no_exist").join(COMMIT);
+    fs::create_dir_all(&absent).unwrap();
+    for name in [
+        "generation_config.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ] {
+        fs::write(absent.join(name), "").unwrap();
+    }
     let options = options(&hub, cache.path());
     for revision in [None, Some("refs/pr/1"), Some(COMMIT)] {
         assert_eq!(fetch_with(revision, &options).unwrap(), snapshot);
@@ -119,6 +128,63 @@ fn a_cache_that_huggingface_hub_made_is_used_without_a_request() {
     assert_eq!(cached("org/name", None, &options).unwrap(), snapshot);
     assert_eq!(cached("org/name", Some("v2"), &options), None);
     assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn what_another_tool_left_out_of_a_snapshot_is_asked_for_once_at_its_commit() {
+    let mut files = model();
+    files.push(("generation_config.json", b"{\"b\": 2}".to_vec()));
+    let hub = Hub::with_files(files);
+    let cache = tempfile::tempdir().unwrap();
+    let folder = fetch(&hub, cache.path()).unwrap();
+    let absent = format!(".no_exist/{COMMIT}");
+    let noted = ["chat_template.jinja", "tokenizer_config.json"];
+    assert_eq!(names(cache.path(), &absent), noted);
+    // As a tool leaves it that was asked for some of the files alone.
+    fs::remove_file(folder.join("generation_config.json")).unwrap();
+    let repository = cache.path().join("hub/models--org--name");
+    fs::remove_dir_all(repository.join(".no_exist")).unwrap();
+
+    let before = hub.asked().len();
+    assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+    assert!(folder.join("generation_config.json").exists());
+    let mut heads: Vec<String> = hub.asked()[before..]
+        .iter()
+        .filter(|asked| asked.is_head())
+        .map(|asked| asked.path.clone())
+        .collect();
+    heads.sort();
+    let expected = [noted[0], "generation_config.json", noted[1]]
+        .map(|file| format!("/org/name/resolve/{COMMIT}/{file}"));
+    assert_eq!(heads, expected, "the branch may have moved");
+    assert_eq!(names(cache.path(), &absent), noted);
+    let asked = hub.asked().len();
+    assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+    assert_eq!(hub.asked().len(), asked);
+}
+
+#[test]
+fn a_snapshot_that_suffices_is_used_whatever_the_hub_says_of_what_is_beside_it() {
+    for line in [
+        None,
+        Some("401 Unauthorized"),
+        Some("404 Not Found\r\nx-error-code: RepoNotFound"),
+        Some("404 Not Found"),
+        Some("500 Internal Server Error"),
+    ] {
+        let (hub, cache) = (Hub::with_files(model()), tempfile::tempdir().unwrap());
+        let folder = fetch(&hub, cache.path()).unwrap();
+        let repository = cache.path().join("hub/models--org--name");
+        fs::remove_dir_all(repository.join(".no_exist")).unwrap();
+        let other = line.map(|line| Hub::answering(move |_| status(line)));
+        let endpoint = other.as_ref().map(|hub| hub.endpoint.clone());
+        let options = HubOptions {
+            endpoint: endpoint.or(Some("http://127.0.0.1:1".to_string())),
+            ..options(&hub, cache.path())
+        };
+        assert_eq!(fetch_with(None, &options).unwrap(), folder, "{line:?}");
+        assert!(!repository.join(".no_exist").exists(), "{line:?}");
+    }
 }
 
 #[test]
@@ -189,6 +255,37 @@ fn a_model_without_safetensors_says_what_was_looked_for() {
         text.contains("model.safetensors.index.json") && text.contains("only safetensors"),
         "{text}"
     );
+}
+
+#[test]
+fn a_pickle_on_the_hub_comes_with_the_commands_that_make_it_readable() {
+    let files = ["a/b.bin", "optimizer.pt", "pytorch_model.bin"];
+    let files = files.map(|file| serde_json::json!({"rfilename": file}));
+    let list = serde_json::json!({"sha": COMMIT, "siblings": files}).to_string();
+    let hub = Hub::answering(move |asked| {
+        let length = list.len().to_string();
+        let headers = [("content-length", length.as_str())];
+        if asked.path.starts_with("/api/models/org/name/revision/") {
+            return answer(asked, "200 OK", &headers, list.as_bytes());
+        }
+        match asked.file() {
+            "config.json" => file_answer(asked, b"{}"),
+            _ => status("404 Not Found\r\nx-error-code: EntryNotFound"),
+        }
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let text = error(&hub, cache.path());
+    for part in [
+        "`pytorch_model.bin`, a pickle",
+        "`hf download org/name --local-dir DIR`",
+        "torch.load('pytorch_model.bin', weights_only=True)",
+        "`org/name@refs/pr/N`",
+    ] {
+        assert!(text.contains(part), "no `{part}`: {text}");
+    }
+    let options = options(&hub, cache.path());
+    let text = fetch_with(Some("v2"), &options).unwrap_err().to_string();
+    assert!(text.contains("org/name --revision v2 --local"), "{text}");
 }
 
 #[test]
@@ -361,7 +458,7 @@ fn named_files_of_a_dataset_are_downloaded_and_nothing_else() {
 fn an_unknown_model_or_revision_is_named_with_hub_and_revision() {
     let cache = tempfile::tempdir().unwrap();
     for (code, reason) in [
-        ("RepoNotFound", "no such model"),
+        ("RepoNotFound", "no such repository"),
         ("RevisionNotFound", "no such revision"),
     ] {
         let hub =
@@ -381,7 +478,7 @@ fn a_model_that_goes_away_during_a_download_is_not_one_without_a_tokenizer() {
         (asked.file() != "config.json").then(|| status(gone))
     });
     let cache = tempfile::tempdir().unwrap();
-    assert!(error(&hub, cache.path()).contains("no such model"));
+    assert!(error(&hub, cache.path()).contains("no such repository"));
 }
 
 #[test]
@@ -404,6 +501,33 @@ fn a_gated_model_asks_for_a_token() {
         text.contains("http 403, with a token") && !text.contains("secret"),
         "{text}"
     );
+}
+
+#[test]
+fn why_the_hub_refuses_is_told_and_a_token_that_it_does_not_know_is_called_invalid() {
+    let cache = tempfile::tempdir().unwrap();
+    for (line, said, advice) in [
+        (
+            "401 Unauthorized",
+            "Invalid credentials in Authorization header",
+            "the token may be invalid",
+        ),
+        (
+            "403 Forbidden",
+            "Access to model org/name is restricted",
+            "accept its terms",
+        ),
+    ] {
+        let hub = Hub::answering(move |_| status(&format!("{line}\r\nx-error-message: {said}")));
+        let options = HubOptions {
+            token: Some("hf_of_somebody".into()),
+            ..options(&hub, cache.path())
+        };
+        let text = fetch_with(None, &options).unwrap_err().to_string();
+        let said = format!("the hub says `{said}`; ");
+        assert!(text.contains(&said) && text.contains(advice), "{text}");
+        assert_eq!(text.contains("terms"), line.starts_with("403"), "{text}");
+    }
 }
 
 #[test]

@@ -24,8 +24,8 @@ pub struct BenchArguments {
     #[arg(long)]
     task: Option<Task>,
     /// Timed repetitions, after one that is not timed.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    repeat: usize,
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
     /// Keep the activations of all unrolled steps for the backward pass.
     #[arg(long)]
     keep_activations: bool,
@@ -36,7 +36,7 @@ pub struct BenchArguments {
     #[arg(long)]
     int8: bool,
     /// `cpu` or `cuda:N`.
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, default_value = "cpu", value_parser = device::check_name)]
     device: String,
     /// Print only the line of one case.
     #[arg(long, hide = true, requires_all = ["size", "task"])]
@@ -125,7 +125,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         check_interrupted()?;
         work()?;
     }
-    let seconds = started.elapsed().as_secs_f64() / arguments.repeat.max(1) as f64;
+    let seconds = started.elapsed().as_secs_f64() / f64::from(arguments.repeat);
     let peak = memory("VmHWM")
         .zip(start)
         .map(|(peak, start)| peak.saturating_sub(start) >> 10);

@@ -26,6 +26,7 @@ use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
 use crate::cli::progress::{Output, print, print_json, tell};
 use crate::recipe::tables::DataTable;
+use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::target;
 use crate::runtime::text::Text;
 use crate::runtime::writable::writable_file;
@@ -265,7 +266,13 @@ impl LintArguments {
         let train = dataset(train, Output::detect())?;
         self.check_written(&train, eval.as_ref())?;
         let eval = eval.map(|eval| eval.rows()).transpose()?;
-        let report = lint(train.rows()?, eval.into_iter().flatten(), &linter)?;
+        let report = lint(
+            train.rows()?.take_while(|_| !interrupted()),
+            eval.into_iter().flatten().take_while(|_| !interrupted()),
+            &linter,
+        );
+        check_interrupted()?;
+        let report = report?;
         let unusable = train.unusable();
         if !unusable.is_none() {
             tell(unusable.left_out());

@@ -42,6 +42,8 @@ use targets::{check_target, on_thinking, targets};
 
 /// Prompts of each set where nothing else is said.
 const COUNT: usize = 64;
+/// Sequences that are decoded at a time where nothing else is said.
+const ONE_BY_ONE: usize = 1;
 /// Tokens of an answer where nothing else is said.
 const MAX_NEW_TOKENS: usize = 128;
 
@@ -69,7 +71,7 @@ pub struct EvaluateArguments {
     prompts: Vec<PromptEntry>,
     /// Stored features of texts that the target wrote, as the stage `features` of a run writes them: acceptance is computed
     /// from them and nothing is decoded. Only the target's embedding, norm and head are read
-    #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "ignore_stop", "no_baseline", "training_free"])]
+    #[arg(long, value_name = "DIR", requires = "drafter", conflicts_with_all = ["prompts", "server", "outputs", "max_length", "batch_size", "ignore_stop", "no_baseline", "training_free", "template_variables"])]
     features: Option<PathBuf>,
     /// Prompts to take from each set [default: 64; all for features]
     #[arg(long, value_name = "N")]
@@ -94,7 +96,7 @@ pub struct EvaluateArguments {
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft, requires = "drafter")]
     drafts: Vec<DraftChoice>,
     /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = ONE_BY_ONE)]
     batch_size: usize,
     /// The most tokens to decode after each prompt [default: 128; for features, whole answers]
     #[arg(long, value_name = "TOKENS")]
@@ -103,7 +105,7 @@ pub struct EvaluateArguments {
     #[arg(long, value_enum, default_value_t = VerifierName::Auto)]
     verifier: VerifierName,
     /// Evaluate a drafter with a target other than the one that its folder names
-    #[arg(long)]
+    #[arg(long, requires = "drafter")]
     other_target: bool,
     /// Decode past the target's end tokens, so that every output has the same length
     #[arg(long)]
@@ -220,21 +222,18 @@ impl EvaluateArguments {
         self.drafter.is_some() || !self.training_free.is_empty()
     }
 
-    /// Shows a report, and writes it where that is asked for.
+    /// Writes a report where that is asked for, and shows it: what took hours to find stays where it cannot be shown.
     fn hand_out(&self, report: &Report) -> Result<()> {
-        print(shown(report))?;
-        match &self.out {
-            Some(out) => {
-                if let Some(older) = keep_older(out)? {
-                    let (out, older) = (out.display(), older.display());
-                    Output::detect().say(format!(
-                        "the older report in `{out}` was moved to `{older}`"
-                    ));
-                }
-                write(report, out, Vec::new())
+        if let Some(out) = &self.out {
+            if let Some(older) = keep_older(out)? {
+                let (out, older) = (out.display(), older.display());
+                Output::detect().say(format!(
+                    "the older report in `{out}` was moved to `{older}`"
+                ));
             }
-            None => Ok(()),
+            write(report, out, Vec::new())?;
         }
+        print(shown(report))
     }
 
     /// Decodes all prompts with the drafter in `folder`, where there is one, and those without training. The drafter's path is
@@ -304,13 +303,39 @@ impl EvaluateArguments {
         })
     }
 
-    /// What a recipe would say of it.
-    fn table(&self) -> Result<EvaluateTable> {
+    /// Fails where what is asked for makes no sense together.
+    fn check_asked(&self) -> Result<()> {
         for (at, target) in self.targets.iter().enumerate() {
             if self.targets[..at].contains(target) {
                 return Err(Misuse(format!("`--target {target}` is given twice")).into());
             }
         }
+        if self.decodes() {
+            return Ok(());
+        }
+        let device = self.device.is_given();
+        for (option, is_given) in [
+            ("--outputs", self.outputs.is_some()),
+            ("--batch-size", self.batch_size != ONE_BY_ONE),
+            ("--draft-length", !self.draft_lengths.is_empty()),
+            ("--verifier", self.verifier != VerifierName::Auto),
+            ("--no-baseline", self.no_baseline),
+            ("--device` or `--target-dtype", device),
+        ] {
+            if is_given {
+                let message = format!(
+                    "`{option}`: expected `--drafter` or `--training-free` beside it: without them only servers are asked, and \
+                     spectrain itself decodes nothing"
+                );
+                return Err(Misuse(message).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What a recipe would say of it.
+    fn table(&self) -> Result<EvaluateTable> {
+        self.check_asked()?;
         let table = EvaluateTable {
             targets: self.targets.iter().skip(1).cloned().collect(),
             prompts: match &self.prompts[..] {

@@ -16,6 +16,7 @@ use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::recipe::read::read;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
 use crate::runs::places::{IMPORTED, trained};
@@ -23,6 +24,7 @@ use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::exported::seen_from;
+use crate::stages::features::places::first_answers;
 use crate::stages::report;
 
 use into_target::Asked;
@@ -64,8 +66,20 @@ struct Exported {
     folder: PathBuf,
     target: String,
     target_folder: PathBuf,
+    /// See [`Conversion::answers`].
+    answers: Option<PathBuf>,
     provenance: Value,
     report: Option<Report>,
+}
+
+/// The target that the drafter of a run is exported for.
+struct ForTarget {
+    named: String,
+    folder: PathBuf,
+    /// Whether it is another one than the run's.
+    is_other: bool,
+    /// See [`Conversion::answers`].
+    answers: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -94,6 +108,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     let conversion = Conversion {
         trained: &source.folder,
         target: source.target_folder,
+        answers: source.answers,
         engine,
         folder: &arguments.out,
         dtype: arguments.dtype.dtype(),
@@ -137,6 +152,7 @@ impl Exported {
             }),
             target,
             target_folder,
+            answers: None,
             report: None,
         })
     }
@@ -157,35 +173,65 @@ impl Exported {
                 run.display()
             );
         }
-        let target_folder = match (&arguments.target, recipe.model()) {
-            (Some(given), _) => target::resolve(given, None)?,
-            (None, Some(model)) => target::resolve(model, recipe.target.revision.as_deref())?,
-            (None, None) => run.join("synthetic").join("target"),
-        };
         let folder = run.join(trained(recipe.last_trained()));
-        let other = match &arguments.target {
-            Some(given) => is_for_another(&folder, given, &target_folder)?,
-            None => false,
-        };
+        let target = ForTarget::find(run, &recipe, &folder, arguments.target.as_deref())?;
         let provenance = match exported_from(run, &folder)? {
             Some(provenance) => provenance,
             None => provenance_of(&folder)?.unwrap_or_else(|| json!({})),
         };
         Ok(Self {
-            target: match (&arguments.target, recipe.model()) {
-                (Some(given), _) => given.clone(),
-                (None, Some(model)) => model.to_owned(),
-                (None, None) => target_folder.display().to_string(),
-            },
             folder,
-            target_folder,
+            target: target.named,
+            target_folder: target.folder,
+            answers: target.answers,
             // What the run found is about its own target.
-            report: if other {
+            report: if target.is_other {
                 None
             } else {
                 report_of(run, &provenance)?
             },
             provenance,
+        })
+    }
+}
+
+impl ForTarget {
+    /// That of a run whose drafter is in `drafter`, or the one that was `given`. Where the run has answers of its target in the place
+    /// of it, so has the export, and no more of the target is downloaded than the drafter shares.
+    fn find(
+        run: &Path,
+        recipe: &ResolvedRecipe,
+        drafter: &Path,
+        given: Option<&str>,
+    ) -> Result<Self> {
+        let computes = recipe.features.mode.computes_target();
+        let resolve = match computes {
+            true => target::resolve,
+            false => target::resolve_parts,
+        };
+        let mut folder = match (given, recipe.model()) {
+            (Some(given), _) => resolve(given, None)?,
+            (None, Some(model)) => resolve(model, recipe.target.revision.as_deref())?,
+            (None, None) => run.join("synthetic").join("target"),
+        };
+        let named = match given.or(recipe.model()) {
+            Some(named) => named.to_owned(),
+            None => folder.display().to_string(),
+        };
+        let is_other = match given {
+            Some(given) => is_for_another(drafter, given, &folder)?,
+            None => false,
+        };
+        let has_answers = !computes && !is_other;
+        if is_other && !computes {
+            // The answers are those of the run's own target.
+            folder = target::resolve(&named, None)?;
+        }
+        Ok(Self {
+            named,
+            folder,
+            is_other,
+            answers: has_answers.then(|| first_answers(run, &recipe.evaluate)),
         })
     }
 }

@@ -31,7 +31,7 @@ use crate::tracking::live::Live;
 
 mod sweep;
 
-use sweep::Swept;
+use sweep::{Combination, Swept};
 
 /// Arguments of `spectrain recipe`.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub struct RecipeArguments {
     #[arg(long, value_name = "NAME", exclusive = true)]
     show: Option<String>,
     /// Print the resolved recipe, what would run and what it would take, and stop
-    #[arg(long)]
+    #[arg(long, conflicts_with = "stages")]
     plan: bool,
     /// With `--plan`, print it as JSON
     #[arg(long, requires = "plan")]
@@ -107,12 +107,13 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     if let Some(name) = &arguments.show {
         return print(ShippedRecipe::of(name)?.text);
     }
-    let recipe = arguments.read(&arguments.overrides)?;
+    let combinations = sweep::combinations(&arguments.sweep)?;
+    let recipe = arguments.read_first(&combinations)?;
     order::selected(&recipe, &arguments.stages)?;
     let place = Place::of_environment()?.filter(|_| arguments.part.is_none());
     if !arguments.sweep.is_empty() {
         return match place {
-            None => arguments.run_sweep(&recipe.name),
+            None => arguments.run_sweep(&recipe.name, &combinations),
             Some(_) => Err(Misuse(
                 "`--sweep` trains with one rank, and the environment's `WORLD_SIZE` asks for more"
                     .into(),
@@ -184,16 +185,28 @@ impl RecipeArguments {
         }
     }
 
+    /// The recipe as it is given, with the first of the swept values, where there are some: what is swept need not stand in it.
+    fn read_first(&self, combinations: &[Combination]) -> Result<ResolvedRecipe> {
+        let first = combinations.first().filter(|_| !self.sweep.is_empty());
+        let Some(first) = first else {
+            return self.read(&self.overrides);
+        };
+        let overrides = [self.overrides.clone(), first.overrides()].concat();
+        self.read(&overrides).with_context(|| first.to_string())
+    }
+
     /// Trains every combination of the swept values in a run of its own, and prints τ of each.
-    fn run_sweep(&self, name: &str) -> Result<()> {
-        let combinations = sweep::combinations(&self.sweep)?;
+    fn run_sweep(&self, name: &str, combinations: &[Combination]) -> Result<()> {
         let read = |overrides: &[String]| {
             let recipe = self.read(&[&self.overrides, overrides].concat())?;
             order::selected(&recipe, &self.stages)?;
             Ok(recipe)
         };
         // All are read before any is trained: what is wrong with the last one is told at once.
-        let recipes = sweep::recipes(name, &combinations, &read)?;
+        let recipes = sweep::recipes(name, combinations, &read)?;
+        if self.evaluates() {
+            sweep::check_judged_alike(&recipes)?;
+        }
         if self.plan {
             let asked = recipes
                 .iter()

@@ -1,5 +1,7 @@
 //! `spectrain data regenerate`: the target's own answers in the place of a dataset's.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::{Map, Value};
 use spectrain_data::Error;
@@ -52,12 +54,33 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
         requests_per_second: arguments.requests_per_second,
     };
     let report = answers.run(answered, &pace);
-    if let Asked::Capturing(answers) = &answers {
-        answers.close(report.is_ok())?;
+    let closed = match &answers {
+        Asked::Capturing(answers) => Some(answers.close(report.is_ok())),
+        Asked::Plain(_) => None,
+    };
+    let closed = closed.transpose();
+    // What became of the conversations is said, whatever comes of the folder of features.
+    if let Ok(report) = &report {
+        print(format!("{report}\n"))?;
     }
-    let report = report?;
-    print(format!("{report}\n"))?;
-    check_answered(&report, &arguments.out)
+    let (captured, report) = (closed?, report?);
+    check_answered(&report, &arguments.out)?;
+    match (captured, &arguments.capture) {
+        (Some(0), Some(folder)) => Err(nothing_captured(&report, folder, &arguments.out)),
+        _ => Ok(()),
+    }
+}
+
+/// What is said where the folder of features stays empty, although nothing failed.
+fn nothing_captured(report: &RegenerateReport, folder: &Path, out: &Path) -> anyhow::Error {
+    let (folder, out) = (folder.display(), out.display());
+    match report.from_journal {
+        0 => anyhow::anyhow!("`{folder}` holds no hidden states: no conversation was answered"),
+        _ => anyhow::anyhow!(
+            "`{folder}` holds no hidden states: all answers are in `{out}.journal` already, and their states were captured into \
+             another folder; `--fresh` asks for them again"
+        ),
+    }
 }
 
 /// An error with what to do about it.

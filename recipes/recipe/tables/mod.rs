@@ -18,7 +18,7 @@ pub use export::{Engine, ExportTable, ExportType};
 pub use features::{FeatureMode, FeaturesTable};
 pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use regenerate::{
-    Asked, CONCURRENCY, LONGEST_ANSWER, NO_PARSER, OWN_KEYS, RETRIES, RegenerateTable,
+    Asked, CONCURRENCY, FailedRows, LONGEST_ANSWER, NO_PARSER, OWN_KEYS, RETRIES, RegenerateTable,
     TEMPLATE_KEY, TIMEOUT, WAIT, check_asked, check_template,
 };
 pub use synthetic::{MADE_POSITIONS, SyntheticTable};

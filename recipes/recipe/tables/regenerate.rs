@@ -48,6 +48,17 @@ pub const OWN_KEYS: [&str; 10] = [
 pub const NO_PARSER: &str = "every model writes calls of tools in a form of its own, which engines have parsers for and this \
                              program has none";
 
+/// What a stage does where conversations stay without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailedRows {
+    /// It fails; the next run asks for them again.
+    #[default]
+    Refuse,
+    /// They are left out, counted and listed; where none is answered, it fails all the same.
+    Drop,
+}
+
 /// The target answers the conversations of `data.train` anew, because a drafter learns to guess the text that it is trained on.
 /// Without this table nothing is regenerated; with an empty one this program decodes the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,6 +91,9 @@ pub struct RegenerateTable {
     pub seed: u64,
     /// What happens to a conversation with an answer that is cut off at the length limit: `"keep"`, `"drop"` or `"fail"`.
     pub truncated: Truncated,
+    /// What happens to conversations that stay without an answer, such as those that are too long for the server: `"refuse"` or
+    /// `"drop"`. Once the stage is done, another value changes nothing.
+    pub failed: FailedRows,
     /// What happens to rows with tools: `"answer"` gives servers the tools and goes on behind a call with what the data has as its
     /// result; `"copy"` leaves these rows as they are. Left out: `"answer"`, without `server` `"copy"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +125,7 @@ impl Default for RegenerateTable {
             max_tokens: LONGEST_ANSWER,
             seed: 0,
             truncated: Truncated::Keep,
+            failed: FailedRows::Refuse,
             tools: None,
             concurrency: CONCURRENCY,
             retries: RETRIES,

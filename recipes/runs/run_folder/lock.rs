@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 /// The file that is locked.
-pub(super) const LOCK: &str = ".lock";
+pub(crate) const LOCK: &str = ".lock";
 
 /// How often a lock is tried before another run is taken to hold it, and the time between.
 const TRIES: usize = 25;
@@ -17,6 +17,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Locks the folder, which is made if it is not there.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
+    lock_for(folder, "choose another `name`")
+}
+
+/// The same, where the user can do something `other` than wait.
+pub(crate) fn lock_for(folder: &Path, other: &str) -> Result<File> {
     // A program that this process or an ended run has just started holds the lock until it has replaced its own image.
     for _ in 0..TRIES {
         match try_lock(folder)? {
@@ -25,7 +30,7 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
         }
     }
     bail!(
-        "`{}` is in use by another run; wait for it, stop it, or choose another `name`",
+        "`{}` is in use by another run; wait for it, stop it, or {other}",
         folder.display()
     )
 }

@@ -21,6 +21,19 @@ const DIGEST: &str = "sha256";
 /// SHA-256 of files or of what a stage reads, by a name for people.
 pub type Inputs = BTreeMap<String, String>;
 
+/// The input that says which layers of the target a drafter reads.
+pub const CAPTURED_LAYERS: &str = "the list of captured layers";
+/// What the inputs that say where a target stops begin with.
+pub const STOP_TOKENS: &str = "the list of stop tokens";
+/// The input that says how the target samples.
+pub const OWN_SAMPLING: &str = "the target's own sampling";
+
+/// What inputs begin with that earlier versions did not record: that a manifest lacks one says nothing of a change.
+const RECORDED_LATER: [&str; 3] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING];
+
+/// The key of settings beside `target.dtype` that says which type that was on the device of the stage.
+pub const COMPUTED_IN: &str = "computed_in";
+
 /// `manifest.json` of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -86,7 +99,7 @@ pub enum StageState {
     Damaged(Vec<Damage>),
     /// Started from the same settings and inputs.
     Interrupted,
-    /// Trained for so many steps, of which more are wanted now.
+    /// Trained for so many steps, and its end is another now, which is none of those before.
     Longer {
         /// Steps that are saved.
         steps: u64,
@@ -133,9 +146,20 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let Some(manifest) = manifest_in(run, stage)? else {
         return Ok(StageState::Missing);
     };
+    // `auto` and what it means on the device are one type.
+    let computed_in =
+        |settings: &Value| settings["target"][COMPUTED_IN].as_str().map(str::to_owned);
+    let now = computed_in(wanted.settings);
+    let same_type = now.is_some() && now == computed_in(&manifest.settings);
     let mut differences = Vec::new();
     find_differences("", &manifest.settings, wanted.settings, &mut differences);
-    differences.retain(|difference| (wanted.effect)(&difference.path) != Effect::Nothing);
+    differences.retain(|difference| {
+        // Earlier versions recorded tables that the stage does not read.
+        let table = difference.table();
+        let is_read = table.is_empty() || wanted.settings.get(table).is_some();
+        let is_same_type = difference.path == "target.dtype" && same_type;
+        is_read && !is_same_type && (wanted.effect)(&difference.path) != Effect::Nothing
+    });
     let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
     if differences.is_empty() && inputs.is_empty() {
         return Ok(match manifest.status {
@@ -148,7 +172,8 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
         let (old, new) = (difference.old.as_f64(), difference.new.as_f64());
         // Epochs are no whole numbers: how many steps the new ones come to is not known here, only that there are more.
         let more = match difference.new.as_u64() {
-            Some(new) => new > steps,
+            // A training may end at the step that it has reached.
+            Some(new) => new >= steps,
             None => old.zip(new).is_some_and(|(old, new)| new > old),
         };
         (wanted.effect)(&difference.path) == Effect::GoesOn && more
@@ -168,6 +193,7 @@ fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<String> {
     let change = |name: &String| match (old.get(name), new.get(name)) {
         (Some(old), Some(new)) if old == new => None,
         (Some(_), Some(_)) => Some(format!("{name} has changed")),
+        (None, _) if RECORDED_LATER.iter().any(|later| name.starts_with(later)) => None,
         (None, _) => Some(format!("{name} is a new input")),
         (_, None) => Some(format!("{name} is no longer an input")),
     };
@@ -180,6 +206,13 @@ struct Difference {
     path: String,
     old: Value,
     new: Value,
+}
+
+impl Difference {
+    /// The first of its keys; nothing where one of the two has no keys at all.
+    fn table(&self) -> &str {
+        self.path.split('.').next().unwrap_or_default()
+    }
 }
 
 impl std::fmt::Display for Difference {

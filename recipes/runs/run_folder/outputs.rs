@@ -17,6 +17,8 @@ use crate::runtime::model_files::read_json;
 /// Folders of a stage that are no result: curves, and states that a training goes on from, which check themselves.
 const APART: [&str; 2] = ["events", "training"];
 const STATES: &str = "step-";
+/// How the names of files end that a stage goes on from, which nobody needs once it is done.
+const JOURNAL: &str = ".journal";
 
 /// SHA-256 of every file that a stage vouches for, by its path in `folder`.
 pub(super) fn of(folder: &Path, memory: &mut HashMemory) -> Result<Inputs> {
@@ -31,6 +33,8 @@ pub(super) fn of(folder: &Path, memory: &mut HashMemory) -> Result<Inputs> {
 /// Which files in `folder` are not what was left there.
 pub(super) fn damage(folder: &Path, left: &Inputs, memory: &mut HashMemory) -> Result<Vec<Damage>> {
     let mut damage = Vec::new();
+    // Earlier versions vouched for journals.
+    let left = left.iter().filter(|(file, _)| !file.ends_with(JOURNAL));
     for (file, expected) in left {
         let path = folder.join(file);
         match fs::metadata(&path) {
@@ -77,7 +81,7 @@ fn files(folder: &Path) -> Result<Vec<String>> {
                 continue;
             }
             // The card of a drafter is for people, who may change it.
-            if name == seal::CARD {
+            if name == seal::CARD || name.ends_with(JOURNAL) {
                 continue;
             }
             if is_folder {

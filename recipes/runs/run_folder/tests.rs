@@ -276,7 +276,7 @@ fn a_change_names_the_keys_and_inputs_that_differ() {
 }
 
 #[test]
-fn a_training_goes_on_to_a_later_end_and_starts_over_for_an_earlier_one() {
+fn a_training_goes_on_to_where_it_is_or_later_and_starts_over_for_an_earlier_end() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
     let settings = |steps: u64, rate: u64| json!({"train": {"steps": steps, "rate": rate}});
@@ -290,15 +290,14 @@ fn a_training_goes_on_to_a_later_end_and_starts_over_for_an_earlier_one() {
         if status == Status::Done {
             run.finish(manifest.clone(), 1.0, Value::Null).unwrap();
         }
-        for steps in [61, 200] {
+        // It may end where it was interrupted.
+        for steps in [60, 61, 200] {
             let what = vec![format!("`train.steps`: 100 → {steps}")];
             let expected = StageState::Longer { steps: 60, what };
             assert_eq!(state_of(&run, &longer(steps), "1"), expected);
         }
-        for steps in [60, 59] {
-            let what = format!("`train.steps`: 100 → {steps}");
-            assert_eq!(state_of(&run, &longer(steps), "1"), changed(&[&what]));
-        }
+        let what = "`train.steps`: 100 → 59";
+        assert_eq!(state_of(&run, &longer(59), "1"), changed(&[what]));
         let other = state_of(&run, &settings(200, 2), "1");
         assert_eq!(other, changed(&["`train.rate`: 1 → 2", from_100]));
         let other = state_of(&run, &longer(200), "2");
@@ -391,4 +390,58 @@ fn a_damaged_manifest_is_an_error_that_names_it() {
     }
     fs::write(&path, whole).unwrap();
     run.manifest("train").unwrap();
+}
+
+#[test]
+fn what_an_earlier_version_did_not_record_or_read_otherwise_is_no_change() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = json!({"train": {"rate": 1}, "drafter": {"d_ff": 8}});
+    let manifest = run.start("train", start(&settings, "1")).unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    // A table that the stage does not read any more, and inputs that it reads by now.
+    let settings = json!({"train": {"rate": 1}});
+    let state = |later: &[&str]| {
+        let mut inputs = inputs("1");
+        let later = later.iter().map(|name| ((*name).into(), "2".into()));
+        inputs.extend(later);
+        let wanted = Wanted {
+            settings: &settings,
+            inputs: &inputs,
+            effect: |_| Effect::StartsOver,
+        };
+        run.stage_state("train", wanted).unwrap()
+    };
+    let of_another = format!("{STOP_TOKENS} of `m`");
+    let later = [CAPTURED_LAYERS, OWN_SAMPLING, STOP_TOKENS, &of_another];
+    assert_eq!(state(&later), StageState::Done(Value::Null));
+    assert_eq!(state(&["`start`"]), changed(&["`start` is a new input"]));
+}
+
+#[test]
+fn auto_and_the_type_that_it_means_on_the_device_are_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings =
+        |dtype: &str, meant: &str| json!({"target": {"dtype": dtype, "computed_in": meant}});
+    let begun = settings("auto", "f32");
+    let manifest = run.start("train", start(&begun, "1")).unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let state = |settings: &Value| {
+        let wanted = Wanted {
+            settings,
+            inputs: &inputs("1"),
+            effect: |path| match path {
+                "target.computed_in" => Effect::Nothing,
+                _ => Effect::StartsOver,
+            },
+        };
+        run.stage_state("train", wanted).unwrap()
+    };
+    let done = StageState::Done(Value::Null);
+    // What is done stays done on a device that computes otherwise.
+    assert_eq!(state(&settings("auto", "bf16")), done);
+    assert_eq!(state(&settings("f32", "f32")), done);
+    let other = changed(&["`target.dtype`: \"auto\" → \"bf16\""]);
+    assert_eq!(state(&settings("bf16", "bf16")), other);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
-use spectrain_data::regenerate::{Answer, Answers, Failure, REASONING, Request, TOOL_CALLS};
+use spectrain_data::conversation::REASONING;
+use spectrain_data::regenerate::{Answer, Answers, Failure, Request, TOOL_CALLS};
 
 use super::protocol::{Calls, Completion};
 use crate::recipe::tables::TEMPLATE_KEY;

@@ -8,10 +8,15 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::*;
 use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::{DType, NamedTensor, printable};
+use spectrain_data::regenerate::Failure;
 use spectrain_models::weights::tensor_from;
+
+use crate::runtime::server::client::{lasting, passing};
 
 /// How often it is looked whether the file is there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a file may be unseen whose writer has let go of its lock: a network's file system may show it late.
+const UNSEEN: Duration = Duration::from_secs(1);
 /// Bytes of a file beside its tensors, at most.
 const HEADER: u64 = 1 << 20;
 
@@ -112,15 +117,14 @@ pub fn slot(states: &NamedTensor, slot: usize, device: &Device) -> Tensor<2> {
 /// states of `d_model` numbers, at most.
 ///
 /// # Errors
-/// It does not come within `patience`, or holds something else.
+/// It does not come within `patience`, was not written whole, or holds something else. What another request may not meet passes.
 pub fn take(
     path: &Path,
-    [tokens, slots, d_model]: [usize; 3],
+    sizes: [usize; 3],
     patience: Duration,
-) -> Result<HiddenStates> {
+) -> std::result::Result<HiddenStates, Failure> {
     let lock = lock_beside(path);
-    wait_for(path, &lock, patience)?;
-    let found = read(path, [tokens, slots, d_model]);
+    let found = wait_for(path, &lock, patience).and_then(|()| read(path, sizes));
     for file in [path, &lock] {
         if let Err(error) = fs::remove_file(file)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -140,37 +144,86 @@ fn lock_beside(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Who holds the lock beside a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lock {
+    /// There is none.
+    Missing,
+    /// The writer.
+    Held,
+    /// Nobody any more.
+    Free,
+}
+
+impl Lock {
+    fn of(lock: &Path) -> Result<Self> {
+        let Ok(file) = File::open(lock) else {
+            return Ok(Self::Missing);
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Self::Free),
+            Err(TryLockError::WouldBlock) => Ok(Self::Held),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock `{}`", lock.display()))
+            }
+        }
+    }
+}
+
 /// Waits until the file is there and nobody writes it.
-fn wait_for(path: &Path, lock: &Path, patience: Duration) -> Result<()> {
+fn wait_for(path: &Path, lock: &Path, patience: Duration) -> std::result::Result<(), Failure> {
     let since = Instant::now();
+    let mut free_since = None;
     loop {
         // A writer makes the lock first, and the file while it holds it.
-        let is_free = match File::open(lock) {
-            Ok(file) => match file.try_lock_shared() {
-                Ok(()) => true,
-                Err(TryLockError::WouldBlock) => false,
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("cannot lock `{}`", lock.display()));
-                }
-            },
-            Err(_) => true,
-        };
-        if is_free && path.exists() {
+        let held = Lock::of(lock).map_err(|error| lasting(&error))?;
+        if held != Lock::Held && path.exists() {
             return Ok(());
         }
+        if held == Lock::Free {
+            // It lets go of the lock where it fails, too.
+            let free_since = *free_since.get_or_insert_with(Instant::now);
+            if free_since.elapsed() >= UNSEEN.min(patience) {
+                return Err(passing(format!(
+                    "the server did not write `{}`, although it let go of the lock beside it: see its log; its folder may be full",
+                    path.display()
+                )));
+            }
+        }
         if since.elapsed() > patience {
-            bail!(
-                "`{}` was not complete within {:.0} s; set `target.local_folder` to the path at which this machine has the \
-                 server's folder",
-                path.display(),
-                patience.as_secs_f64()
-            );
+            return Err(late(path, held, patience));
         }
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
-fn read(path: &Path, [most, slots, d_model]: [usize; 3]) -> Result<HiddenStates> {
+/// What is said of a file that did not come in time. Where not even its lock is there, no other one would come.
+fn late(path: &Path, held: Lock, patience: Duration) -> Failure {
+    let (path, seconds) = (path.display(), patience.as_secs_f64());
+    let reason = format!("`{path}` was not complete within {seconds:.0} s (`features.timeout`)");
+    match held {
+        Lock::Missing => Failure::Lasting {
+            reason: format!(
+                "{reason}; set `target.local_folder` to the path at which this machine has the server's folder"
+            ),
+        },
+        Lock::Held | Lock::Free => passing(reason),
+    }
+}
+
+fn read(path: &Path, sizes: [usize; 3]) -> std::result::Result<HiddenStates, Failure> {
+    check_length(path, sizes).map_err(|error| lasting(&error))?;
+    // A writer that fails leaves what it has written by then.
+    let tensors = read_safetensors(path).map_err(|error| {
+        passing(format!(
+            "{error}: the server did not write it whole; its folder may be full"
+        ))
+    })?;
+    states_in(tensors, path, sizes).map_err(|error| lasting(&error))
+}
+
+/// Fails where a file is longer than one of these sizes can be.
+fn check_length(path: &Path, [most, slots, d_model]: [usize; 3]) -> Result<()> {
     let named = || format!("`{}`", path.display());
     let whole = (most as u64).saturating_mul(slots as u64 * d_model as u64 * 4 + 8) + HEADER;
     let bytes = fs::metadata(path).with_context(named)?.len();
@@ -180,7 +233,15 @@ fn read(path: &Path, [most, slots, d_model]: [usize; 3]) -> Result<HiddenStates>
             named()
         );
     }
-    let mut tensors = read_safetensors(path)?;
+    Ok(())
+}
+
+fn states_in(
+    mut tensors: Vec<NamedTensor>,
+    path: &Path,
+    [_, slots, d_model]: [usize; 3],
+) -> Result<HiddenStates> {
+    let named = || format!("`{}`", path.display());
     let mut take = |name: &str| {
         let place = tensors.iter().position(|tensor| tensor.name == name);
         let found = place.map(|place| tensors.swap_remove(place));
@@ -302,9 +363,7 @@ mod tests {
         let path = folder.path().join("a.safetensors");
         let refused = |tensors: &[NamedTensor], most: [usize; 3]| {
             write_safetensors(&path, tensors, &Default::default()).unwrap();
-            take(&path, most, Duration::from_secs(1))
-                .unwrap_err()
-                .to_string()
+            lasting_reason(take(&path, most, Duration::from_secs(1)))
         };
         let told = refused(&states(4, [4, 2, 2]), [8, 3, 2]);
         assert!(told.contains("expected the shape [4, 3, 2]"), "{told}");
@@ -313,9 +372,49 @@ mod tests {
         assert!(told.contains("expected at most"), "{told}");
         assert!(refused(&states(4, [4, 3, 2])[..1], [8, 3, 2]).contains("`token_ids`"));
         assert!(!path.exists(), "what is no good is deleted, too");
-        let told = take(&path, [8, 3, 2], Duration::from_millis(20))
-            .unwrap_err()
-            .to_string();
+        let told = lasting_reason(take(&path, [8, 3, 2], Duration::from_millis(20)));
         assert!(told.contains("was not complete within"), "{told}");
+        assert!(told.contains("`target.local_folder`"), "{told}");
+    }
+    fn lasting_reason(taken: std::result::Result<HiddenStates, Failure>) -> String {
+        match taken {
+            Err(Failure::Lasting { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn passing_reason(taken: std::result::Result<HiddenStates, Failure>) -> String {
+        match taken {
+            Err(Failure::Passing { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_server_could_not_write_may_come_at_another_try() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let patience = Duration::from_secs(600);
+        // It let go of the lock and wrote nothing.
+        File::create(lock_beside(&path)).unwrap();
+        let since = Instant::now();
+        let told = passing_reason(take(&path, [8, 3, 2], patience));
+        assert!(told.contains("the server did not write `"), "{told}");
+        assert!(since.elapsed() < Duration::from_secs(60));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        // It wrote some of the file, or nothing into it.
+        write_safetensors(&path, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in [0, 4, 60, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            let told = passing_reason(take(&path, [8, 3, 2], patience));
+            assert!(told.contains("did not write it whole"), "{told}");
+            assert!(!path.exists(), "what is no good takes no room");
+        }
+        // It writes for longer than a request may take.
+        let lock = File::create(lock_beside(&path)).unwrap();
+        lock.lock().unwrap();
+        let told = passing_reason(take(&path, [8, 3, 2], Duration::from_millis(20)));
+        assert!(told.contains("`features.timeout`"), "{told}");
     }
 }

@@ -4,15 +4,17 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
+use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use serde::{Deserialize, Serialize};
-use spectrain_models::TargetParts;
 use spectrain_models::weights::host_f32;
+use spectrain_models::{PartsConfig, TargetParts};
 
 use super::file::slot;
 use super::layers::LayerFit;
 use super::server::{Captured, Place};
+use crate::runtime::model_files::read_json;
 
 /// The least share of places at which the head must find the token that the served model finds.
 const LEAST_AGREEMENT: f64 = 0.9;
@@ -77,32 +79,23 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
             .collect();
         median_norms.push(check_norms(slot_number, norms)?);
     }
-    let compared = [LastState::BeforeNorm, LastState::AfterNorm].map(|last_state| {
-        let mut compared = Compared::default();
-        for sample in samples {
-            compared.add(sample, last_state, target, &device);
-        }
-        (last_state, compared)
-    });
-    if compared[0].1.places == 0 {
+    let (last_state, found) = best(samples, target);
+    if found.places == 0 {
         bail!("the server returned no `prompt_logprobs`, so its hidden states cannot be checked");
     }
-    let by_difference = |(_, found): &&(LastState, Compared)| (found.mean() * 1e9) as u64;
-    let [best] = compared
-        .iter()
-        .min_by_key(by_difference)
-        .into_iter()
-        .collect::<Vec<_>>()[..]
-    else {
-        bail!("there is nothing to compare");
-    };
-    let (last_state, found) = best;
-    if found.agreement() < LEAST_AGREEMENT || found.mean() > MOST_DIFFERENCE {
+    if !found.fits() {
+        let other = misreadings(target)
+            .into_iter()
+            .find(|(_, other)| best(samples, other).1.fits());
+        let cause = other.map_or(
+            "The server runs another model, or the last of the layer ids that it was started with is not that of its last \
+             layer",
+            |(words, _)| words,
+        );
         bail!(
             "the last hidden state is not the target's: by the target's norm and head its likeliest token is that of the \
              served model at {:.0} % of {} places (expected at least {:.0} %), with log-probabilities {:.2} nats apart \
-             (expected at most {MOST_DIFFERENCE}). The server runs another model, or the last of the layer ids that it was \
-             started with is not that of its last layer",
+             (expected at most {MOST_DIFFERENCE}). {cause}",
             100.0 * found.agreement(),
             found.places,
             100.0 * LEAST_AGREEMENT,
@@ -110,7 +103,7 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         );
     }
     Ok(Proof {
-        last_state: *last_state,
+        last_state,
         places: found.places,
         agreement: found.agreement(),
         mean_difference: found.mean(),
@@ -118,6 +111,62 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         median_norms,
         layers: Vec::new(),
     })
+}
+
+/// What a norm and a head make of last states that are before or after the norm, whichever goes better with what the served model
+/// says.
+fn best(samples: &[Captured], target: &TargetParts) -> (LastState, Compared) {
+    let device = target.norm.weight.val().device();
+    let [before, after] = [LastState::BeforeNorm, LastState::AfterNorm].map(|last_state| {
+        let mut compared = Compared::default();
+        for sample in samples {
+            compared.add(sample, last_state, target, &device);
+        }
+        (last_state, compared)
+    });
+    if after.1.mean() < before.1.mean() {
+        after
+    } else {
+        before
+    }
+}
+
+/// The target with a norm and a head as they would be if this program read its checkpoint wrongly, as it may one of an
+/// architecture that it does not know, and what is to be said where one of them fits.
+fn misreadings(target: &TargetParts) -> Vec<(&'static str, TargetParts)> {
+    let config = target.folder.as_deref().and_then(|folder| {
+        let file = folder.join("config.json");
+        PartsConfig::read(&read_json(&file).ok()?, &file).ok()
+    });
+    let (less_one, scale) = config.map_or((false, 1.0), |config| {
+        (config.norm_less_one, config.head_scale)
+    });
+    let mut norm = target.clone();
+    let (words, change) = match less_one {
+        false => (
+            "They fit once 1 is added to the weight of the final norm: the checkpoint holds it less 1, which spectrain \
+             does not know of this `model_type`; please report it",
+            1.0,
+        ),
+        true => (
+            "They fit once 1 is taken off the weight of the final norm: the checkpoint holds it whole, where spectrain \
+             takes it for less 1; please report the `model_type`",
+            -1.0,
+        ),
+    };
+    norm.norm.weight = Param::from_tensor(target.norm.weight.val() + change);
+    let mut others = vec![(words, norm)];
+    if scale != 1.0 {
+        let mut head = target.clone();
+        let weight = target.lm_head.weight.val();
+        head.lm_head.weight = Param::from_tensor(weight / (scale * scale));
+        others.push((
+            "They fit once the scale of the logits is inverted: the served model multiplies where spectrain divides, or \
+             the other way round; please report the `model_type`",
+            head,
+        ));
+    }
+    others
 }
 
 /// The norm of each row.
@@ -206,11 +255,88 @@ impl Compared {
         }
     }
 
+    fn fits(&self) -> bool {
+        self.agreement() >= LEAST_AGREEMENT && self.mean() <= MOST_DIFFERENCE
+    }
+
     fn agreement(&self) -> f64 {
         self.agreeing as f64 / self.places.max(1) as f64
     }
 
     fn mean(&self) -> f64 {
         self.difference / self.places.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::drafter_folder::samples;
+    use crate::runtime::capture::file::HiddenStates;
+    use serde_json::json;
+    use spectrain_checkpoints::NamedTensor;
+
+    const TOKENS: usize = 40;
+
+    /// A text with its last states and what a model of this norm and head says of it.
+    fn captured(served: &TargetParts) -> Captured {
+        let d_model = served.spec.d_model;
+        let tokens: Vec<u32> = (0..TOKENS as u32).map(|at| at * 7 % 13).collect();
+        let values = (0..TOKENS * d_model).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0);
+        let shape = vec![TOKENS, 1, d_model];
+        let states = NamedTensor::from_f32("hidden_states", shape, values.collect());
+        let rows = slot(&states, 0, &served.norm.weight.val().device());
+        let logits = served.logits(served.norm.forward(rows));
+        let vocab = logits.dims()[1];
+        let found = host_f32(log_softmax(logits, 1));
+        let places = found.chunks(vocab).zip(&tokens[1..]).map(|(row, &token)| {
+            Some(Place {
+                log_probability: f64::from(row[token as usize]),
+                best: spectrain_models::argmax(row) as u32,
+            })
+        });
+        Captured {
+            likely: std::iter::once(None).chain(places).collect(),
+            states: HiddenStates {
+                tokens: tokens.clone(),
+                states,
+            },
+            tokens,
+        }
+    }
+
+    /// What is said of states that `served` makes and `target` is to go with.
+    fn refused(served: &TargetParts, target: &TargetParts) -> String {
+        prove(&[captured(served)], target).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_norm_and_a_scale_that_were_read_wrongly_are_named() {
+        let target = samples::target();
+        prove(&[captured(&target)], &target).unwrap();
+        let mut more = target.clone();
+        more.norm.weight = Param::from_tensor(target.norm.weight.val() + 1.0);
+        let error = refused(&more, &target);
+        assert!(error.contains("once 1 is added"), "{error}");
+        // By the target's configuration, logits were divided by 4.
+        let folder = tempfile::tempdir().unwrap();
+        let of = target.folder.clone().unwrap().join("config.json");
+        let mut config = read_json(&of).unwrap();
+        config["logits_scaling"] = json!(4.0);
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let mut divided = target.clone();
+        divided.folder = Some(folder.path().to_owned());
+        let mut more = target.clone();
+        more.lm_head.weight = Param::from_tensor(target.lm_head.weight.val() * 16.0);
+        let error = refused(&more, &divided);
+        assert!(
+            error.contains("the scale of the logits is inverted"),
+            "{error}"
+        );
+        // Another model is none of these.
+        let mut other = target.clone();
+        other.lm_head.weight = Param::from_tensor(target.lm_head.weight.val() * -1.0);
+        let error = refused(&other, &divided);
+        assert!(error.contains("another model"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! One server, asked for hidden states.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -11,7 +12,7 @@ use spectrain_models::Sampling;
 
 use super::file::{HiddenStates, SharedFolder, take};
 use super::response::{Likely, Response};
-use crate::runtime::server::client::{Client, passing, unless_silent};
+use crate::runtime::server::client::{Client, lasting, passing, unless_silent};
 use crate::runtime::server::key::ApiKey;
 
 /// What a server is to serve.
@@ -187,7 +188,15 @@ impl CaptureServer {
         let body = self.client.post("/v1/completions", &self.body(asked))?;
         let response: Response = serde_json::from_slice(&body)
             .map_err(|error| passing(format!("the response is no completion: {error}")))?;
-        self.read(asked, response).map_err(|error| lasting(&error))
+        let file = self.file(&response).map_err(|error| lasting(&error))?;
+        let more = asked
+            .answer
+            .as_ref()
+            .map_or(0, |answer| answer.max_new_tokens);
+        let slots = self.settings.layers.len() + 1;
+        let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
+        let states = take(&file, most, self.settings.timeout)?;
+        captured(asked, response, states).map_err(|error| lasting(&error))
     }
 
     fn body(&self, asked: &Asked) -> Value {
@@ -221,10 +230,10 @@ impl CaptureServer {
         body
     }
 
-    fn read(&self, asked: &Asked, response: Response) -> Result<Captured> {
-        let path = response
-            .kv_transfer_params
-            .and_then(|handed| handed.hidden_states_path);
+    /// The file that a response names.
+    fn file(&self, response: &Response) -> Result<PathBuf> {
+        let handed = response.kv_transfer_params.as_ref();
+        let path = handed.and_then(|handed| handed.hidden_states_path.as_deref());
         let Some(path) = path else {
             bail!(
                 "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden \
@@ -232,59 +241,50 @@ impl CaptureServer {
                 self.settings.command()
             );
         };
-        let file = self.settings.folder.file(&path)?;
-        let choice = response.choices.into_iter().next().unwrap_or_default();
-        let more = asked
-            .answer
-            .as_ref()
-            .map_or(0, |answer| answer.max_new_tokens);
-        let slots = self.settings.layers.len() + 1;
-        let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
-        let states = take(&file, most, self.settings.timeout)?;
-        let mut tokens = asked.tokens.clone();
-        if asked.answer.is_some() {
-            let answer = choice
-                .token_ids
-                .context("`choices[0].token_ids`: expected a list, found none")?;
-            tokens.extend(answer);
-        }
-        // Servers may leave out or add the state of the last token of an answer.
-        let least = tokens.len() - usize::from(asked.answer.is_some());
-        let held = &states.tokens;
-        if held.len() < least || held.len() > tokens.len() || tokens[..held.len()] != held[..] {
-            bail!(
-                "`token_ids` of the hidden states: expected the {} tokens that were asked for, found {}{}",
-                tokens.len(),
-                held.len(),
-                if held.len() == tokens.len() {
-                    " other ones"
-                } else {
-                    ""
-                }
-            );
-        }
-        let likely = choice.prompt_logprobs.unwrap_or_default();
-        let likely = asked.tokens.iter().zip(likely);
-        let place = |(token, place): (&u32, Option<BTreeMap<String, Likely>>)| {
-            let place = place?;
-            let best = place.iter().find(|(_, likely)| likely.rank == Some(1));
-            Some(Place {
-                log_probability: place.get(&token.to_string())?.logprob,
-                best: best?.0.parse().ok()?,
-            })
-        };
-        Ok(Captured {
-            likely: likely.map(place).collect(),
-            tokens,
-            states,
-        })
+        self.settings.folder.file(path)
     }
 }
 
-fn lasting(error: &anyhow::Error) -> Failure {
-    Failure::Lasting {
-        reason: format!("{error:#}"),
+/// What came back, where it is what was asked for.
+fn captured(asked: &Asked, response: Response, states: HiddenStates) -> Result<Captured> {
+    let choice = response.choices.into_iter().next().unwrap_or_default();
+    let mut tokens = asked.tokens.clone();
+    if asked.answer.is_some() {
+        let answer = choice
+            .token_ids
+            .context("`choices[0].token_ids`: expected a list, found none")?;
+        tokens.extend(answer);
     }
+    // Servers may leave out or add the state of the last token of an answer.
+    let least = tokens.len() - usize::from(asked.answer.is_some());
+    let held = &states.tokens;
+    if held.len() < least || held.len() > tokens.len() || tokens[..held.len()] != held[..] {
+        bail!(
+            "`token_ids` of the hidden states: expected the {} tokens that were asked for, found {}{}",
+            tokens.len(),
+            held.len(),
+            if held.len() == tokens.len() {
+                " other ones"
+            } else {
+                ""
+            }
+        );
+    }
+    let likely = choice.prompt_logprobs.unwrap_or_default();
+    let likely = asked.tokens.iter().zip(likely);
+    let place = |(token, place): (&u32, Option<BTreeMap<String, Likely>>)| {
+        let place = place?;
+        let best = place.iter().find(|(_, likely)| likely.rank == Some(1));
+        Some(Place {
+            log_probability: place.get(&token.to_string())?.logprob,
+            best: best?.0.parse().ok()?,
+        })
+    };
+    Ok(Captured {
+        likely: likely.map(place).collect(),
+        tokens,
+        states,
+    })
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl Bits {
 /// its head reads.
 ///
 /// # Errors
-/// A number is infinite or none.
+/// A number is infinite or none, or a state is all 0.
 pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) -> Result<Bits> {
     let states = &captured.states.states;
     let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
@@ -43,12 +43,10 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     debug_assert!(tokens <= captured.tokens.len());
     let rounded = states.clone().cast(DType::BF16)?;
     let rounded: Vec<u16> = words(&rounded.bytes);
-    if let Some(at) = no_number(&rounded) {
-        bail!(
-            "hidden states: expected numbers, found one that is none at token {}",
-            at / (slots * d_model)
-        );
-    }
+    // Of the last token of an answer some servers hand out a state that they have not computed.
+    let computed = tokens.min(captured.tokens.len().saturating_sub(1)) * slots * d_model;
+    check_states(&rounded[..computed], [slots, d_model])?;
+    check_numbers(&rounded, [slots, d_model])?;
     let rows = rounded.chunks(slots * d_model);
     let (mut kept, mut last) = (
         Vec::with_capacity(tokens * layers),
@@ -71,4 +69,61 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
         captured: kept,
         last,
     })
+}
+
+/// Fails where states `[tokens, slots, d_model]` are none: not finite, or all 0.
+///
+/// # Errors
+/// The first such state, by its token.
+pub fn check_states(bits: &[u16], [slots, d_model]: [usize; 2]) -> Result<()> {
+    check_numbers(bits, [slots, d_model])?;
+    let is_empty = |state: &[u16]| state.iter().all(|bits| bits & 0x7fff == 0);
+    if let Some(at) = bits.chunks(d_model).position(is_empty) {
+        bail!(
+            "token {}: hidden states: expected numbers other than 0, found a state that is all 0",
+            at / slots
+        );
+    }
+    Ok(())
+}
+
+fn check_numbers(bits: &[u16], [slots, d_model]: [usize; 2]) -> Result<()> {
+    match no_number(bits) {
+        None => Ok(()),
+        Some(at) => bail!(
+            "token {}: hidden states: expected numbers, found one that is none",
+            at / (slots * d_model)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_none_is_told_by_its_token() {
+        let one: u16 = 0x3f80;
+        // Two slots of two numbers for each of three tokens.
+        let whole = [one; 12];
+        check_states(&whole, [2, 2]).unwrap();
+        let told = |at: std::ops::Range<usize>, bits: u16| {
+            let mut states = whole;
+            states[at].fill(bits);
+            let checked = check_states(&states, [2, 2]);
+            checked.err().map(|error| error.to_string())
+        };
+        // One number may be 0.
+        assert_eq!(told(6..7, 0), None);
+        for zero in [0, 0x8000] {
+            let empty = told(6..8, zero).unwrap();
+            assert!(empty.starts_with("token 1: "), "{empty}");
+            assert!(empty.ends_with("all 0"), "{empty}");
+        }
+        for none in [0x7f80, 0xff80, 0x7fc0] {
+            let found = told(9..10, none).unwrap();
+            assert!(found.starts_with("token 2: "), "{found}");
+            assert!(found.ends_with("none"), "{found}");
+        }
+    }
 }

@@ -15,16 +15,18 @@ use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
 use spectrain_data::foreign::{ForeignFeatures, ForeignStates, SaidLayers, open};
 use spectrain_models::{TargetParts, load_parts, load_target};
 
-use super::evidence::{Sample, check_states};
+use super::evidence::Sample;
 use super::layers::{FoundLayer, Slots, check};
 use super::masks::{Unmasked, loss_mask};
 use super::proof::{TextProof, prove};
 use crate::cli::progress::{Output, counted};
 use crate::runs::files::write_json;
+use crate::runs::run_folder::{LOCK, lock_for};
+use crate::runtime::bf16::words;
 use crate::runtime::capture::file::HiddenStates;
 use crate::runtime::capture::proof::LastState;
 use crate::runtime::capture::server::Captured;
-use crate::runtime::capture::stored::{Bits, bits};
+use crate::runtime::capture::stored::{Bits, bits, check_states};
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 
@@ -152,6 +154,7 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
         tokens_fingerprint: texts.fingerprint,
     };
     let last_state = report.proof.last_state;
+    let _lock = lock_for(wanted.out, "choose another `--out`")?;
     write(
         wanted,
         found.as_ref(),
@@ -166,7 +169,10 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
 /// Fails where a folder holds something else than features.
 fn check_out(out: &Path) -> Result<()> {
     let is_ours = out.join("features.json").exists();
-    let is_empty = || fs::read_dir(out).map_or(true, |mut entries| entries.next().is_none());
+    // The lock of an import that was stopped before it wrote anything may be there.
+    let is_lock =
+        |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == LOCK);
+    let is_empty = || fs::read_dir(out).map_or(true, |mut entries| entries.all(is_lock));
     if !is_ours && !is_empty() {
         bail!(
             "`{}` exists already and holds something other than features; choose another `--out`",
@@ -256,8 +262,8 @@ fn to_prove(wanted: &Import, found: &dyn ForeignFeatures) -> Result<Vec<Sample>>
         let text = found.text(number)?;
         let states = states_of(found, number, text.tokens.len())?.states;
         let rounded = states.clone().cast(DType::BF16)?;
-        let width = found.d_model();
-        check_states(number, &crate::runtime::bf16::words(&rounded.bytes), width)?;
+        let sizes = [found.slots(), found.d_model()];
+        check_states(&words(&rounded.bytes), sizes).with_context(|| format!("sample {number}"))?;
         Ok(Sample {
             number,
             loss_mask: loss_mask(&text, number, wanted.unmasked.as_ref())?,
@@ -306,11 +312,12 @@ fn write(
             },
             likely: Vec::new(),
         };
-        let mut made =
-            bits(&captured, last_state, target).with_context(|| format!("sample {number}"))?;
+        let named = || format!("sample {number}");
+        let mut made = bits(&captured, last_state, target).with_context(named)?;
         let width = target.spec.d_model;
-        for rows in [&made.captured, &made.last] {
-            check_states(number, rows, width)?;
+        // Here every token has its states, the last one as well.
+        for (rows, slots) in [(&made.captured, found.slots() - 1), (&made.last, 1)] {
+            check_states(rows, [slots.max(1), width]).with_context(named)?;
         }
         if let Some(normed) = states.normed {
             check_normed(number, &made, &normed)?;

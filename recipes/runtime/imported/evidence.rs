@@ -1,12 +1,10 @@
 //! Places of texts, and how likely the target's head finds what stands behind them.
 
-use anyhow::Result;
 use burn::prelude::*;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, tensor_from};
 use spectrain_models::{TargetParts, argmax};
 
-use crate::runtime::bf16::no_number;
 use crate::runtime::capture::file::slot;
 use crate::runtime::capture::proof::norms;
 
@@ -212,21 +210,4 @@ pub(super) fn standard_errors(one: &[f64], two: &[f64]) -> f64 {
 pub(super) fn all_norms(samples: &[Sample], slot: usize, device: &Device) -> Vec<f64> {
     let of_sample = |sample: &Sample| norms(&self::slot(&sample.states, slot, device));
     samples.iter().flat_map(of_sample).collect()
-}
-
-/// Fails where the states of a sample are none: not finite, or all 0.
-pub(super) fn check_states(sample: usize, rows: &[u16], width: usize) -> Result<()> {
-    if let Some(at) = no_number(rows) {
-        anyhow::bail!(
-            "sample {sample}, token {}: hidden states: expected numbers, found one that is none",
-            at / width
-        );
-    }
-    let is_empty = |row: &[u16]| row.iter().all(|bits| bits & 0x7fff == 0);
-    if let Some(at) = rows.chunks(width).position(is_empty) {
-        anyhow::bail!(
-            "sample {sample}, token {at}: hidden states: expected numbers other than 0, found a state that is all 0"
-        );
-    }
-    Ok(())
 }

@@ -25,6 +25,8 @@ const LONGEST_REASON: usize = 300;
 const LONGEST_WAIT: f64 = 3600.0;
 /// How long a machine may take to accept a connection; one that is gone does not even refuse it.
 const CONNECT: Duration = Duration::from_secs(30);
+/// The option of commands that says how long a request may take.
+const TIMEOUT_OPTION: &str = "--timeout";
 /// Where a server says which models it has.
 const MODELS: &str = "/v1/models";
 /// How the system's words for a name that is not found begin; the error has no kind of its own.
@@ -36,6 +38,8 @@ pub struct Client {
     /// Without `/v1` and without a slash at its end.
     root: String,
     key: Option<ApiKey>,
+    /// The key or the option that says how long a request may take.
+    limit: &'static str,
     /// Since when nobody is there, where nobody was the last time.
     refused: Mutex<Option<Instant>>,
 }
@@ -73,6 +77,7 @@ impl Client {
             agent: config.build().into(),
             root: root.to_owned(),
             key,
+            limit: limit_of(option),
             refused: Mutex::default(),
         })
     }
@@ -87,7 +92,7 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn get(&self, path: &str) -> Result<Vec<u8>, Failure> {
-        read(self.noted(self.asked(path)))
+        self.read(self.noted(self.asked(path)))
     }
 
     fn asked(&self, path: &str) -> Result<Response<Body>, ureq::Error> {
@@ -105,7 +110,9 @@ impl Client {
     /// server that still loads) has no server to pass a request to.
     pub(crate) fn is_there(&self) -> Result<(), Silent> {
         let what = match self.asked(MODELS) {
-            Err(error) if is_refused(&error) || is_cut_off(&error) => Some(words(&error)),
+            Err(error) if is_refused(&error) || is_cut_off(&error) => {
+                Some(words(&error, self.limit))
+            }
             Ok(response) if has_no_server(response.status()) => Some(reason(refused(response))),
             _ => None,
         };
@@ -162,7 +169,7 @@ impl Client {
     /// # Errors
     /// There is none, or it tells of a failure.
     pub fn post(&self, path: &str, body: &Value) -> Result<Vec<u8>, Failure> {
-        read(self.noted(self.posted(path).send(body.to_string())))
+        self.read(self.noted(self.posted(path).send(body.to_string())))
     }
 
     /// The body of the response to `POST PATH`, to be read as it comes.
@@ -171,11 +178,25 @@ impl Client {
     /// There is none, or it tells of a failure.
     pub fn stream(&self, path: &str, body: &Value) -> Result<BodyReader<'static>, Failure> {
         let response = self.noted(self.posted(path).send(body.to_string()));
-        let response = response.map_err(lost)?;
+        let response = response.map_err(|error| self.lost(&error))?;
         if !response.status().is_success() {
             return Err(refused(response));
         }
         Ok(response.into_body().into_reader())
+    }
+
+    /// The body of a response that tells of success.
+    fn read(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failure> {
+        let mut response = response.map_err(|error| self.lost(&error))?;
+        if !response.status().is_success() {
+            return Err(refused(response));
+        }
+        whole(&mut response).map_err(|error| self.lost(&error))
+    }
+
+    /// A name that is not found and a connection that is refused are those of a server that starts.
+    fn lost(&self, error: &ureq::Error) -> Failure {
+        passing(words(error, self.limit))
     }
 
     fn posted(&self, path: &str) -> RequestBuilder<WithBody> {
@@ -193,8 +214,10 @@ impl Client {
     /// No server answers ([`Silent`]), or it does not say what it has, does not have this one, or has several.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<Model> {
         let response = self.noted(self.asked(MODELS));
-        let response = response.map_err(|error| self.silent(words(&error)))?;
-        let body = read(Ok(response)).map_err(|failure| anyhow!(reason(failure)))?;
+        let response = response.map_err(|error| self.silent(words(&error, self.limit)))?;
+        let body = self
+            .read(Ok(response))
+            .map_err(|failure| anyhow!(reason(failure)))?;
         let models: Models = serde_json::from_slice(&body)?;
         let count = models.data.len();
         let names = models.data.iter().take(MOST_NAMES);
@@ -257,9 +280,11 @@ pub(crate) fn passing(reason: impl Into<String>) -> Failure {
     }
 }
 
-/// A name that is not found and a connection that is refused are those of a server that starts.
-fn lost(error: ureq::Error) -> Failure {
-    passing(words(&error))
+/// A failure that another try would meet as well.
+pub(crate) fn lasting(error: &Error) -> Failure {
+    Failure::Lasting {
+        reason: format!("{error:#}"),
+    }
 }
 
 /// Whether nobody is there, or not yet, so that no request has reached anybody.
@@ -303,29 +328,29 @@ fn has_no_server(status: StatusCode) -> bool {
     .contains(&status)
 }
 
-/// Why the rest of a body does not come.
-pub(crate) fn broken_off(error: &io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    inner.map_or_else(|| error.to_string(), words)
+/// What says how long a request may take to a server whose address the user gave by this key or option.
+fn limit_of(option: &str) -> &'static str {
+    match option {
+        "regenerate.server" => "regenerate.timeout",
+        "target.server" => "features.timeout",
+        _ => TIMEOUT_OPTION,
+    }
 }
 
-fn words(error: &ureq::Error) -> String {
+/// Why the rest of a body does not come, from a server that an option names.
+pub(crate) fn broken_off(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    inner.map_or_else(|| error.to_string(), |inner| words(inner, TIMEOUT_OPTION))
+}
+
+fn words(error: &ureq::Error, limit: &str) -> String {
     match error {
         ureq::Error::Timeout(Timeout::Connect) => {
             format!("no connection within {} s", CONNECT.as_secs())
         }
-        ureq::Error::Timeout(_) => "not complete within the time of `--timeout`".to_owned(),
+        ureq::Error::Timeout(_) => format!("not complete within the time of `{limit}`"),
         other => other.to_string(),
     }
-}
-
-/// The body of a response that tells of success.
-fn read(response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failure> {
-    let mut response = response.map_err(lost)?;
-    if !response.status().is_success() {
-        return Err(refused(response));
-    }
-    whole(&mut response).map_err(lost)
 }
 
 fn whole(response: &mut Response<Body>) -> Result<Vec<u8>, ureq::Error> {
@@ -385,6 +410,21 @@ mod tests {
         assert_eq!(seconds("1e99"), Some(Duration::from_secs(3600)));
         for other in ["-1", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"] {
             assert_eq!(seconds(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_told_with_what_sets_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        for (option, limit) in [
+            ("--server", "--timeout"),
+            ("regenerate.server", "regenerate.timeout"),
+            ("target.server", "features.timeout"),
+        ] {
+            let client = Client::new(option, &url, None, Duration::from_millis(50)).unwrap();
+            let told = reason(client.get("/").unwrap_err());
+            assert_eq!(told, format!("not complete within the time of `{limit}`"));
         }
     }
 

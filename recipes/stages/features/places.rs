@@ -1,7 +1,8 @@
 //! Where features are that are not those of the samples to train on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::recipe::tables::EvaluateTable;
 use crate::stages::context::StageContext;
 
 /// Where the features of held-out samples are in the folder of the stage `features`.
@@ -9,5 +10,15 @@ pub const HELD_OUT: &str = "held_out";
 
 /// The folder of the answers that were written at a temperature, in the stage `answers`.
 pub fn answers_at(context: &StageContext, temperature: f64) -> PathBuf {
-    context.folder("answers").join(format!("T={temperature}"))
+    at(context.run.path(), temperature)
+}
+
+/// Those in the folder of a run that were written at the first temperature of its evaluation.
+pub fn first_answers(run: &Path, evaluate: &EvaluateTable) -> PathBuf {
+    let first = evaluate.temperatures.first().copied();
+    at(run, first.unwrap_or_default())
+}
+
+fn at(run: &Path, temperature: f64) -> PathBuf {
+    run.join("answers").join(format!("T={temperature}"))
 }

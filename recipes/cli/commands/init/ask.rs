@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cli::progress::{ask, tell};
 use crate::errors::Misuse;
+use crate::runtime::interruption::asking;
 
 /// How the user is asked.
 pub(super) struct Asking {
@@ -31,7 +32,8 @@ impl Asking {
     /// The answer to a question that `check` has nothing against. What was given as an option is not asked for again.
     ///
     /// # Errors
-    /// What was given as an option is wrong, or there is no answer: standard input has ended, or nothing is to be asked.
+    /// What was given as an option is wrong, or there is no answer: standard input has ended, nothing is to be asked, or the user
+    /// asked to stop.
     pub(super) fn answer(
         &self,
         question: Question,
@@ -57,9 +59,11 @@ impl Asking {
         }
         tell(text.trim_end());
         loop {
-            ask(&default.map_or("? ".to_owned(), |default| format!("? [{default}] ")));
             let mut line = String::new();
-            let read = stdin().lock().read_line(&mut line);
+            let read = asking(|| {
+                ask(&default.map_or("? ".to_owned(), |default| format!("? [{default}] ")));
+                stdin().lock().read_line(&mut line)
+            })?;
             if read.context("cannot read the answer")? == 0 {
                 // The question has no answer behind it that ended its line.
                 tell("");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 use spectrain_eval::{Variation, sweep};
 
 use crate::cli::arguments::key_value;
@@ -17,6 +18,29 @@ use crate::stages::report;
 const MOST: usize = 1000;
 /// The key whose values are not told apart in the table, but pooled.
 const SEED: &str = "seed";
+/// The key that every run has a value of its own of.
+const NAME: &str = "name";
+
+/// Keys that decide which target drafters are judged by, and on what.
+const JUDGED_BY: [&str; 9] = [
+    "target.model",
+    "target.revision",
+    "target.dtype",
+    "evaluate.targets",
+    "evaluate.prompts",
+    "evaluate.count",
+    "evaluate.max_new_tokens",
+    "data.template",
+    "data.template_variables",
+];
+/// Those that decide which prompts are held out, where no others are evaluated.
+const HELD_OUT_BY: [&str; 5] = [
+    "data.eval",
+    "data.held_out",
+    "data.train",
+    "data.preset",
+    "data.max_samples",
+];
 
 /// A key and the values that it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +91,14 @@ impl Combination {
         let mut more = self.0.clone();
         more.push((key.to_owned(), value.to_owned()));
         Self(more)
+    }
+
+    /// What `--set` would be given for it. Names are made of it, so it does not set one.
+    pub(super) fn overrides(&self) -> Vec<String> {
+        let others = self.0.iter().filter(|(key, _)| key != NAME);
+        others
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect()
     }
 
     /// What the table calls it.
@@ -137,9 +169,8 @@ pub(super) fn recipes(
 ) -> Result<Vec<ResolvedRecipe>> {
     let mut recipes: Vec<ResolvedRecipe> = Vec::new();
     for combination in combinations {
-        let name = ("name".to_owned(), combination.run_name(base));
-        let own = combination.0.iter().chain([&name]);
-        let overrides: Vec<String> = own.map(|(key, value)| format!("{key}={value}")).collect();
+        let mut overrides = combination.overrides();
+        overrides.push(format!("{NAME}={}", combination.run_name(base)));
         let recipe = read(&overrides).with_context(|| combination.to_string())?;
         if recipes.iter().any(|other| other.name == recipe.name) {
             let message = format!(
@@ -175,6 +206,45 @@ fn check_comparable(recipes: &[ResolvedRecipe]) -> Result<()> {
     Err(Misuse(message.into()).into())
 }
 
+/// Fails where combinations would surely be judged by different targets or on other prompts, of which no τ is compared.
+pub(super) fn check_judged_alike(recipes: &[ResolvedRecipe]) -> Result<()> {
+    let [first, others @ ..] = recipes else {
+        return Ok(());
+    };
+    for other in others {
+        let sets_are_named = [first, other].map(|recipe| !recipe.evaluate.sets().is_empty());
+        // With data of their own to evaluate with, nothing is held out of what is trained on.
+        let have_eval = [first, other].map(|of| of.data.eval.is_some() || of.synthetic.is_some());
+        let held_out_by = match (sets_are_named, have_eval) {
+            ([true, true], _) => &HELD_OUT_BY[..0],
+            (_, [true, true]) => &HELD_OUT_BY[..1],
+            _ => &HELD_OUT_BY[..],
+        };
+        for key in JUDGED_BY.iter().chain(held_out_by) {
+            let [one, two] = [first, other].map(|recipe| value(recipe, key));
+            if one == two {
+                continue;
+            }
+            let advice = match held_out_by.contains(key) {
+                true => "; with `data.eval`, one for all, or sets in `evaluate.prompts` all are",
+                false => "",
+            };
+            return Err(Misuse(format!(
+                "`--sweep`: expected runs that are all judged by the same target on the same prompts, found `{key}` = {one} in \
+                 `{}` and {two} in `{}`{advice}",
+                first.name, other.name
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// The value of a key in a resolved recipe.
+fn value<'a>(recipe: &'a ResolvedRecipe, key: &str) -> &'a Value {
+    key.split('.').fold(&recipe.json, |table, key| &table[key])
+}
+
 /// τ of each combination with its recipe, which has its run at the same place.
 pub(super) fn table(
     trained: &[(&Combination, &ResolvedRecipe)],
@@ -197,22 +267,27 @@ pub(super) fn table(
             }),
         }
     }
-    Ok(sweep(&variations)?)
+    Ok(sweep(&variations))
 }
 
-/// How long the training took.
+/// How long the training took, over all processes that have worked on it.
 fn training_seconds(recipe: &ResolvedRecipe, run: &RunFolder) -> Result<f64> {
     let mut sum = 0.0;
     for stage in recipe.training_stages() {
         let manifest = run.manifest(stage)?;
-        sum += manifest.and_then(|of| of.seconds).unwrap_or_default();
+        let seconds = manifest.and_then(|of| of.summary["fit"]["seconds"].as_f64());
+        sum += seconds.unwrap_or_default();
     }
     Ok(sum)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::recipe;
+    use crate::runs::run_folder::{Existing, RunName, Start};
 
     fn swept(given: &str) -> Swept {
         given.parse().unwrap()
@@ -251,6 +326,72 @@ mod tests {
         let many = [self::swept(&many), self::swept(&many.replace('x', "y"))];
         let refused = combinations(&many).unwrap_err().to_string();
         assert!(refused.contains("found 1600"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_known_to_be_judged_otherwise_is_refused_by_its_key() {
+        let refusal = |more: &str, set: &str| {
+            let text = "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
+            let text = format!("{text}{more}\n");
+            let all = combinations(&[swept(set)]).unwrap();
+            let read = |overrides: &[String]| recipe::read(&text, overrides);
+            let recipes = recipes("a", &all, &read).unwrap();
+            check_judged_alike(&recipes).err().map(|error| {
+                assert!(error.is::<Misuse>(), "{error}");
+                error.to_string()
+            })
+        };
+        let eval = "data.eval = \"e.jsonl\"";
+        for (more, set, told) in [
+            (
+                "",
+                "data.max_samples=10,20",
+                "`data.max_samples` = 10 in `a-max_samples-10` and 20",
+            ),
+            ("", "data.train=a.jsonl,b.jsonl", "`data.train`"),
+            (eval, "data.eval=e.jsonl,f.jsonl", "`data.eval`"),
+            (
+                eval,
+                "evaluate.max_new_tokens=8,16",
+                "`evaluate.max_new_tokens`",
+            ),
+            (eval, "target.model=t,u", "`target.model`"),
+        ] {
+            let refused = refusal(more, set).unwrap();
+            assert!(refused.contains(told), "{refused}");
+        }
+        let told = refusal("", "data.held_out=0.1,0.2").unwrap();
+        assert!(
+            told.contains("`data.held_out`") && told.contains("with `data.eval`"),
+            "{told}"
+        );
+        for set in [
+            "data.max_samples=10,20",
+            "data.train=a.jsonl,b.jsonl",
+            "seed=1,2",
+        ] {
+            assert_eq!(refusal(eval, set), None, "{set}");
+        }
+    }
+
+    #[test]
+    fn a_training_took_what_all_of_its_processes_took() {
+        let root = tempfile::tempdir().unwrap();
+        let text =
+            "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
+        let recipe = recipe::read(text, &[]).unwrap();
+        let name = RunName {
+            root: root.path(),
+            name: "a",
+            recipe: "eagle3",
+        };
+        let run = RunFolder::open(name, text, Existing::Continue).unwrap();
+        assert_eq!(training_seconds(&recipe, &run).unwrap(), 0.0);
+        let manifest = run.start("train", Start::default()).unwrap();
+        // The last of them took a second.
+        let summary = json!({"fit": {"seconds": 100.5}});
+        run.finish(manifest, 1.0, summary).unwrap();
+        assert_eq!(training_seconds(&recipe, &run).unwrap(), 100.5);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Answers of servers that hand out the hidden states of what they write, so that a text is gone through once.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -24,13 +25,14 @@ use crate::errors::Misuse;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::hashes::HashMemory;
+use crate::runs::run_folder::lock_for;
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::server::{Answering, Asked, CaptureServer, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
 use crate::runtime::capture::stored::bits;
 use crate::runtime::model_files::part_files;
-use crate::runtime::server::client::Client;
+use crate::runtime::server::client::{Client, lasting};
 use crate::runtime::server::pool::Pool;
 use crate::runtime::server::waiting::Waiting;
 use crate::runtime::{device, target};
@@ -49,6 +51,8 @@ pub struct CapturedAnswers {
     settings: Map<String, Value>,
     /// Gone once it is closed.
     features: Mutex<Option<FeatureWriter>>,
+    /// Held so that nobody else writes into the folder.
+    _lock: File,
 }
 
 impl CapturedAnswers {
@@ -98,8 +102,7 @@ impl CapturedAnswers {
             bail!("{data} holds no conversation");
         }
         servers.prove(&texts, output)?;
-        let features =
-            FeatureWriter::open(folder, header, recipe.features.samples_per_shard as u64)?;
+        let (lock, features) = locked(folder, header, recipe.features.samples_per_shard)?;
         let per_server = arguments.concurrency.into();
         Ok(Self {
             pool: Pool::new(servers.servers.len(), per_server, waiting),
@@ -112,6 +115,7 @@ impl CapturedAnswers {
             seed,
             settings: settings.as_object().cloned().unwrap_or_default(),
             features: Mutex::new(Some(features)),
+            _lock: lock,
         })
     }
 
@@ -125,18 +129,24 @@ impl CapturedAnswers {
         self.settings.clone()
     }
 
-    /// Closes the folder of features; one that is not complete is gone on with by the next run.
-    pub(super) fn close(&self, is_complete: bool) -> Result<()> {
+    /// Closes the folder of features, and says how many samples it holds. One that is not complete, or holds nothing, is gone on
+    /// with by the next run.
+    pub(super) fn close(&self, is_complete: bool) -> Result<u64> {
         let features = self
             .features
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        match features {
-            Some(features) if is_complete => Ok(features.finish().map(drop)?),
-            Some(features) => Ok(features.pause()?),
-            None => Ok(()),
+        let Some(features) = features else {
+            return Ok(0);
+        };
+        let samples = features.next_sample();
+        if is_complete && samples > 0 {
+            features.finish()?;
+        } else {
+            features.pause()?;
         }
+        Ok(samples)
     }
 
     fn prompt(&self, request: &Request) -> Result<Vec<u32>> {
@@ -227,6 +237,17 @@ impl CapturedAnswers {
     }
 }
 
+/// A folder of features, in which nobody else writes as long as the lock is held.
+fn locked(
+    folder: &Path,
+    header: FeatureHeader,
+    samples_per_shard: usize,
+) -> Result<(File, FeatureWriter)> {
+    let lock = lock_for(folder, "choose another `--capture`")?;
+    let features = FeatureWriter::open(folder, header, samples_per_shard as u64)?;
+    Ok((lock, features))
+}
+
 /// The servers that a recipe names, for the layers that its drafters read of the target in a folder.
 fn servers(recipe: &ResolvedRecipe, target: &Path, waiting: Waiting) -> Result<Servers> {
     let layers = recipe.method.capture(&target::spec(target)?)?;
@@ -277,9 +298,3 @@ fn first_texts(
 
 /// Tokens of a text by which servers are proven, at most.
 const MOST_PROVEN: usize = 256;
-
-fn lasting(error: &anyhow::Error) -> Failure {
-    Failure::Lasting {
-        reason: format!("{error:#}"),
-    }
-}

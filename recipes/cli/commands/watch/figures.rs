@@ -79,11 +79,20 @@ impl Figures {
         }
     }
 
-    /// Seconds that a step takes, validations included; nothing of fewer than two lines.
+    /// Seconds that a step takes: the median between neighbouring lines, so that the time for which a training was stopped does not
+    /// count. Nothing of lines of fewer than two steps.
     fn pace(&self) -> Option<f64> {
-        let (first, last) = (self.latest.first()?, self.latest.last()?);
-        let steps = last.0.checked_sub(first.0).filter(|&steps| steps > 0)?;
-        Some((last.1 - first.1).max(0.0) / steps as f64)
+        let between = |lines: &[(u64, f64)]| {
+            let [(from, start), (to, end)] = lines else {
+                return None;
+            };
+            let steps = to.checked_sub(*from).filter(|&steps| steps > 0)?;
+            Some((end - start).max(0.0) / steps as f64)
+        };
+        let mut paces: Vec<f64> = self.latest.windows(2).filter_map(between).collect();
+        paces.sort_by(f64::total_cmp);
+        // Of two the smaller one: between a stopped training's last line and the next there is more than steps.
+        paces.get(paces.len().checked_sub(1)? / 2).copied()
     }
 
     /// Seconds until so many steps are done, seen at a time in seconds since 1970.
@@ -181,5 +190,23 @@ mod tests {
         followed.update().unwrap();
         assert_eq!(followed.figures.loss, [(10.0, 4.0)]);
         assert_eq!(followed.figures.seconds_left(30, 22.0), None);
+    }
+
+    #[test]
+    fn the_time_for_which_a_training_was_stopped_says_nothing_of_its_pace() {
+        let mut figures = Figures::default();
+        let mut log = |step: u64, time: f64| {
+            figures.add(&format!("{{\"step\":{step},\"time\":{time:?}}}"));
+            figures.seconds_left(100, time)
+        };
+        assert_eq!(log(10, 1000.0), None);
+        // A validation's own line is of the same step.
+        assert_eq!(log(10, 1003.0), None);
+        assert_eq!(log(20, 1023.0), Some(160.0));
+        // Stopped for two hours.
+        assert_eq!(log(30, 8223.0), Some(140.0));
+        assert_eq!(log(40, 8243.0), Some(120.0));
+        // Logged more often from then on.
+        assert_eq!(log(42, 8247.0), Some(116.0));
     }
 }

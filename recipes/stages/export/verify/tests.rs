@@ -257,13 +257,28 @@ fn an_exported_drafter_that_accepts_less_is_refused() {
     compare(&trained, &trained, DType::F32).unwrap();
     compare(&trained, &of(&[3, 2, 4, 0]), DType::F32).unwrap_err();
     compare(&trained, &of(&[3, 2, 4, 0]), DType::BF16).unwrap();
-    let error = compare(&trained, &of(&[1, 2, 0, 1]), DType::BF16)
+    let error = compare(&trained, &of(&[0, 2, 0, 1]), DType::BF16)
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("2.000") && error.contains("3.500"),
+        error.contains("1.750") && error.contains("3.500"),
         "{error}"
     );
+}
+
+#[test]
+fn of_a_few_accepted_tokens_one_less_is_no_failure() {
+    let fits = |trained: usize, exported: usize| {
+        let of = |total: usize| Decoded {
+            accepted: vec![total],
+        };
+        compare(&of(trained), &of(exported), DType::BF16).is_ok()
+    };
+    assert!(fits(0, 0) && fits(1, 0) && fits(4, 3) && fits(10, 4));
+    assert!(!fits(10, 3) && !fits(25, 14));
+    // From a hundred on it is the share.
+    assert!(fits(100, 80) && !fits(100, 79));
+    assert!(fits(400, 320) && !fits(400, 319));
 }
 
 #[test]
