@@ -71,8 +71,10 @@ pub struct Activations {
     pub kept: f64,
     /// Kept of passes that are not held.
     pub carried: f64,
-    /// Scores of attention of each query, of all heads.
+    /// Scores of attention of each query, of all heads of a layer.
     pub scores: f64,
+    /// The same of all layers together.
+    pub all_scores: f64,
     /// Queries of a row.
     pub queries: f64,
     /// Values of a layer that are kept no more when its scores are differentiated: those of its feed-forward part.
@@ -259,6 +261,7 @@ pub fn decoder(
         kept: work.held as f64 * layers as f64 * layer.kept(attended),
         carried: 0.0,
         scores: layer.heads as f64 * attended.keys,
+        all_scores: (layers * layer.heads) as f64 * attended.keys,
         queries: attended.queries,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,
@@ -286,6 +289,7 @@ pub fn unrolled_stack(
     Activations {
         kept: one.kept + others.kept + work.held as f64 * attended.rows * more as f64,
         carried: carried_of_unrolled(layer.d_model + 2 * keys, work, attended),
+        all_scores: one.all_scores + others.all_scores,
         ..one
     }
 }

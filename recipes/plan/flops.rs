@@ -29,8 +29,8 @@ impl Computed<'_> {
         let d_head = spec.d_head as f64;
         // Scores and weighted values over half a row of keys, on average.
         let attention = 2.0 * self.batch.length as f64 * spec.heads as f64 * d_head;
-        // Those of a layer of the drafter, which may have other heads, more keys, or no attention at all.
-        let own_attention = 2.0 * self.activations.scores * d_head;
+        // Those of the drafter, which may have other heads, more keys, or no attention at all.
+        let own_attention = 2.0 * self.activations.all_scores * d_head;
         let target = if self.live {
             2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention
         } else {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     /// FLOPs of a position whose queries have so many scores.
-    fn with_scores(scores: f64) -> f64 {
+    fn with_scores(all_scores: f64) -> f64 {
         let batch = Packed {
             rows: 1,
             length: 10,
@@ -110,7 +110,7 @@ mod tests {
             target: &spec(),
             footprint,
             activations: Activations {
-                scores,
+                all_scores,
                 rows: 10.0,
                 ..Activations::default()
             },
