@@ -331,15 +331,7 @@ fn a_card_names_the_library_that_loads_the_drafter() {
 
 #[test]
 fn a_card_lists_the_stages_of_the_training() {
-    let workspace = Workspace::new();
-    // The two tokens are bytes that no text holds.
-    let drafter = "fresh = { layers = 1 }\nmask_token = 189\nseparator_token = 188\nblock_size = 4";
-    let recipe = RECIPE
-        .replace("\"eagle3\"", "\"deer\"")
-        .replace("draft_vocab = 256", drafter)
-        .replace("draft_steps = 2", "span = 4")
-        .replace("[evaluate]", "[stages.refine]\nsteps = 9\n\n[evaluate]");
-    workspace.write("recipe.toml", recipe);
+    let workspace = crate::training_stages::workspace();
     let card = |more: &str| {
         workspace
             .run_line(format!("recipe recipe.toml{more}"))

@@ -9,7 +9,7 @@ use crate::workspace::{ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
 const STAGES: [&str; 3] = ["adapt", "align", "refine"];
 
 /// The recipe of `Workspace::new` for DEER. The two tokens are bytes that no text holds.
-fn workspace() -> Workspace {
+pub(crate) fn workspace() -> Workspace {
     let workspace = Workspace::new();
     let drafter = "fresh = { layers = 1 }\nmask_token = 189\nseparator_token = 188\nblock_size = 4";
     let recipe = RECIPE

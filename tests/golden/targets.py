@@ -37,6 +37,20 @@ EXPERTS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
 }
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+STRETCHED = {
+    "head_dim": 8,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "max_position_embeddings": 256,
+}
+
 # name -> (config class, its own settings, stored dtype, shard size)
 TARGETS = {
     "llama": (
@@ -108,17 +122,9 @@ TARGETS = {
     "qwen3_yarn": (
         transformers.Qwen3Config,
         {
-            "head_dim": 8,
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-            "max_position_embeddings": 256,
+            **STRETCHED,
             # The ramp runs over frequency indices 0..3, so two of four are true mixtures.
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
+            "rope_parameters": YARN,
         },
         torch.bfloat16,
         None,
@@ -148,17 +154,11 @@ TARGETS = {
     "qwen3_yarn_mscale": (
         transformers.Qwen3Config,
         {
-            "head_dim": 8,
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-            "max_position_embeddings": 256,
+            **STRETCHED,
             # Corrections by DeepSeek's names, of which cosines and sines get the quotient (1.075, where the factor alone makes
             # 1.139), and both bounds of the ramp at one number of rotations, as Kimi K2 has them.
             "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 100.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
+                **YARN,
                 "beta_fast": 1.0,
                 "beta_slow": 1.0,
                 "mscale": 1.0,
