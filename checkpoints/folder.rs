@@ -333,12 +333,32 @@ pub(crate) fn pickle_among(names: &[String]) -> Option<&str> {
     found.map(String::as_str)
 }
 
-/// The command that makes weights that are read here of a pickle, in its folder.
+/// The command that makes weights that are read here of a pickle, in its folder; of one of several shards, of all.
 pub(crate) fn conversion(pickle: &str) -> String {
+    let (each, file) = match shards_of(pickle) {
+        Some((count, file)) => (
+            format!("for n in range(1, {}) ", count + 1),
+            format!("f'{file}'"),
+        ),
+        None => (String::new(), format!("'{pickle}'")),
+    };
     format!(
-        "python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() for k, v in \
-         torch.load('{pickle}', weights_only=True).items()}}, '{WEIGHTS}')\""
+        "python -c \"import torch; from safetensors.torch import save_file; save_file({{k: v.contiguous().clone() {each}for k, v in \
+         torch.load({file}, weights_only=True).items()}}, '{WEIGHTS}')\""
     )
+}
+
+/// How many shards there are, where this is the name of one, and what Python calls that of number `n`.
+fn shards_of(name: &str) -> Option<(usize, String)> {
+    let (shard, all) = name.rsplit_once("-of-")?;
+    let (stem, number) = shard.rsplit_once('-')?;
+    let (count, _) = all.split_once('.')?;
+    number.parse::<usize>().ok()?;
+    let width = number.len();
+    Some((
+        count.parse().ok()?,
+        format!("{stem}-{{n:0{width}}}-of-{all}"),
+    ))
 }
 
 /// Whether a name may stand in a command for the user's shell as it is.

@@ -68,7 +68,7 @@ pub fn save_state(
         return Err(Error::Folder { path, reason });
     }
     clean(dir)?;
-    let folder = dir.join(format!("{PREFIX}{step:08}"));
+    let folder = folder_of(dir, step);
     let partial = atomic::start_dir(&folder)?;
     let saved =
         fill(&partial, step, state, tensors).and_then(|()| atomic::replace_dir(&partial, &folder));
@@ -78,6 +78,21 @@ pub fn save_state(
         return Err(error);
     }
     Ok(folder)
+}
+
+/// Replaces the caller's own state in the checkpoint of a step, whose tensors stay as they are.
+///
+/// # Errors
+/// The checkpoint is not there, what it says has changed since it was saved, or it cannot be written.
+pub fn save_again(dir: &Path, step: u64, state: &Value) -> Result<()> {
+    let folder = folder_of(dir, step);
+    let mut contents = contents_of(&folder)?;
+    contents["state"] = state.clone();
+    write_contents(&folder, contents)
+}
+
+fn folder_of(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("{PREFIX}{step:08}"))
 }
 
 fn fill(
@@ -92,9 +107,13 @@ fn fill(
         write_safetensors(&path, tensors, &BTreeMap::new())?;
         files.insert(*group, sha256_file(&path)?);
     }
-    let mut contents = json!({"version": VERSION, "step": step, "files": files, "state": state});
+    let contents = json!({"version": VERSION, "step": step, "files": files, "state": state});
+    write_contents(partial, contents)
+}
+
+fn write_contents(folder: &Path, mut contents: Value) -> Result<()> {
     contents[DIGEST] = digest(&contents).into();
-    atomic::write_file(&partial.join(STATE), &json_file::to_bytes(&contents))
+    atomic::write_file(&folder.join(STATE), &json_file::to_bytes(&contents))
 }
 
 fn digest(contents: &Value) -> String {
@@ -134,34 +153,47 @@ pub fn latest(dir: &Path) -> Result<Option<SavedState>> {
     Ok(list(dir)?.pop())
 }
 
-/// Reads a checkpoint, and checks that its files are the ones that were saved, and that it is of the step that its folder
-/// is named after.
-pub fn load(folder: &Path) -> Result<RunState> {
-    let path = folder.join(STATE);
-    let mut contents = json_file::read(&path)?;
-    let changed = |path: &Path| Error::Folder {
+fn changed(path: &Path) -> Error {
+    Error::Folder {
         path: path.to_path_buf(),
         reason: "its contents changed after it was saved".to_string(),
-    };
+    }
+}
+
+/// A key of `state.json` that is not as it should be.
+fn unexpected(path: &Path, contents: &Value, key: &str, expected: &str) -> Error {
+    let found = contents.get(key);
+    let found = found.map_or("nothing".to_string(), |value| format!("`{value}`"));
+    Error::Key {
+        path: path.to_path_buf(),
+        key: key.to_string(),
+        mismatch: Mismatch::new(expected, found),
+    }
+}
+
+/// What `state.json` says, as it was saved, without its digest.
+fn contents_of(folder: &Path) -> Result<Value> {
+    let path = folder.join(STATE);
+    let mut contents = json_file::read(&path)?;
     let stated = contents
         .as_object_mut()
         .and_then(|contents| contents.shift_remove(DIGEST));
-    let expect = |key: &str, expected: &str| Error::Key {
-        path: path.clone(),
-        key: key.to_string(),
-        mismatch: Mismatch::new(
-            expected,
-            contents
-                .get(key)
-                .map_or("nothing".to_string(), |value| format!("`{value}`")),
-        ),
-    };
     if contents["version"] != VERSION {
-        return Err(expect("version", &format!("`{VERSION}`")));
+        let expected = format!("`{VERSION}`");
+        return Err(unexpected(&path, &contents, "version", &expected));
     }
     if stated.is_none_or(|stated| stated != digest(&contents)) {
         return Err(changed(&path));
     }
+    Ok(contents)
+}
+
+/// Reads a checkpoint, and checks that its files are the ones that were saved, and that it is of the step that its folder
+/// is named after.
+pub fn load(folder: &Path) -> Result<RunState> {
+    let path = folder.join(STATE);
+    let mut contents = contents_of(folder)?;
+    let expect = |key: &str, expected: &str| unexpected(&path, &contents, key, expected);
     let step = contents["step"]
         .as_u64()
         .ok_or_else(|| expect("step", "a step"))?;
@@ -344,6 +376,32 @@ mod tests {
         let path = save_state(folder.path(), 100, &json!({"again": true}), &[]).unwrap();
         assert_eq!(load(&path).unwrap().state, json!({"again": true}));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_caller_says_of_a_step_is_replaced_without_its_tensors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), 100);
+        let file = path.join("weights.safetensors");
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        let opened = fs::File::options().write(true).open(&file).unwrap();
+        opened.set_modified(long_ago).unwrap();
+        let before = load(&path).unwrap();
+        save_again(folder.path(), 100, &json!({"again": true})).unwrap();
+        let after = load(&path).unwrap();
+        assert_eq!(after.state, json!({"again": true}));
+        let bytes = |state: &RunState| state.tensors["weights"][0].bytes.clone();
+        assert_eq!(bytes(&after), bytes(&before));
+        assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), long_ago);
+
+        // What is changed, or not there, is not made a checkpoint by it.
+        let text = fs::read_to_string(path.join(STATE)).unwrap();
+        fs::write(path.join(STATE), text.replace("true", "false")).unwrap();
+        for step in [100, 200] {
+            let error = save_again(folder.path(), step, &json!({})).unwrap_err();
+            assert!(error.to_string().contains("state.json"), "{error}");
+        }
+        assert!(load(&path).is_err() && steps(folder.path()) == [100]);
     }
 
     #[test]

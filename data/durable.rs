@@ -149,6 +149,20 @@ pub(crate) fn fingerprint<'a>(shards: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
+/// The first of the names `PATH.old-1`, `PATH.old-2` and so on that nothing has: what stands at the path is kept under it.
+pub(crate) fn old_name(path: &Path) -> PathBuf {
+    let mut number = 1_u32;
+    loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".old-{number}"));
+        let old = PathBuf::from(name);
+        if !old.exists() {
+            return old;
+        }
+        number += 1;
+    }
+}
+
 /// Removes the files of a folder whose names the predicate picks.
 pub(crate) fn remove_files(folder: &Path, picked: impl Fn(&str) -> bool) -> Result<()> {
     let entries = fs::read_dir(folder).map_err(|source| Error::read(folder, source))?;

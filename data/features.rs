@@ -14,15 +14,17 @@ use arrow::datatypes::{Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ipc::writer::FileWriter;
 
-use crate::durable::{self, PendingFile, TEMPORARY, Written};
+use crate::durable::{self, PendingFile, Written};
 use crate::error::{Error, Result};
 
+mod aside;
 mod index;
 mod parts;
 mod shards;
 
+pub use aside::set_aside;
 pub use index::{FeatureHeader, SampleRange, StoredSample, disk_bytes};
-use index::{FeatureIndex, FeatureShard, INDEX, VERSION};
+use index::{FeatureIndex, FeatureShard, INDEX, VERSION, is_ours};
 pub use parts::join;
 pub use shards::FeatureShards;
 pub(crate) use shards::map_file;
@@ -116,11 +118,8 @@ impl FeatureWriter {
         }
         // A shard that was renamed but not yet entered is computed again.
         durable::remove_files(&folder, |name| {
-            let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
-            let ours =
-                whole == INDEX || (whole.starts_with("features-") && whole.ends_with(".arrow"));
             let listed = name == INDEX || index.shards.iter().any(|shard| shard.file == name);
-            ours && !listed
+            is_ours(name) && !listed
         })?;
         index.write(&folder)?;
         let schema = Arc::new(index.header.schema());
@@ -136,6 +135,14 @@ impl FeatureWriter {
     /// The number that the next sample pushed will have.
     pub fn next_sample(&self) -> u64 {
         self.index.samples() + self.open.as_ref().map_or(0, |open| open.samples)
+    }
+
+    /// Gives `seen` the tokens of every sample that is written; those of the shard that is not yet whole are not.
+    ///
+    /// # Errors
+    /// A shard cannot be read.
+    pub fn each_text(&self, seen: &mut dyn FnMut(&[u32])) -> Result<()> {
+        shards::each_text(&self.folder, &self.index, seen)
     }
 
     /// Adds the sample numbered [`next_sample`](Self::next_sample).

@@ -44,7 +44,7 @@ pub fn tokenize<'a>(
         Masking::Assistant | Masking::LastTurn => {
             let with = (template, tokenizer);
             let spans = assistant_spans(exchange, &rendered, with, masking)?;
-            let ends = unwritten_ends(exchange, &rendered.text, with, masking)?;
+            let ends = unwritten_ends(exchange, &rendered, with, masking)?;
             let spans: Vec<_> = spans.into_iter().map(|span| before(span, &ends)).collect();
             overlapping(&encoding.offsets, &spans)
         }
@@ -119,11 +119,11 @@ fn assistant_spans(
 /// The bytes of turns behind answers that were cut off: the template ends these turns, as the target did not.
 fn unwritten_ends(
     exchange: Exchange<'_>,
-    text: &str,
+    rendered: &Rendered,
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
     masking: Masking,
 ) -> Result<Vec<Range<usize>>> {
-    let messages = exchange.messages;
+    let (messages, text) = (exchange.messages, &rendered.text[..]);
     let last = messages.iter().rposition(Message::is_assistant);
     let is_wanted = |index: &usize| masking != Masking::LastTurn || Some(*index) == last;
     let cut_off = |index: &usize| messages[*index].is_assistant() && messages[*index].is_cut_off();
@@ -139,9 +139,12 @@ fn unwritten_ends(
         render: &|exchange, generation| template.render(exchange, generation),
         special,
     };
-    let turns = conversed.turns(&places)?;
+    let turns = match blocks(messages, rendered, &places) {
+        Some(blocks) => blocks,
+        None => conversed.turns(&places)?,
+    };
     let end = |(&place, turn): (&usize, Range<usize>)| {
-        let said = said_last(&messages[place]).trim_end();
+        let said = said_last(&messages[place]).trim();
         let shown = without_special_end(&text[turn.clone()], special);
         // Where the template shows something else, nobody knows where the target was stopped.
         let found = shown.rfind(said).filter(|_| !said.is_empty());
@@ -149,6 +152,20 @@ fn unwritten_ends(
         turn.start + written..turn.end
     };
     Ok(places.iter().zip(turns).map(end).collect())
+}
+
+/// The template's blocks of these messages, where it has one for each message of the assistant: they are there also where turns
+/// cannot be found.
+fn blocks(
+    messages: &[Message],
+    rendered: &Rendered,
+    places: &[usize],
+) -> Option<Vec<Range<usize>>> {
+    let blocks = rendered.spans.as_ref()?;
+    let assistants = (0..messages.len()).filter(|&index| messages[index].is_assistant());
+    let assistants: Vec<usize> = assistants.collect();
+    let block = |place| Some(blocks[assistants.binary_search(place).ok()?].clone());
+    (blocks.len() == assistants.len()).then(|| places.iter().filter_map(block).collect())
 }
 
 /// What a message says at its end: its content, or its reasoning where there is nothing behind it.
@@ -287,9 +304,36 @@ mod tests {
             short.messages[3].content = "end".into();
             assert_eq!(shown(&short, Masking::LastTurn), "end");
         }
+        // Templates may strip what it says, at both ends.
+        let source = CHATML.replace("message.content", "message.content|trim");
+        let mut spaced = cut(3);
+        spaced.messages[3].content = "\n é ran ".into();
+        assert_eq!(trained_of(&spaced, &source, Masking::LastTurn), "é ran");
         // Where the template shows something else in its place, nothing of it is trained on.
         let source = CHATML.replace("message.content", "message.content|upper");
         assert_eq!(trained_of(&cut(3), &source, Masking::LastTurn), "");
+    }
+
+    #[test]
+    fn the_end_of_a_cut_off_answer_is_found_in_its_block_where_the_turn_cannot_be() {
+        let mut conversation = dialogue();
+        let first = &mut conversation.messages[1];
+        first.content = "the cat ran".into();
+        first.extra.insert(CUT_OFF.into(), true.into());
+        // Each text depends on how many messages there are, and its end on what was said.
+        let source =
+            format!("{{{{ messages | length }}}}{MARKED}{{{{ messages[1].content | length }}}}");
+        assert_eq!(
+            trained_of(&conversation, &source, Masking::Assistant),
+            "the cat ran|é ran<|im_end|>"
+        );
+        // Without blocks it is refused.
+        let plain = source
+            .replace("{% generation %}", "")
+            .replace("{% endgeneration %}", "");
+        let template = ChatTemplate::from_source(&plain, None, None).unwrap();
+        let refused = tokenize(&conversation, &template, &small(), Masking::Assistant);
+        assert!(refused.is_err());
     }
 
     #[test]

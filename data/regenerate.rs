@@ -18,7 +18,7 @@ use spectrain_checkpoints::hash::hex;
 
 use crate::conversation::{Content, REASONING, Row};
 use crate::dataset::{Dataset, Located};
-use crate::durable::{PendingFile, write_whole};
+use crate::durable::{PendingFile, old_name, write_whole};
 use crate::error::{Error, Result};
 use crate::prepare::Category;
 use crate::rows::LocatedRow;
@@ -401,8 +401,5 @@ fn set_aside(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    let old = |number: u32| beside(path, &format!(".old-{number}"));
-    let free = (1..).map(old).find(|old| !old.exists());
-    let moved = free.map_or(Ok(()), |old| std::fs::rename(path, old));
-    moved.map_err(|source| Error::write(path, source))
+    std::fs::rename(path, old_name(path)).map_err(|source| Error::write(path, source))
 }

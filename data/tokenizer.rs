@@ -20,6 +20,9 @@ use crate::contained::contained;
 use crate::error::{Error, Result};
 
 const TOKENIZER: &str = "tokenizer.json";
+/// What is said of it where there is none.
+const WANTED: &str = "the tokenizer of the model, which a target needs (it is beside the weights on the hub; \
+     `AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)` of transformers writes it)";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// Whether special tokens such as `<|im_end|>` are written out when decoding.
@@ -63,7 +66,13 @@ impl Tokenizer {
     /// Reads `tokenizer.json`, and `tokenizer_config.json` where there is one, from a model folder.
     pub fn from_folder(folder: &Path) -> Result<Self> {
         let path = folder.join(TOKENIZER);
-        let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+        let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::File {
+                path: path.clone(),
+                mismatch: Mismatch::new(WANTED, "no such file"),
+            },
+            _ => Error::io(&path)(error),
+        })?;
         let config = read_config(folder)?;
         let read = contained(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
@@ -393,7 +402,9 @@ pub(crate) mod tests {
         let message = Tokenizer::from_folder(folder.path())
             .unwrap_err()
             .to_string();
-        assert!(message.contains("tokenizer.json"), "{message}");
+        for part in ["tokenizer.json", "a target needs", "found no such file"] {
+            assert!(message.contains(part), "{message}");
+        }
         std::fs::write(folder.path().join(TOKENIZER), "{}").unwrap();
         let message = Tokenizer::from_folder(folder.path())
             .unwrap_err()

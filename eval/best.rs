@@ -2,10 +2,12 @@
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::interval::with_signs;
-use crate::paired::{PairedReport, PairedVerdict, check_same, pairs};
+use crate::paired::own::{OwnLengths, counterpart};
+use crate::paired::{PairedReport, PairedVerdict, check_comparable, pairs};
 use crate::report::{Report, SettingReport};
 
-/// A sentence for each way of decoding that all of several reports have, or why there is none.
+/// A sentence for each way of decoding that all of several reports have, or have a chain of their own length for, or why there is
+/// none.
 pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
     let [(first_name, first), others @ ..] = reports else {
         return Vec::new();
@@ -15,7 +17,7 @@ pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
         return Vec::new();
     }
     for (name, other) in others {
-        let why = match check_same(first, other) {
+        let why = match check_comparable(first, other) {
             Ok(()) => continue,
             Err(Error::OtherPrompts { .. }) => format!(
                 "{name} and {first_name} were judged on different prompts. `spectrain evaluate` with the same `--target` and `--prompts` for \
@@ -26,9 +28,14 @@ pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
         };
         return vec![format!("No verdict on which is best: {why}.")];
     }
+    let own = OwnLengths::of(reports);
     let settings = first.settings.iter();
-    let sentences = settings.filter_map(|setting| of_setting(reports, setting));
-    sentences.collect()
+    let sentences = settings.filter_map(|setting| of_setting(reports, setting, &own));
+    let mut found: Vec<String> = sentences.collect();
+    if !found.is_empty() {
+        found.extend(own.note());
+    }
+    found
 }
 
 /// A report in one way of decoding.
@@ -37,19 +44,31 @@ struct Place<'a> {
     report: &'a Report,
     setting: &'a SettingReport,
     tau: f64,
+    /// Of which length its chain is, where lengths differ.
+    length: String,
 }
 
-/// Who is best in one way of decoding; none where not all have it.
-fn of_setting(reports: &[(String, Report)], setting: &SettingReport) -> Option<String> {
+/// Who is best in one way of decoding of the first report; none where not all have it.
+fn of_setting(
+    reports: &[(String, Report)],
+    setting: &SettingReport,
+    lengths: &OwnLengths,
+) -> Option<String> {
+    let (_, first) = reports.first()?;
     let mut places = Vec::new();
     for (name, report) in reports {
-        let own = report.like(setting)?;
+        let own = counterpart(report, first, setting)?;
         let counts = own.datasets.iter().flat_map(|of| &of.counts).copied();
+        let length = match lengths.has(setting) {
+            true => format!(", {}", own.draft),
+            false => String::new(),
+        };
         places.push(Place {
             name,
             report,
             setting: own,
             tau: counts.sum::<Counts>().tau()?,
+            length,
         });
     }
     places.sort_by(|one, other| other.tau.total_cmp(&one.tau));
@@ -57,14 +76,21 @@ fn of_setting(reports: &[(String, Report)], setting: &SettingReport) -> Option<S
         return None;
     };
     let pairs = pairs(second.report, (second.setting, best.setting)).ok()?;
-    let found = PairedReport::of(setting.heading(), &pairs, reports.len() - 1)?;
+    let way = lengths.heading(setting);
+    let found = PairedReport::of(setting.behind_target(&way), &pairs, reports.len() - 1)?;
     Some(sentence(&found, best, second))
 }
 
 fn sentence(found: &PairedReport, best: &Place, second: &Place) -> String {
-    let way = best.setting.of_target();
-    let has = format!("{way}: {} has the largest τ, {:.2}", best.name, best.tau);
-    let second = format!("the second, {} ({:.2})", second.name, second.tau);
+    let way = &found.setting;
+    let has = format!(
+        "{way}: {} has the largest τ, {:.2}{}",
+        best.name, best.tau, best.length
+    );
+    let second = format!(
+        "the second, {} ({:.2}{})",
+        second.name, second.tau, second.length
+    );
     let by = with_signs(found.difference, found.joint, 2) + " by pairs of prompts";
     let allows = match found.among {
         0 | 1 => String::new(),
@@ -85,6 +111,7 @@ fn sentence(found: &PairedReport, best: &Place, second: &Place) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::DraftReport;
     use crate::paired::tests::{of, report};
 
     fn named(name: &str, passes: [u64; 3]) -> (String, Report) {
@@ -115,6 +142,45 @@ mod tests {
         );
         assert!(told.ends_with("which allows for 2 comparisons."), "{told}");
         assert!(best(&all[..1]).is_empty());
+    }
+
+    #[test]
+    fn drafters_without_a_length_in_common_get_a_verdict_that_says_so() {
+        let (short, mut long) = (named("short", [60; 3]), named("long", [40; 3]));
+        long.1.settings[0].draft = DraftReport::Chain {
+            length: 15,
+            tokens: None,
+        };
+        let told = best(&[short, long.clone()]);
+        let [verdict, note] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(
+            verdict,
+            "T=0, greedy, each at its own length: long has the largest τ, 3.00, chain 15, and is ahead of the second, short (2.00, \
+             chain 5): +1.00 [+1.00, +1.00] by pairs of prompts."
+        );
+        assert!(note.contains("chains of 5 and 15 tokens"), "{note}");
+        // Of two chains it is not said which is the drafter's own.
+        let mut several = named("several", [60; 3]);
+        let mut further = several.1.settings[0].clone();
+        further.draft = DraftReport::Chain {
+            length: 7,
+            tokens: None,
+        };
+        several.1.settings.push(further);
+        let told = best(&[several, long]);
+        let [told] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert!(
+            told.starts_with("No verdict on which is best: of long, expected one of the settings"),
+            "{told}"
+        );
+        assert!(
+            told.contains("`--set 'evaluate.draft_lengths=[7]'`"),
+            "{told}"
+        );
     }
 
     #[test]

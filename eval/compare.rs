@@ -3,6 +3,7 @@ use std::fmt::Write;
 
 use crate::best::best;
 use crate::interval::with_interval;
+use crate::paired::own::OwnLengths;
 use crate::report::table::{FIGURES, figures};
 use crate::report::words::legend;
 use crate::report::{LosslessReport, Report, SettingReport, TargetReport};
@@ -23,19 +24,21 @@ const SHARED: [&str; 11] = [
 ];
 
 /// A table of the pooled results of `reports`, each under its name: one group of rows for each way of decoding, in the
-/// order of their first appearance, and for each target if a report has several. Below it stands in what they differ from
+/// order of their first appearance, and for each target if a report has several. Drafters that have no length in common stand
+/// together, with their lengths. Below it stands in what they differ from
 /// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on; and
 /// which has the largest τ.
 pub fn compare(reports: &[(String, Report)]) -> String {
     let several = (reports.iter()).any(|(_, report)| !report.targets.is_empty());
-    let mut groups: Vec<(Group, Vec<(&str, &SettingReport)>)> = Vec::new();
+    let own = OwnLengths::of(reports);
+    let mut groups: Vec<(Group, Vec<(String, &SettingReport)>)> = Vec::new();
     for (name, report) in reports {
         for setting in &report.settings {
             let group = Group {
                 target: several.then(|| report.target_of(setting)),
-                heading: setting.heading(),
+                heading: own.heading(setting),
             };
-            let row = (name.as_str(), setting);
+            let row = (own.row(name, setting), setting);
             match groups.iter_mut().find(|(known, _)| *known == group) {
                 Some((_, rows)) => rows.push(row),
                 None => groups.push((group, vec![row])),
@@ -186,21 +189,38 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> Vec<String> {
                 report.batch_size, first.batch_size
             ));
         }
-        for key in SHARED {
-            let of = |report: &Report| report.recipe.pointer(key).cloned();
-            if let (Some(theirs), Some(ours)) = (of(report), of(first))
-                && theirs != ours
-                // Sets of prompts are told apart by their names above.
-                && theirs.is_number() == ours.is_number()
-            {
-                let key = key.trim_start_matches('/').replace('/', ".");
-                found.push(format!(
-                    "Differs: `{key}` is {theirs} in {name} and {ours} in {first_name}."
-                ));
-            }
-        }
+        let settings = SHARED.iter();
+        found.extend(
+            settings.filter_map(|key| other_setting(key, (name, report), (first_name, first))),
+        );
     }
     found
+}
+
+/// That a setting is not the same in two reports. Data are the same where what was prepared of them is, whatever the file is called.
+fn other_setting(
+    key: &str,
+    (name, report): (&str, &Report),
+    (first_name, first): (&str, &Report),
+) -> Option<String> {
+    let [theirs, ours] = [report, first].map(|of| of.recipe.pointer(key));
+    let (theirs, ours) = (theirs?, ours?);
+    let prepared = |of: &Report| of.prepared.get(key.strip_prefix("/data/")?).cloned();
+    let is_same = prepared(report)
+        .zip(prepared(first))
+        .map(|(theirs, ours)| theirs == ours);
+    let key = key.trim_start_matches('/').replace('/', ".");
+    match is_same {
+        Some(true) => None,
+        Some(false) if theirs == ours => Some(format!(
+            "Differs: what {name} has prepared of `{key}` is not what {first_name} has."
+        )),
+        // Sets of prompts are told apart by their names above.
+        _ if theirs != ours && theirs.is_number() == ours.is_number() => Some(format!(
+            "Differs: `{key}` is {theirs} in {name} and {ours} in {first_name}."
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -378,5 +398,56 @@ mod tests {
         let text = compare(&[trained(10), trained(20)]);
         let told = "Differs: `train.steps` is 20 in 20 steps and 10 in 10 steps.";
         assert!(text.contains(told), "{text}");
+    }
+
+    #[test]
+    fn data_differ_where_what_was_prepared_of_them_does_and_not_by_their_files_names() {
+        let told = |[one, other]: [(&str, &str); 2]| {
+            let reports = [("a", one), ("b", other)].map(|(name, (path, digest))| {
+                let mut report = report("x", 4, 2.0);
+                report.recipe = serde_json::json!({ "data": { "train": path } });
+                if !digest.is_empty() {
+                    report.prepared.insert("train".into(), digest.into());
+                }
+                (name.to_owned(), report)
+            });
+            differences(&reports)
+        };
+        assert!(told([("x.jsonl", "1"), ("runs/y/x.jsonl", "1")]).is_empty());
+        let by_path = "Differs: `data.train` is \"y.jsonl\" in b and \"x.jsonl\" in a.";
+        assert_eq!(told([("x.jsonl", "1"), ("y.jsonl", "2")]), [by_path]);
+        // Reports of earlier versions do not say what was prepared.
+        assert_eq!(told([("x.jsonl", ""), ("y.jsonl", "2")]), [by_path]);
+        assert!(told([("x.jsonl", ""), ("x.jsonl", "2")]).is_empty());
+        assert_eq!(
+            told([("x.jsonl", "1"), ("x.jsonl", "2")]),
+            ["Differs: what b has prepared of `data.train` is not what a has."]
+        );
+    }
+
+    #[test]
+    fn drafters_without_a_length_in_common_stand_together_with_their_lengths() {
+        let of = |length, tau| {
+            let mut report = report("x", 4, tau);
+            report.settings.truncate(1);
+            report.settings[0].draft = DraftReport::Chain {
+                length,
+                tokens: None,
+            };
+            report
+        };
+        let text = compare(&[("a".into(), of(5, 2.0)), ("b".into(), of(15, 3.0))]);
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let starts: Vec<String> = rows
+            .skip(2)
+            .map(|line| line.split('|').take(3).collect::<Vec<_>>().join("|"))
+            .collect();
+        assert_eq!(
+            starts,
+            [
+                "| T=0, exact, each at its own length | a (chain 5) ",
+                "| T=0, exact, each at its own length | b (chain 15) ",
+            ]
+        );
     }
 }

@@ -325,11 +325,7 @@ impl DraftChoice {
 }
 
 /// What a drafter of this reach drafts at `sampling` where `choices` are asked for, each draft once.
-pub(crate) fn drafted(
-    choices: &[DraftChoice],
-    reach: &Reach,
-    sampling: &Sampling,
-) -> Vec<DraftChoice> {
+pub fn drafted(choices: &[DraftChoice], reach: &Reach, sampling: &Sampling) -> Vec<DraftChoice> {
     let mut drafted: Vec<DraftChoice> = Vec::new();
     for choice in choices.iter().map(|choice| choice.within(reach)) {
         for choice in choice.at(sampling) {
@@ -669,6 +665,7 @@ mod tests {
     fn chains_end_with_the_last_token_that_can_be_drafted() {
         let reach = |longest| Reach {
             longest,
+            own: 5,
             one_pass: false,
             has_confidence: false,
         };

@@ -54,6 +54,7 @@ pub use deploy::report::{BestDraft, CandidateReport, CostSource, Over, Recommend
 pub use deploy::servers::{DraftCost, of_servers};
 pub use draft::{
     Calibration, ChainTokens, DraftChoice, DraftReport, MeasuredOn, Reach, Threshold, TunedReport,
+    drafted,
 };
 pub use error::{Error, Result};
 pub use estimate::report::EstimateReport;

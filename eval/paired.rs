@@ -10,8 +10,10 @@ use crate::bootstrap::{bootstrap, bootstrap_among};
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::interval::{with_digits, with_signs};
+use crate::paired::own::{advice, at_other_lengths, counterpart, differ_in_length, remark};
 use crate::report::{DatasetReport, Report, SettingReport, TargetReport};
 
+pub(crate) mod own;
 pub(crate) mod parts;
 
 /// Seed of the intervals.
@@ -19,10 +21,10 @@ const SEED: u64 = 0;
 /// Conversations of which fewer are too few to choose among several by: resampled intervals are too narrow then.
 pub(crate) const FEWEST: usize = 20;
 
-/// τ of a report against that of another, in one way of decoding that both have.
+/// τ of a report against that of another, in one way of decoding that both have, or with the chain that each has.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PairedReport {
-    /// The way of decoding.
+    /// The way of decoding; with both drafts where they differ.
     pub setting: String,
     /// Conversations that both decoded.
     pub conversations: usize,
@@ -57,11 +59,23 @@ pub struct PairedReports {
     pub found: Vec<PairedReport>,
     /// In what they differ beside the drafter, and what could not be compared.
     pub remarks: Vec<String>,
-    /// What of the baseline could not be compared: ways of decoding, and runs on a server.
+    /// What of the baseline could not be compared: ways of decoding, also those that were compared with a chain of another length
+    /// alone, and runs on a server.
     pub uncompared: Vec<String>,
 }
 
 impl PairedReports {
+    /// With what must be known where two reports have no chain in common.
+    fn and_lengths(mut self, baseline: &Report, report: &Report) -> Self {
+        let pairs = at_other_lengths(baseline, report);
+        self.remarks.extend(remark(pairs.iter().flatten().copied()));
+        let only = |[own, other]: &[&SettingReport; 2]| {
+            format!("{} (only with {})", own.of_target(), other.draft)
+        };
+        self.uncompared.extend(pairs.iter().map(only));
+        self
+    }
+
     /// With what the baseline alone has, and what the other report alone has.
     fn and_alone(mut self, [baseline, report]: [Vec<String>; 2]) -> Self {
         let of_baseline = baseline.iter();
@@ -189,16 +203,21 @@ impl fmt::Display for PairedVerdict {
     }
 }
 
-/// Every way of decoding that `report` shares with `baseline`, on the same prompts; `among` so many reports that are compared
-/// with it.
+/// Every way of decoding that `report` shares with `baseline`, on the same prompts, and where their drafters share none the chain
+/// that each has; `among` so many reports that are compared with it.
 ///
 /// # Errors
-/// They share none, were judged by different targets, decoded other prompts, or their outputs end elsewhere.
+/// They share none and have no such chains, were judged by different targets, decoded other prompts, or their outputs end elsewhere.
 pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<PairedReport>> {
+    let of_each = |([other, setting], pairs): Shared| {
+        let heading = match differ_in_length(other, setting) {
+            true => format!("{} against {}", setting.heading(), other.draft),
+            false => setting.heading(),
+        };
+        PairedReport::of(heading, &pairs, among)
+    };
     let shared = shared(baseline, report)?.into_iter();
-    let found = shared
-        .filter_map(|(setting, pairs)| PairedReport::of(setting.heading(), &pairs, among))
-        .collect::<Vec<_>>();
+    let found: Vec<PairedReport> = shared.filter_map(of_each).collect();
     match found.is_empty() {
         true => Err(nothing_shared(baseline, report)),
         false => Ok(found),
@@ -208,6 +227,15 @@ pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<Pa
 /// Fails unless two reports share ways of decoding, and both decoded the same prompts in these, for the same targets and to the
 /// same end.
 pub(crate) fn check_same(one: &Report, other: &Report) -> Result<()> {
+    let mut settings = other.settings.iter();
+    match settings.any(|setting| one.like(setting).is_some()) {
+        true => check_comparable(one, other),
+        false => Err(nothing_shared(one, other)),
+    }
+}
+
+/// The same, where chains that differ in length may be compared for want of a way of decoding that two drafters share.
+pub(crate) fn check_comparable(one: &Report, other: &Report) -> Result<()> {
     if shared(one, other)?.is_empty() {
         return Err(nothing_shared(one, other));
     }
@@ -215,14 +243,14 @@ pub(crate) fn check_same(one: &Report, other: &Report) -> Result<()> {
     shared(other, one).map(drop)
 }
 
-/// A setting, with tokens and passes of every conversation in two reports.
-type Shared<'a> = (&'a SettingReport, Vec<[Counts; 2]>);
+/// A setting of each of two reports, with tokens and passes of every conversation in both.
+type Shared<'a> = ([&'a SettingReport; 2], Vec<[Counts; 2]>);
 
-/// The settings of `report` that `baseline` has too.
-fn shared<'a>(baseline: &Report, report: &'a Report) -> Result<Vec<Shared<'a>>> {
+/// The settings of `report` that `baseline` has too, or has a counterpart of.
+fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec<Shared<'a>>> {
     let mut shared = Vec::new();
     for setting in &report.settings {
-        let Some(other) = baseline.like(setting) else {
+        let Some(other) = counterpart(baseline, report, setting) else {
             continue;
         };
         check_target(baseline.target_report(other), report.target_report(setting))?;
@@ -230,7 +258,7 @@ fn shared<'a>(baseline: &Report, report: &'a Report) -> Result<Vec<Shared<'a>>> 
         if let (Some(expected), Some(ends)) = (&other.ends, &setting.ends) {
             expected.check_same(ends)?;
         }
-        shared.push((setting, pairs(baseline, (other, setting))?));
+        shared.push(([other, setting], pairs(baseline, (other, setting))?));
     }
     Ok(shared)
 }
@@ -242,7 +270,8 @@ fn nothing_shared(baseline: &Report, report: &Report) -> Error {
         all.collect::<Vec<_>>().join("; ")
     };
     let expected = format!("one of the settings {}", headings(baseline));
-    Error::unpaired(expected, headings(report))
+    let advice = advice(baseline, report);
+    Error::unpaired(expected, format!("{}; {advice}", headings(report)))
 }
 
 /// What was decoded for `one` and not for `other`: ways of decoding, and datasets in those that both have.
@@ -250,7 +279,7 @@ pub(crate) fn alone(one: &Report, other: &Report) -> Vec<String> {
     let mut alone = Vec::new();
     for setting in &one.settings {
         let way = setting.of_target();
-        let Some(like) = other.like(setting) else {
+        let Some(like) = counterpart(other, one, setting) else {
             alone.push(way);
             continue;
         };

@@ -64,6 +64,9 @@ pub struct Report {
     /// What training found of the same weights, where this is the report of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained: Option<TrainedReport>,
+    /// SHA-256 of what was prepared of `data.train` and `data.eval`, under `train` and `eval`, where this is the report of a run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prepared: BTreeMap<String, String>,
     /// How many of the held-out prompts are no news to the drafter, where this is the report of a run and there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_prompts: Option<KnownPrompts>,
@@ -383,15 +386,34 @@ impl SettingReport {
 
     /// The same behind the target's name, where there were several.
     pub(crate) fn of_target(&self) -> String {
+        self.behind_target(&self.heading())
+    }
+
+    /// Words behind the target's name, where there were several.
+    pub(crate) fn behind_target(&self, words: &str) -> String {
         let target = self.target.iter().map(|name| format!("{name}, "));
-        target.collect::<String>() + &self.heading()
+        target.collect::<String>() + words
     }
 
     /// The setting in a few words, whatever drafted.
     pub(crate) fn way(&self) -> String {
+        format!("{}, {}", self.decided(), self.draft)
+    }
+
+    /// The same of a chain that stands beside those of other lengths.
+    pub(crate) fn at_own_length(&self) -> String {
+        let tokens = match self.draft {
+            DraftReport::Chain { tokens, .. } => tokens,
+            _ => None,
+        };
+        let tokens = tokens.map_or(String::new(), |tokens| format!(", {tokens}"));
+        format!("{}, each at its own length{tokens}", self.decided())
+    }
+
+    /// How tokens were chosen and drafts verified, in a few words.
+    fn decided(&self) -> String {
         let lossy = if self.lossy { " (lossy)" } else { "" };
-        let (sampling, verifier, draft) = (self.sampled(), &self.verifier, &self.draft);
-        format!("{sampling}, {verifier}{lossy}, {draft}")
+        format!("{}, {}{lossy}", self.sampled(), self.verifier)
     }
 
     /// How tokens were chosen, in a few words.
@@ -415,6 +437,7 @@ impl Report {
             settings,
             lossless: LosslessReport::default(),
             trained: None,
+            prepared: BTreeMap::new(),
             known_prompts: None,
             texts: Vec::new(),
             served: Vec::new(),

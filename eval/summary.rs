@@ -6,8 +6,9 @@ use spectrain_checkpoints::printable;
 
 use crate::best::best;
 use crate::compare::differences;
-use crate::deploy::report::{Recommendation, not_timed};
+use crate::deploy::report::{Recommendation, TIMES_ALL, not_timed};
 use crate::interval::with_interval;
+use crate::paired::own::OwnLengths;
 use crate::report::words::legend;
 use crate::report::{DatasetReport, LosslessReport, Report, SettingReport};
 use crate::served::report::ServedReport;
@@ -37,16 +38,12 @@ pub fn summary(reports: &[(String, Report)]) -> String {
         _ = write!(text, "\n{}", line("", FIGURES));
     }
     text += &settings(reports);
-    let mut notes = Vec::new();
-    for (name, report) in reports {
-        let of = notes_of(report, compared).into_iter();
-        notes.extend(of.map(|note| {
-            if compared {
-                format!("{name}: {note}")
-            } else {
-                note
-            }
-        }));
+    let mut notes = notes(reports);
+    let mut recommended = reports
+        .iter()
+        .map(|(_, report)| &report.settings_recommended);
+    if recommended.any(|all| not_timed(all).is_some()) {
+        notes.push(TIMES_ALL.to_owned());
     }
     let below = legend(reports.iter().flat_map(|(_, report)| &report.settings));
     notes.extend(
@@ -100,15 +97,17 @@ fn prompts(report: &Report) -> String {
 fn settings(reports: &[(String, Report)]) -> String {
     let compared = reports.len() > 1;
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
+    let own = OwnLengths::of(reports);
     let mut groups: Vec<(String, String)> = Vec::new();
     for (name, report) in reports {
         for setting in &report.settings {
-            let mut way = setting.heading();
+            let mut way = own.heading(setting);
             if targets {
                 way = format!("{}: {way}", report.target_of(setting));
             }
             let rows = if compared {
-                row(&format!("  {}", printable(name)), &setting.overall)
+                let name = own.row(name, setting);
+                row(&format!("  {}", printable(&name)), &setting.overall)
             } else {
                 parts(&way, setting)
             };
@@ -163,6 +162,26 @@ fn line(name: &str, [tau, alpha, speedup]: [&str; 3]) -> String {
     format!("{}\n", line.trim_end())
 }
 
+/// What else is notable of reports, each note once; of several behind the names of those that it is of.
+fn notes(reports: &[(String, Report)]) -> Vec<String> {
+    let compared = reports.len() > 1;
+    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+    for (name, report) in reports {
+        for note in notes_of(report, compared) {
+            match all.iter_mut().find(|(known, _)| *known == note) {
+                Some((_, names)) if names.contains(&&**name) => {}
+                Some((_, names)) => names.push(name),
+                None => all.push((note, vec![name.as_str()])),
+            }
+        }
+    }
+    let named = |(note, names): (String, Vec<&str>)| match compared {
+        true => format!("{}: {note}", names.join(", ")),
+        false => note,
+    };
+    all.into_iter().map(named).collect()
+}
+
 /// What else is notable of a report.
 fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
@@ -178,7 +197,8 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     if report.texts.is_empty() {
         notes.extend(verdict(&report.lossless));
     }
-    notes.extend(report.settings_recommended.iter().map(recommended));
+    let recommended = report.settings_recommended.iter();
+    notes.extend(recommended.map(Recommendation::told));
     notes.extend(not_timed(&report.settings_recommended));
     notes.extend(report.served.iter().flat_map(served));
     notes
@@ -230,21 +250,6 @@ fn verdict(lossless: &LosslessReport) -> Vec<String> {
     let mut notes: Vec<String> = lines.map(str::to_owned).collect();
     notes.extend(lossless.sampling.as_ref().map(ToString::to_string));
     notes
-}
-
-/// What to deploy.
-fn recommended(one: &Recommendation) -> String {
-    let [second, _] = one.over();
-    let over = match &one.best {
-        Some(best) if best.over_second.is_some() => format!("; {second}"),
-        _ => String::new(),
-    };
-    let (heading, draft, speedup) = (one.heading(), one.words(), one.speedup());
-    let predicted = match one.best {
-        Some(_) => "predicted speed-up",
-        None => "the fastest draft has a predicted speed-up of",
-    };
-    format!("deploy, {heading}: {draft}, {predicted} {speedup}{over}.")
 }
 
 /// What a server did, and what must be said of it.

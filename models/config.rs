@@ -35,8 +35,7 @@ pub fn load_target(
         );
     }
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
-    check_tied_head(folder, &config)?;
-    let mut ignored = ignored_tensors(&config);
+    let mut ignored = ignored_tensors(folder, &config)?;
     ignored.extend(mtp::beside_target(folder));
     let mut weights = FolderWeights::new(folder, "model.");
     let scope = Scope::root(&mut weights, device, held.dtype);
@@ -75,7 +74,7 @@ pub fn load_first_layers(
 }
 
 /// Fails where a head that is said to be the embedding is stored beside it with other numbers.
-fn check_tied_head(folder: &ModelFolder, config: &TransformerConfig) -> Result<()> {
+pub(crate) fn check_tied_head(folder: &ModelFolder, config: &TransformerConfig) -> Result<()> {
     if config.tied_head {
         check_tied(folder, ["model.embed_tokens.weight", "lm_head.weight"])?;
     }
@@ -110,14 +109,18 @@ pub(crate) fn check_tied(folder: &ModelFolder, [embedding, head]: [&str; 2]) -> 
 }
 
 /// Tensors some checkpoints carry that hold nothing of their own.
-pub fn ignored_tensors(config: &TransformerConfig) -> Vec<String> {
+///
+/// # Errors
+/// The head is said to be the embedding, but is stored beside it with other numbers.
+pub fn ignored_tensors(folder: &ModelFolder, config: &TransformerConfig) -> Result<Vec<String>> {
+    check_tied_head(folder, config)?;
     let mut ignored: Vec<String> = (0..config.spec.layers)
         .map(|layer| format!("model.layers.{layer}.self_attn.rotary_emb.inv_freq"))
         .collect();
     if config.tied_head {
         ignored.push("lm_head.weight".into());
     }
-    ignored
+    Ok(ignored)
 }
 
 impl TransformerConfig {

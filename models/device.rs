@@ -68,6 +68,19 @@ fn keep_kernels() {
     CubeClRuntimeConfig::try_set(config);
 }
 
+/// How many GPUs NVIDIA's driver shows to this program, which calls them `cuda:0`, `cuda:1` and so on; 0 without the driver, or
+/// without the feature `cuda`. None of them is opened.
+pub fn cuda_devices() -> usize {
+    #[cfg(feature = "cuda")]
+    {
+        Device::enumerate(burn::tensor::DeviceType::Cuda).len()
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        0
+    }
+}
+
 /// Whether `device` is Burn's own CPU backend, with a graph or without, whose tensors this program's own code can read and
 /// write where they lie.
 pub fn is_cpu(device: &Device) -> bool {

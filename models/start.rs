@@ -5,6 +5,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
 
 use crate::bounds;
+use crate::config::check_tied_head;
 use crate::error::{Error, Result};
 use crate::linear::Bias;
 use crate::lora::LoraConfig;
@@ -284,6 +285,7 @@ impl Start<'_> {
         let folder = self.folder(target)?;
         let file = folder.path().join("config.json");
         let mut config = TransformerConfig::read(folder.config(), &file)?;
+        check_tied_head(&folder, &config)?;
         self.check_dense(&config.spec)?;
         if self.keep_layers.is_empty() {
             return Ok(config);

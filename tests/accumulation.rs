@@ -7,9 +7,9 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::{Capture, FreshConfig};
 use spectrain_train::{
-    Batch, BatchSource as _, Distill, DistillConfig, Error, Fit, FitSummary, Objective, Reduction,
+    Batch, BatchSource as _, Distill, DistillConfig, Error, FitSummary, Objective, Reduction,
     Statistics, StepWeights, Train as _, TrainConfig, Trainee, TrainingTimeTest,
-    TrainingTimeTestConfig, Validation, fit,
+    TrainingTimeTestConfig,
 };
 
 use crate::golden::assert_close;
@@ -87,7 +87,7 @@ fn trained_on_replies_of(replied: usize, reduction: Reduction) -> Result<FitSumm
             .map(|at| (5..5 + replied).contains(&at))
             .collect();
     }
-    let [tokens, run] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let tokens = tempfile::tempdir().unwrap();
     let samples = tiny::samples(tokens.path(), &texts, 2);
     let capture = tiny::eagle3_capture(&Eagle3Config::default(), &target);
     let mut trainee = eagle3(&TrainingTimeTestConfig {
@@ -102,20 +102,7 @@ fn trained_on_replies_of(replied: usize, reduction: Reduction) -> Result<FitSumm
         log_every: 2,
         ..TrainConfig::default()
     };
-    let fit_of = Fit {
-        config: &settings,
-        source: Box::new(tiny::live(samples.clone(), &target, capture)),
-        samples,
-        folder: run.path().to_owned(),
-        identity: "test".into(),
-        interrupted: &|| false,
-        on_policy: None,
-        begins_trained: false,
-        validate: &mut |_, _, _, _| Ok(Validation::default()),
-        memory: &|| None,
-        ranks: None,
-    };
-    fit(&mut trainee, fit_of)
+    tiny::trained(&mut trainee, &settings, samples, (&target, capture))
 }
 
 #[test]

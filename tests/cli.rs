@@ -76,8 +76,8 @@ Options:
                            `az://` with bucket and prefix; without it
                            `features-parts` in the run
       --device <DEVICE>    `cpu` or `cuda:N` [default: cpu]
-      --devices <DEVICES>  Devices to train on together, such as
-                           `cuda:0,cuda:1`, with a process for each; all else is
+      --devices <DEVICES>  Devices to train on together, such as `cuda:0,cuda:1`
+                           or `cuda:0-7`, with a process for each; all else is
                            computed on the first one
       --fresh              Move an older run of this name aside and start anew
       --runs <DIR>         The folder of runs [default: runs]
@@ -194,6 +194,9 @@ fn options_that_would_have_no_effect_are_refused() {
     }
     workspace
         .run_line(format!("{served} --other-target"))
+        .misused_by_usage(&["--drafter <DRAFTER>"]);
+    workspace
+        .run_line("generate --target t --prompt p --other-target")
         .misused_by_usage(&["--drafter <DRAFTER>"]);
     let stored = "evaluate --target t --drafter d --features f";
     for option in ["--batch-size 8", "--template-variable a=1"] {

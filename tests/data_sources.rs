@@ -121,6 +121,9 @@ fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
         .succeeded();
     let goes_on = format!("train: goes on from step {steps}: `train.epochs`: 1.5 → 3.0");
     assert!(longer.stderr.contains(&goes_on), "{goes_on}: {longer:#?}");
+    workspace
+        .run(&run)
+        .failed(&["from which it cannot go on", "`train.epochs`: 3.0 → 1.5"]);
     // More data are more steps.
     workspace.write_conversations("more-3.jsonl", 300, 40);
     let more = workspace.run(&run).succeeded();

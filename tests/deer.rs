@@ -14,8 +14,8 @@ use spectrain_models::{
     Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Fit, Objective as _, Statistics,
-    Train as _, TrainConfig, Trainee, Validation, fit,
+    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Objective as _, Statistics,
+    Train as _, TrainConfig, Trainee,
 };
 
 use crate::golden::assert_close;
@@ -412,22 +412,11 @@ fn steps_in_which_nothing_was_masked_by_chance_do_not_end_a_training() {
     let empty = empty.count();
     assert!((1..12).contains(&empty), "{empty} of 12 steps draw no mask");
     let mut trainee = Trainee::drafter(drafter, adapt, settings.optimizer());
-    let run = tempfile::tempdir().unwrap();
-    let summary = fit(
+    let summary = tiny::trained(
         &mut trainee,
-        Fit {
-            config: &settings,
-            source: Box::new(tiny::live(samples.clone(), &target, Capture::default())),
-            samples,
-            folder: run.path().to_owned(),
-            identity: "tiny".into(),
-            interrupted: &|| false,
-            on_policy: None,
-            begins_trained: false,
-            validate: &mut |_, _, _, _| Ok(Validation::default()),
-            memory: &|| None,
-            ranks: None,
-        },
+        &settings,
+        samples,
+        (&target, Capture::default()),
     )
     .unwrap();
     assert!(summary.steps == 12 && summary.loss > 0.0, "{summary:?}");

@@ -390,3 +390,28 @@ fn the_help_names_the_files_that_are_read() {
         "{words}"
     );
 }
+
+#[test]
+fn a_token_without_a_text_is_named_and_blocks_are_those_of_a_small_target() {
+    let workspace = Workspace::new();
+    workspace
+        .run_line(format!("{GIVEN} --family dflash"))
+        .succeeded();
+    let text = workspace.text("dflash-target.toml");
+    for line in ["layers = 2", "block_size = 8", "anchors = 32"] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+    let said = told(&text);
+    for part in [
+        "of this target is ",
+        "the numbers of layers, of tokens in a block",
+    ] {
+        assert!(said.contains(part), "no {part}: {text}");
+    }
+    let set = "--set drafter.mask_token=5 --out own.toml";
+    workspace
+        .run_line(format!("{GIVEN} --family dflash {set}"))
+        .succeeded();
+    let said = told(&workspace.text("own.toml"));
+    assert!(!said.contains("of this target is "), "{said}");
+}

@@ -293,8 +293,9 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 14] = [
+        let cases: [(&str, &[&str]); 15] = [
             ("eagle3", &["objective.recompute=false"]),
+            ("eagle3", &["drafter.layers=3"]),
             ("eagle3", &["train.ema_decay=0.9"]),
             (
                 "eagle3",

@@ -111,8 +111,9 @@ fn names(error: &str, path: &str) -> bool {
 }
 
 /// Keys for which every number makes sense.
-const HARMLESS: [&str; 8] = [
+const HARMLESS: [&str; 9] = [
     "seed",
+    "warmup_steps",
     "keep",
     "log_every",
     "save_every",

@@ -69,7 +69,8 @@ fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     assert_eq!(outcome.stdout, named + lines);
     let theirs = workspace.contents("theirs").0;
     let verifier = &theirs["speculators_config"]["verifier"];
-    assert_eq!(verifier["name_or_path"], "target");
+    let target = here.join("target").display().to_string();
+    assert_eq!(verifier["name_or_path"], target);
     assert_eq!(verifier["architectures"], json!(["Qwen3ForCausalLM"]));
     export("theirs --to sglang --out theirs/ours").failed(&["`theirs/ours` is inside the folder"]);
     export("theirs --to sglang --out ours").succeeded();

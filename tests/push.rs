@@ -247,7 +247,7 @@ fn the_card_says_what_is_known_and_names_no_place_on_this_machine() {
     workspace.run(&words).succeeded();
     let card = workspace.text(&format!("{DRAFTER}/README.md"));
     assert!(
-        card.contains("# EAGLE-3 drafter for a target of its maker's own"),
+        card.contains("# EAGLE-3 drafter for a local target\n"),
         "{card}"
     );
     assert!(
@@ -255,8 +255,8 @@ fn the_card_says_what_is_known_and_names_no_place_on_this_machine() {
         "{card}"
     );
     assert!(
-        card.contains("files of its maker's own")
-            || card.contains("a file or folder of its maker's own")
+        card.contains("\n- local files and folders\n")
+            || card.contains("\n- a local file or folder\n")
     );
 
     let license = "export.license=apache-2.0";

@@ -36,17 +36,16 @@ fn every_shipped_recipe_has_a_plan_without_a_network() {
         let device = if real { "cuda:0" } else { "cpu" };
         let plan = workspace.run(&["recipe", &file, "--plan", "--device", device]);
         // Nothing is missing but what a user brings, and the target, which would be downloaded.
-        let refused = plan.stdout.split("\nrefused:\n").nth(1);
-        let refused = refused.map_or("", |rest| rest.split("\n\n").next().unwrap());
-        let brought = [
-            "`data.",
-            "feature `cuda`",
-            "the target `py-qwen3`",
-            "`HF_HUB_OFFLINE` is set",
-        ];
+        let refused = plan.stderr.split("the run would be refused:").nth(1);
+        let refused = refused.unwrap_or("").trim();
+        let brought = ["`data.", "the target `py-qwen3`", "`HF_HUB_OFFLINE` is set"];
         let brought = |line: &str| brought.iter().any(|part| line.contains(part));
         assert!(refused.lines().all(brought), "{plan:#?}");
         assert_eq!(plan.code, Some(i32::from(!refused.is_empty())), "{plan:#?}");
+        // A GPU that is elsewhere is no reason.
+        let lacks = real && !cfg!(feature = "cuda");
+        let warned = plan.stdout.contains("feature `cuda`");
+        assert_eq!(warned, lacks, "{plan:#?}");
         assert!(
             plan.stdout.contains(&format!("name = \"{stem}\"")),
             "{plan:#?}"

@@ -261,3 +261,20 @@ fn keys_that_make_no_sense_are_refused() {
     refused
         .failed(&["`[regenerate]`: expected the key `server`: with `features.mode = \"served\"`"]);
 }
+
+#[test]
+fn a_row_that_cannot_be_used_is_refused_with_the_key_that_leaves_it_out() {
+    let workspace = Workspace::new();
+    let text = workspace.text("train.jsonl");
+    workspace.write("train.jsonl", format!("{{\"messages\": [\n{text}"));
+    workspace.write("recipe.toml", recipe("temperature = 0\nmax_tokens = 4"));
+    let refused = until_prepared(&workspace, "");
+    let expected = [
+        "train.jsonl",
+        "is not JSON",
+        "`data.unusable = \"drop\"` leaves such rows out",
+        "`spectrain data lint`",
+    ];
+    refused.failed(&expected);
+    until_prepared(&workspace, " --set data.unusable=drop").succeeded();
+}

@@ -143,6 +143,97 @@ fn a_gate_does_not_pass_by_what_is_not_compared() {
 }
 
 #[test]
+fn drafters_without_a_length_in_common_are_compared_each_at_its_own() {
+    let workspace = Workspace::finished();
+    let judge = |lengths: &str, out: &str| {
+        let words = format!(
+            "evaluate --target target --drafter run --prompts eval.jsonl --count 3 --no-baseline --temperature 0 --max-new-tokens 8 \
+             {lengths} --out {out}"
+        );
+        workspace.run_line(words).succeeded();
+    };
+    judge("--draft-length 2", "old");
+    judge("--draft-length 3", "new");
+    judge("--draft-length 3 --draft-length 4", "several");
+    let both = workspace.run_line("report old new").succeeded().stdout;
+    let both = both.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "T=0, greedy, each at its own length old (chain 2) ",
+        " new (chain 3) ",
+        "T=0, greedy, each at its own length: ",
+        "but 3 prompts are too few to tell it from the second",
+        "chains of 2 and 3 tokens",
+        "the speed-up tells which drafter is faster",
+    ] {
+        assert!(both.contains(part), "no `{part}`: {both}");
+    }
+    assert!(!both.contains("No verdict"), "{both}");
+
+    let words = "report new --baseline old --html page.html";
+    let told = workspace.run_line(words).succeeded().stdout;
+    for part in [
+        "- T=0, greedy, chain 3 against chain 2: τ ",
+        "`spectrain evaluate --draft-length 2`",
+        "`--set 'evaluate.draft_lengths=[2]'`",
+    ] {
+        assert!(told.contains(part), "no `{part}`: {told}");
+    }
+    let page = workspace.text("page.html");
+    for part in [
+        "Acceptance compared: old, new",
+        "new against old",
+        "T=0, greedy, each at its own length",
+        "new (chain 3)",
+    ] {
+        assert!(page.contains(part), "no `{part}`");
+    }
+    // A gate asks for the same chain.
+    workspace
+        .run_line("report new --baseline old --fail-below -9")
+        .failed(&[
+            "expected everything that the baseline has",
+            "new, T=0, greedy, chain 2 (only with chain 3)",
+        ]);
+    let command = "`--set 'evaluate.draft_lengths=[2]'`";
+    workspace
+        .run_line("report several --baseline old")
+        .failed(&["one of the settings T=0, greedy, chain 2", command]);
+    let both = workspace.run_line("report old several").succeeded().stdout;
+    let both = both.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        both.contains("No verdict on which is best") && both.contains(command),
+        "{both}"
+    );
+}
+
+#[test]
+fn data_of_another_name_are_the_same_data() {
+    let workspace = Workspace::finished();
+    workspace.write("copy.jsonl", workspace.bytes("train.jsonl"));
+    workspace.write_conversations("other.jsonl", 200, 40);
+    for name in ["copy", "other"] {
+        let (name, data) = (format!("name={name}"), format!("data.train={name}.jsonl"));
+        workspace.run_recipe(&[&name, &data]).succeeded();
+    }
+    let told = |other: &str| {
+        let outcome = workspace.run(&["report", "run", other]).succeeded();
+        let differs = outcome.stdout.contains("Differs: `data.train`");
+        (differs, outcome)
+    };
+    let (differs, outcome) = told("copy");
+    assert!(!differs, "{outcome:#?}");
+    let (differs, outcome) = told("other");
+    assert!(differs, "{outcome:#?}");
+    let prepared = |run: &str| {
+        let report = workspace.json(&format!("runs/{run}/evaluate/report.json"));
+        report["prepared"].clone()
+    };
+    assert!(prepared("run")["train"].is_string() && prepared("run")["eval"].is_string());
+    assert_eq!(prepared("run"), prepared("copy"));
+    assert_ne!(prepared("run")["train"], prepared("other")["train"]);
+}
+
+#[test]
 fn outputs_that_end_elsewhere_are_not_compared() {
     let workspace = Workspace::finished();
     let judge = |words: &str, out: &str| {

@@ -1,9 +1,11 @@
 //! A run that is cut in half and taken up again ends bitwise where an uncut one does.
 use std::cell::Cell;
+use std::fs::File;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde_json::Value;
-use spectrain_checkpoints::{NamedTensor, state};
+use spectrain_checkpoints::{NamedTensor, atomic, state};
 use spectrain_models::device::test_device_of;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
@@ -418,6 +420,74 @@ fn a_validation_that_fails_takes_no_step_with_it() {
 }
 
 #[test]
+fn what_a_validation_finds_is_saved_without_the_weights_being_written_again() {
+    // Step 10 is saved, validated, and saved with what was found.
+    let state = Path::new("step-00000010");
+    let long_ago = SystemTime::UNIX_EPOCH;
+    let session = |folder: &Path, interrupted: bool| {
+        let weights = folder.join(state).join("weights.safetensors");
+        let in_validation = move |step: usize| {
+            if step == 10 {
+                let file = File::options().write(true).open(&weights).unwrap();
+                file.set_modified(long_ago).unwrap();
+            }
+            match step {
+                10 if interrupted => Err(Error::Interrupted),
+                _ => Ok(()),
+            }
+        };
+        Session {
+            in_validation: Box::new(in_validation),
+            ..Session::whole()
+        }
+    };
+    for sessions in [&[false][..], &[true, true, false]] {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = folder.path().join(state);
+        for &interrupted in sessions {
+            eagle3(folder.path(), &session(folder.path(), interrupted));
+            let weights = saved.join("weights.safetensors").metadata().unwrap();
+            assert_eq!(weights.modified().unwrap(), long_ago);
+            let said = state::load(&saved).unwrap().state;
+            assert_eq!(said["unvalidated"], interrupted);
+            assert_eq!(said["best"][0], if interrupted { 8 } else { 10 });
+        }
+    }
+}
+
+#[test]
+fn a_validation_of_which_nothing_could_be_saved_is_logged_once() {
+    let session = |in_validation: Box<dyn Fn(usize) -> Result<(), Error>>| Session {
+        in_validation,
+        ..Session::with(|train| train.save_every = 4)
+    };
+    let whole = tempfile::tempdir().unwrap();
+    eagle3(whole.path(), &session(Box::new(|_| Ok(()))));
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("step-00000008/state.json");
+    // What it finds is logged, and cannot be written where a folder is in the way.
+    let in_the_way = atomic::partial_path(&state);
+    let blocked = in_the_way.clone();
+    let failing = session(Box::new(move |step| {
+        if step == 8 {
+            std::fs::create_dir(&blocked).unwrap();
+        }
+        Ok(())
+    }));
+    let error = try_eagle3(folder.path(), &failing).unwrap_err().to_string();
+    assert!(error.contains("state.json"), "{error}");
+    let lines = logged(folder.path());
+    let last = lines.last().unwrap();
+    assert!(
+        last["step"] == 8 && last["validation/loss"].is_f64(),
+        "{last}"
+    );
+    std::fs::remove_dir(&in_the_way).unwrap();
+    eagle3(folder.path(), &session(Box::new(|_| Ok(()))));
+    assert_eq!(logged(folder.path()), logged(whole.path()));
+}
+
+#[test]
 fn texts_of_its_own_change_what_is_learnt() {
     let weights = |fraction| {
         let folder = tempfile::tempdir().unwrap();
@@ -634,10 +704,18 @@ fn metrics_have_every_line_once_however_often_the_training_is_cut() {
 #[test]
 fn a_training_may_end_where_it_was_interrupted_and_its_last_weights_are_validated() {
     let folder = tempfile::tempdir().unwrap();
-    let (cut, weights) = eagle3(folder.path(), &Session::until(5));
+    // Within its warm-up, too.
+    let cut = Session {
+        stop_after: 5,
+        ..Session::with(|train| train.warmup_steps = 8)
+    };
+    let (cut, weights) = eagle3(folder.path(), &cut);
     assert_eq!((cut.steps, cut.interrupted), (5, true));
     assert_eq!(cut.best.unwrap().0, 4);
-    let ends = Session::with(|train| train.steps = 5);
+    let ends = Session::with(|train| {
+        train.warmup_steps = 8;
+        train.steps = 5;
+    });
     let (summary, got) = eagle3(folder.path(), &ends);
     assert_eq!((summary.steps, summary.interrupted), (5, false));
     assert_eq!(got, weights);

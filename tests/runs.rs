@@ -152,7 +152,7 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     let workspace = Workspace::finished();
     let trained = workspace.bytes("runs/run/train/drafter/model.safetensors");
     let changes: [&[&str]; 3] = [
-        &["train.steps=5"],
+        &["train.max_grad_norm=2.0"],
         &["train.steps=8", "train.learning_rate=1e-4"],
         &[
             "train.steps=8",
@@ -161,8 +161,8 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
         ],
     ];
     let said = [
-        "train: starts over: `train.steps`: 6 → 5",
-        "train: starts over: `train.learning_rate`: 0.001 → 0.0001, `train.steps`: 5 → 8",
+        "train: starts over: `train.max_grad_norm`: ",
+        "train: starts over: `train.learning_rate`: 0.001 → 0.0001, `train.max_grad_norm`: ",
         "train: starts over: `train.decode_prompts`: 2 → 1",
     ];
     for ((changes, said), number) in changes.into_iter().zip(said).zip(1..) {
@@ -175,7 +175,9 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     workspace
         .run(&[&RUN[..], &["--fresh"]].concat())
         .succeeded();
-    workspace.run(&with(&["train.steps=5"])).succeeded();
+    workspace
+        .run(&with(&["train.max_grad_norm=2.0"]))
+        .succeeded();
     workspace.run(&with(&["name=run.old-7"])).succeeded();
     let names = |folder: &str| {
         let entries = fs::read_dir(workspace.path(folder)).unwrap();
@@ -206,6 +208,33 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     workspace
         .run(&["clean", "../run"])
         .misused(&["expected a folder name"]);
+}
+
+#[test]
+fn a_training_that_cannot_end_where_it_is_asked_to_is_refused_and_stays() {
+    let workspace = Workspace::finished();
+    let before = results(&workspace);
+    let shorter = with(&["train.steps=5"]);
+    let refused = [
+        "stage `train`: has done 6 steps, from which it cannot go on as is asked: `train.steps`: 6 → 5; ",
+        "move `runs/run/train` away to train anew",
+    ];
+    workspace.run(&shorter).failed(&refused);
+    let plan = workspace.run(&[&shorter[..], &["--plan"]].concat());
+    // Long lines are wrapped.
+    let told = plan.succeeded().stdout;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "train cannot run: it has done 6 steps, from which it cannot go on as is asked: ";
+    assert!(told.contains(said), "{told}");
+    // In place of epochs in the recipe, the same steps are the same training.
+    let recipe = workspace.text("recipe.toml");
+    workspace.write("recipe.toml", recipe.replace("steps = 6\n", "epochs = 9\n"));
+    let again = workspace.run(&with(&["train.steps=6"])).succeeded();
+    assert_eq!(again.stderr.matches("done before").count(), 4, "{again:#?}");
+    assert!(results(&workspace) == before);
+    fs::rename(workspace.path("runs/run/train"), workspace.path("away")).unwrap();
+    workspace.run(&shorter).succeeded();
+    assert_eq!(workspace.manifest("train")["summary"]["fit"]["steps"], 5);
 }
 
 /// Changes one byte of a file, and gives it the time back that it had.
@@ -379,6 +408,12 @@ fn what_training_starts_from_is_validated_and_kept_where_it_gets_no_better() {
         workspace.bytes(&path)
     });
     assert!(weights[0] == weights[1]);
+    let own = format!("start={}", workspace.path("runs/run").display());
+    let again = words.map(|word| match word {
+        "start=runs/run" => own.as_str(),
+        word => word,
+    });
+    says(&workspace.run(&again).succeeded(), &["train: done before"]);
 }
 
 const IMPORT: [&str; 4] = ["import", "runs/run/export/drafter", "--target", "target"];

@@ -7,7 +7,7 @@ use spectrain::families::registry::RECIPES;
 use spectrain_checkpoints::{NamedTensor, write_folder, write_safetensors};
 
 use crate::state_server::{Serving, StateServer, Wrong};
-use crate::workspace::{Outcome, RECIPE, Workspace};
+use crate::workspace::{Outcome, RECIPE, Workspace, conversation};
 
 /// The layers that EAGLE-3 reads of the tests' target of six, as vLLM counts them, and the last.
 const IDS: [usize; 3] = [2, 3, 6];
@@ -234,7 +234,10 @@ fn what_decides_the_answers_makes_them_anew_and_the_features_not() {
         &["evaluate.max_new_tokens=6", "features.under_way=3"],
     );
     let again = again.succeeded();
-    assert!(again.stderr.contains("features: done before"), "{again:?}");
+    for stage in ["features", "train"] {
+        let done = format!("{stage}: done before");
+        assert!(again.stderr.contains(&done), "{again:?}");
+    }
     assert!(
         again
             .stderr
@@ -372,6 +375,34 @@ fn servers_that_are_not_there_are_waited_for() {
         outcome.stderr.contains("this server is not used"),
         "{outcome:#?}"
     );
+}
+
+#[test]
+fn a_server_that_comes_back_with_other_states_is_found_out() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, another_from(20));
+    let few = [
+        "features.samples_per_shard=4",
+        "features.under_way=1",
+        "features.wait=60",
+    ];
+    let told = run(&workspace, &[&server], &few);
+    let told = told.failed(&[&server.url(), "not the server that was proven", "slot 2"]);
+    assert!(!workspace.path("runs/run/train").exists(), "{told:?}");
+    // Once it is as it was, the run goes on.
+    let server = serve(&workspace, Serving::of(&IDS));
+    run(&workspace, &[&server], &few).succeeded();
+    let summary = workspace.manifest("features")["summary"].clone();
+    assert!(summary["resumed_at"].as_u64().unwrap() >= 4, "{summary}");
+}
+
+/// A server that goes away after so many requests, and hands out other states when it is back.
+fn another_from(request: usize) -> Serving {
+    Serving {
+        away_after: Some((request, Duration::from_secs(1))),
+        wrong_then: Some(Wrong::NormedTwice),
+        ..Serving::of(&IDS)
+    }
 }
 
 #[test]
@@ -558,24 +589,94 @@ fn a_run_of_served_features_is_exported_without_the_targets_layers() {
 fn answered() -> (Workspace, StateServer) {
     let workspace = with_a_norm();
     let [server, other] = [(); 2].map(|()| serve(&workspace, Serving::of(&IDS)));
-    let servers = json!([server.url(), other.url()]);
+    write_served(&workspace, &[&server, &other]);
+    captured(&workspace, "own.jsonl", "own").succeeded();
+    (workspace, server)
+}
+
+/// Writes the recipe `served.toml` of these servers.
+fn write_served(workspace: &Workspace, servers: &[&StateServer]) {
+    let servers: Vec<String> = servers.iter().map(|server| server.url()).collect();
     let served = format!(
-        "[target]\nserver = {servers}\nserver_folder = {}\n",
+        "[target]\nserver = {}\nserver_folder = {}\n",
+        json!(servers),
         json!(workspace.path("states"))
     );
     let recipe = RECIPE.replace("[target]\n", &served);
     let recipe = recipe.replace("[features]\n", "[features]\nmode = \"served\"\n");
     workspace.write("served.toml", &recipe);
-    captured(&workspace, "own.jsonl", "own").succeeded();
-    (workspace, server)
 }
 
 /// What comes of asking the servers of `served.toml` for answers, in a file, and their features, in a folder.
 fn captured(workspace: &Workspace, out: &str, folder: &str) -> Outcome {
+    let wanted = format!("--data train.jsonl --out {out} --capture {folder} --wait 0");
+    captured_as(workspace, &wanted)
+}
+
+/// The same with these options.
+fn captured_as(workspace: &Workspace, wanted: &str) -> Outcome {
     workspace.run_line(format!(
-        "data regenerate --data train.jsonl --out {out} --capture {folder} --recipe served.toml --temperature 0 --max-tokens 6 \
-         --wait 0"
+        "data regenerate {wanted} --recipe served.toml --temperature 0 --max-tokens 6"
     ))
+}
+
+/// Samples in a folder of features.
+fn samples_in(workspace: &Workspace, folder: &str) -> u64 {
+    let index = workspace.json(&format!("{folder}/features.json"));
+    let shards = index["shards"].as_array().unwrap().iter();
+    shards.map(|shard| shard["samples"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn answers_of_another_server_behind_the_address_are_not_kept() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, another_from(12));
+    write_served(&workspace, &[&server]);
+    let wanted = "--data train.jsonl --out own.jsonl --capture own --concurrency 1 --wait 60";
+    captured_as(&workspace, wanted).failed(&[
+        &server.url(),
+        "not the server that was proven",
+        "the same command goes on from here",
+    ]);
+    let kept = samples_in(&workspace, "own");
+    assert!((1..12).contains(&kept), "{kept}");
+    let journal = workspace.text("own.jsonl.journal");
+    // Its first line says what it is of.
+    assert_eq!(journal.lines().count() as u64, 1 + kept, "{journal}");
+}
+
+#[test]
+fn a_text_that_is_answered_again_is_stored_once() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, Serving::of(&IDS));
+    write_served(&workspace, &[&server]);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let talk = json!({"messages": [
+        message("user", "count to 9"),
+        message("assistant", "one"),
+        message("user", &"count ".repeat(512)),
+        message("assistant", "two"),
+    ]});
+    let mut rows: Vec<String> = (0..4).map(|row| conversation(row, "one")).collect();
+    rows.push(talk.to_string());
+    workspace.write("talks.jsonl", rows.join("\n"));
+    // The second question leaves no room for an answer, however often it is asked.
+    let wanted = "--data talks.jsonl --out own.jsonl --capture own --wait 0";
+    for _ in 0..2 {
+        let told = captured_as(&workspace, wanted);
+        told.failed(&["1 of 5 conversations were not regenerated"]);
+        assert_eq!(samples_in(&workspace, "own"), 5);
+    }
+    captured_as(&workspace, &format!("{wanted} --fresh")).failed(&["1 of 5 conversations"]);
+    for folder in ["own", "own.old-1"] {
+        assert_eq!(samples_in(&workspace, folder), 5);
+    }
+    // Of answers that are left out there are no features.
+    let wanted = "--data train.jsonl --out few.jsonl --capture few --wait 0 --truncated drop";
+    captured_as(&workspace, wanted);
+    let rows = workspace.text("few.jsonl").lines().count();
+    assert!(rows < crate::workspace::CONVERSATIONS);
+    assert_eq!(samples_in(&workspace, "few"), rows as u64);
 }
 
 #[test]
@@ -624,15 +725,7 @@ fn answers_and_their_features_come_in_one_request() {
     }
     let index = workspace.json("own/features.json");
     assert_eq!(index["complete"], true);
-    let samples = |index: &Value| {
-        index["shards"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|shard| shard["samples"].as_u64().unwrap())
-            .sum::<u64>()
-    };
-    assert_eq!(samples(&index), rows.len() as u64);
+    assert_eq!(samples_in(&workspace, "own"), rows.len() as u64);
     // What they say of themselves is what the target here says: greedy texts.
     workspace
         .run(&["recipe", "recipe.toml", "--set", "name=any"])

@@ -65,6 +65,8 @@ pub struct Serving {
     pub dies_after: Option<usize>,
     /// Nobody is there for this long after so many requests.
     pub away_after: Option<(usize, Duration)>,
+    /// What is wrong with the states once somebody is there again.
+    pub wrong_then: Option<Wrong>,
     /// Nobody is there for this long at the start.
     pub late: Duration,
     /// The pause before an answer.
@@ -81,6 +83,7 @@ impl Serving {
             hangs_up_at: None,
             dies_after: None,
             away_after: None,
+            wrong_then: None,
             late: Duration::ZERO,
             pause: Duration::ZERO,
         }
@@ -174,6 +177,13 @@ impl Shared {
         goes.then_some(away)
     }
 
+    /// What is wrong with the states now.
+    fn wrong(&self) -> Option<Wrong> {
+        let was_away = self.memory().was_away;
+        let then = self.serving.wrong_then.filter(|_| was_away);
+        then.or(self.serving.wrong)
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap()
     }
@@ -229,7 +239,7 @@ impl Shared {
         // As with engines no two files of a folder have one name, whoever writes it.
         let name = format!("{}-{number}.safetensors", self.tag);
         self.write(&self.folder.join(&name), &tokens, number);
-        let path = match self.serving.wrong {
+        let path = match self.wrong() {
             Some(Wrong::Elsewhere) => json!("/etc/passwd"),
             Some(Wrong::NoFile) => Value::Null,
             _ => json!(self.folder.join(&name)),
@@ -276,10 +286,10 @@ impl Shared {
     fn states(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
         let layers = self.target.spec().layers;
         let mut ids = self.serving.ids.clone();
-        if let (Some(Wrong::OneLayerEarly), Some(last)) = (self.serving.wrong, ids.last_mut()) {
+        if let (Some(Wrong::OneLayerEarly), Some(last)) = (self.wrong(), ids.last_mut()) {
             *last -= 1;
         }
-        if self.serving.wrong == Some(Wrong::OtherLayer) {
+        if self.wrong() == Some(Wrong::OtherLayer) {
             ids[0] += 1;
         }
         let layer = |id: &usize| Capture {
@@ -289,7 +299,7 @@ impl Shared {
             .map(|id| {
                 let features = self.features(tokens, &layer(id));
                 let norm = self.target.parts().norm;
-                let state = match (id == &layers && self.serving.normed, self.serving.wrong) {
+                let state = match (id == &layers && self.serving.normed, self.wrong()) {
                     (true, _) => features.last,
                     (_, Some(Wrong::NormedTwice)) if id == &layers => norm.forward(features.last),
                     _ => features.captured,
@@ -303,7 +313,7 @@ impl Shared {
     fn write(&self, path: &Path, tokens: &[u32], number: usize) {
         let mut slots = self.states(tokens);
         let d_model = self.target.spec().d_model;
-        match self.serving.wrong {
+        match self.wrong() {
             Some(Wrong::ZeroLater) if number > 6 => slots[0][..d_model].fill(0.0),
             Some(Wrong::Zeros) => slots.iter_mut().flatten().for_each(|value| *value = 0.0),
             Some(Wrong::Permuted) => {
@@ -324,10 +334,10 @@ impl Shared {
             [tokens.len(), slots.len(), d_model],
             values,
         );
-        if self.serving.wrong == Some(Wrong::NoNumber) {
+        if self.wrong() == Some(Wrong::NoNumber) {
             states.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
         }
-        let more = i64::from(self.serving.wrong == Some(Wrong::OtherTokens));
+        let more = i64::from(self.wrong() == Some(Wrong::OtherTokens));
         let ids = tokens
             .iter()
             .map(|&token| i64::from(token) + more)
@@ -341,7 +351,7 @@ impl Shared {
         let lock = File::create(name).unwrap();
         lock.lock().unwrap();
         let path = path.to_owned();
-        let fails = (self.serving.wrong == Some(Wrong::Unwritten)).then_some(number % 7);
+        let fails = (self.wrong() == Some(Wrong::Unwritten)).then_some(number % 7);
         let writer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(2));
             if fails != Some(3) {

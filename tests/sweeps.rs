@@ -1,7 +1,7 @@
 //! `spectrain recipe --sweep`: runs that share what comes before their training, and one table.
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::workspace::{Outcome, Workspace};
+use crate::workspace::{Outcome, REFUSED, Workspace};
 
 const SWEEP: [&str; 4] = [
     "--sweep",
@@ -158,26 +158,24 @@ fn a_sweep_is_planned_with_a_line_for_each_run_and_their_sum() {
     let number = |of: &serde_json::Value, key: &str| of[key].as_f64().unwrap();
     let runs = [0, 1].map(|run| &json["runs"][run]["estimates"]);
     let together = &json["together"];
-    for key in ["disk_bytes", "training_seconds"] {
+    for key in ["disk_bytes", "training_seconds", "seconds"] {
         let sum = number(runs[0], key) + number(runs[1], key);
         assert!((number(together, key) / sum - 1.0).abs() < 1e-9, "{json}");
     }
     let times = number(runs[1], "training_seconds") / number(runs[0], "training_seconds");
     assert!((times - 3.0).abs() < 0.1, "{json}");
+    // Validations, export and evaluation take their time too.
+    for run in runs {
+        let [all, training] = ["seconds", "training_seconds"].map(|key| number(run, key));
+        assert!(all > training, "{json}");
+    }
     // What one of them is refused for ends it, behind all of them.
     let sweep = ["--sweep", "drafter.captured_layers=[0],[77]", "--plan"];
     let refused = run_with(&workspace, &sweep);
     assert_eq!(refused.code, Some(1), "{refused:#?}");
-    assert!(
-        refused
-            .stdout
-            .contains("refused:\n  run-captured_layers-_77_"),
-        "{refused:#?}"
-    );
-    assert!(
-        refused.stderr.contains("run-captured_layers-_77_"),
-        "{refused:#?}"
-    );
+    assert!(refused.stdout.ends_with(REFUSED), "{refused:#?}");
+    let told = "error: the run would be refused: run-captured_layers-_77_: ";
+    assert!(refused.stderr.contains(told), "{refused:#?}");
     assert!(!workspace.path("runs").exists());
 }
 

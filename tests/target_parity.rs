@@ -4,11 +4,13 @@ use std::path::Path;
 use burn::prelude::*;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::device::test_device;
+use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Caches, Capture, FrozenType, Layout, LogitRows, Pass, Target, TransformerConfig, chain,
-    load_first_layers, load_target,
+    Caches, Capture, Drafter as _, FrozenType, Layout, LogitRows, Pass, Target, TransformerConfig,
+    chain, load_first_layers, load_target,
 };
 
 use crate::golden::{assert_close, folders, path, tensors};
@@ -111,17 +113,19 @@ fn refused(folder: &Path, held: impl Into<FrozenType>) -> String {
     loaded.map(drop).unwrap_err().to_string()
 }
 
+/// A folder whose head is said to be the embedding and stands beside it, changed by so many bits.
+fn with_head(changed: u8) -> tempfile::TempDir {
+    with_tensors("qwen2", |tensors| {
+        let is_embedding = |tensor: &&NamedTensor| tensor.name == "model.embed_tokens.weight";
+        let mut head = tensors.iter().find(is_embedding).unwrap().clone();
+        head.name = "lm_head.weight".into();
+        head.bytes[2] ^= changed;
+        tensors.push(head);
+    })
+}
+
 #[test]
 fn a_head_that_is_said_to_be_the_embedding_and_is_not_is_refused() {
-    let with_head = |changed: u8| {
-        with_tensors("qwen2", |tensors| {
-            let is_embedding = |tensor: &&NamedTensor| tensor.name == "model.embed_tokens.weight";
-            let mut head = tensors.iter().find(is_embedding).unwrap().clone();
-            head.name = "lm_head.weight".into();
-            head.bytes[2] ^= changed;
-            tensors.push(head);
-        })
-    };
     let same = with_head(0);
     let model = ModelFolder::open(at(&same)).unwrap();
     load_target(&model, &Device::flex(), DType::F32).unwrap();
@@ -137,6 +141,28 @@ fn a_head_that_is_said_to_be_the_embedding_and_is_not_is_refused() {
         ] {
             assert!(error.contains(word), "{word}: {error}");
         }
+    }
+}
+
+#[test]
+fn no_drafter_starts_from_a_model_with_such_a_head() {
+    let device = test_device();
+    let model = ModelFolder::open(path("targets/qwen2")).unwrap();
+    let target = load_target(&model, &device, DType::F32).unwrap().parts();
+    let vocabulary = DraftVocabulary::full(target.spec.vocab);
+    let started = |folder: &Path, keep_layers: &[usize]| {
+        let config = LanguageModelConfig {
+            model: folder.display().to_string(),
+            keep_layers: keep_layers.to_vec(),
+            ..LanguageModelConfig::default()
+        };
+        LanguageModel::fresh(&config, &target, &vocabulary, 0, &device).map(drop)
+    };
+    let (same, other) = (with_head(0), with_head(1));
+    for keep_layers in [Vec::new(), vec![0]] {
+        started(&at(&same), &keep_layers).unwrap();
+        let error = started(&at(&other), &keep_layers).unwrap_err().to_string();
+        assert!(error.contains("`tie_word_embeddings`"), "{error}");
     }
 }
 

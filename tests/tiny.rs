@@ -13,7 +13,10 @@ use spectrain_models::{
     Bias, Capture, Drafter, ExpertsConfig, RandomWeights, RopeConfig, RopeScaling, Routing, Scope,
     Target, TargetSpec, Transformer, TransformerConfig,
 };
-use spectrain_train::{Batch, BatchSource, LiveFeatures, Samples};
+use spectrain_train::{
+    Batch, BatchSource, Error, Fit, FitSummary, LiveFeatures, Samples, Train, TrainConfig,
+    Validation, fit,
+};
 
 pub const VOCAB: usize = 48;
 
@@ -123,6 +126,30 @@ pub fn live(samples: Samples, target: &Transformer, capture: Capture) -> LiveFea
         capture,
         compute: burn::tensor::DType::F32,
     }
+}
+
+/// A whole training on what the target has to say of the samples, in a folder that goes when it ends.
+pub fn trained(
+    trainee: &mut dyn Train,
+    config: &TrainConfig,
+    samples: Samples,
+    (target, capture): (&Transformer, Capture),
+) -> Result<FitSummary, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let training = Fit {
+        config,
+        source: Box::new(live(samples.clone(), target, capture)),
+        samples,
+        folder: folder.path().to_owned(),
+        identity: "tiny".into(),
+        interrupted: &|| false,
+        on_policy: None,
+        begins_trained: false,
+        validate: &mut |_, _, _, _| Ok(Validation::default()),
+        memory: &|| None,
+        ranks: None,
+    };
+    fit(trainee, training)
 }
 
 pub fn batch(source: &mut LiveFeatures) -> Batch {

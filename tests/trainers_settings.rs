@@ -792,3 +792,104 @@ fn matrices_decay_as_much_as_with_the_rates_of_speculators() {
         &["`muon_weight_decay = 0.1`", "divide", "0.2 √width"],
     );
 }
+
+#[test]
+fn a_warm_up_is_a_share_of_the_steps_that_the_schedule_is_made_for() {
+    let found = specforge("  warmup_ratio: 0.05\n  total_steps: 2000\n  max_steps: 500\n");
+    has(&found, &["train.warmup_steps=100", "train.steps=500"]);
+    let found = speculators("eagle3 --scheduler-total-steps 3000");
+    has(&found, &["train.warmup_steps=30"]);
+    let mut found = specforge("  warmup_ratio: 0.05\n");
+    lacks(&found, "train.warmup_steps");
+    tells(&found, &["warmup_ratio = 0.05`", "--plan"]);
+    assert_eq!(found.warm_up_of(1000), Some(50));
+    tells(
+        &found,
+        &["`train.warmup_steps = 50`, 0.05 of about 1,000 steps"],
+    );
+    assert_eq!(found.warm_up_of(1000), None, "it is told once");
+}
+
+#[test]
+fn a_script_finds_its_own_folder() {
+    let workspace = Workspace::new();
+    let text = workspace.text("train.jsonl");
+    for folder in ["examples", "cache", "configs"] {
+        std::fs::create_dir_all(workspace.path("SF").join(folder)).unwrap();
+    }
+    workspace.write("SF/cache/train.jsonl", &text);
+    workspace.write("SF/configs/draft.json", r#"{"intermediate_size": 96}"#);
+    let steps = (text.len() as u64 / 4 * 20).div_ceil(4 * 32);
+    let warm_up = format!("\nwarmup_steps = {}\n", (0.1 * steps as f64) as u64);
+    for (number, own) in [
+        "SCRIPT_DIR=$( cd -- \"$( dirname -- \"${BASH_SOURCE[0]}\" )\" &> /dev/null && pwd )\nROOT_DIR=$(dirname $SCRIPT_DIR)",
+        "SCRIPT_DIR=`dirname $0`\nROOT_DIR=\"$(dirname \"$SCRIPT_DIR\")\"",
+        "ROOT_DIR=$(cd \"$(dirname \"$0\")/..\"; pwd)",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let script = format!(
+            "#!/bin/bash\n{own}\nNUM_GPUS=${{1:-4}}\nDATA=${{DATA:-$ROOT_DIR/cache/train.jsonl}}\ntorchrun --nproc_per_node $NUM_GPUS \\\n  \
+             $ROOT_DIR/scripts/train_eagle3.py --target-model-path target --train-data-path $DATA \\\n  \
+             --draft-model-config $ROOT_DIR/configs/draft.json --max-length 32 --num-epochs 20 --warmup-ratio 0.1 \\\n  \
+             --target-model-backend sglang --report-to wandb --wandb-project mine --wandb-key secret\n"
+        );
+        workspace.write("SF/examples/run.sh", script);
+        let line = format!("init --from SF/examples/run.sh --yes --out {number}.toml --name a{number}");
+        let found = workspace.run_line(line).succeeded();
+        let recipe = workspace.text(&format!("{number}.toml"));
+        assert!(recipe.contains("SF/cache/train.jsonl\"\n"), "{recipe}");
+        for line in ["\nd_ff = 96\n", "\ngradient_accumulation = 4\n", &warm_up] {
+            assert!(recipe.contains(line), "no {line}: {recipe}");
+        }
+        let said = found.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "--devices cuda:0-3 --plan",
+            "with a table `[track]`",
+            "`model.target_backend = sglang`: spectrain computes the target's hidden states itself",
+        ] {
+            assert!(said.contains(part), "no {part}: {said}");
+        }
+        for text in [&said, &recipe] {
+            assert!(!text.contains("secret") && !text.contains("that is known"), "{text}");
+        }
+    }
+    // A device that is given is the one that is used.
+    let line = "init --from SF/examples/run.sh --yes --out own.toml --device cpu";
+    let found = workspace.run_line(line).succeeded();
+    assert!(found.stderr.contains("own.toml --device cpu"), "{found:?}");
+}
+
+#[test]
+fn what_a_script_does_not_say_is_named_where_it_is_missing() {
+    let workspace = Workspace::new();
+    let script = |data: &str| {
+        format!(
+            "python train_eagle3.py --target-model-path target --train-data-path {data}/a.jsonl --draft-model-config $SIZES\n"
+        )
+    };
+    workspace.write("a.sh", script("data/$(git rev-parse HEAD)"));
+    workspace.run_line("init --from a.sh --yes").misused(&[
+        "`--data` is missing",
+        "`a.sh`: `data.train_data_path = data/$(git rev-parse HEAD)/a.jsonl`: what the command $(git rev-parse HEAD) prints",
+    ]);
+    workspace.write("a.sh", script("$DATA"));
+    workspace
+        .run_line("init --from a.sh --yes")
+        .misused(&["the script does not set the variable $DATA"]);
+    let found = translate(&script("$DATA"), Path::new("a.sh")).unwrap();
+    assert_eq!(found.train, None);
+    let first: Vec<bool> = found
+        .notes
+        .iter()
+        .map(|note| note.contains("does not set"))
+        .collect();
+    // The sizes and the data, before all else.
+    assert_eq!(
+        first.iter().position(|lacks| !lacks),
+        Some(2),
+        "{:?}",
+        found.notes
+    );
+}

@@ -61,6 +61,9 @@ draft_lengths = [2]
 max_new_tokens = 8
 "#;
 
+/// How a plan ends that is refused.
+pub const REFUSED: &str = "\nrefused: the error says why\n";
+
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 

@@ -217,7 +217,7 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
         });
         let log = together
             .leads()
-            .then(|| Log::new(config.steps, progress.step, &folder));
+            .then(|| log_behind(&progress, config, &folder));
         let mut run = Run {
             config,
             batches_of_step: share.len(),
@@ -234,6 +234,22 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
         outcome
     })?;
     Ok(progress.summary(config))
+}
+
+/// The log of a training that has come this far.
+fn log_behind(progress: &Progress, config: &TrainConfig, folder: &Path) -> Log {
+    if config.warmup_steps > config.steps {
+        tracing::warn!(
+            "the warm-up of {} steps is longer than the training of {}, so the learning rate ends below its peak",
+            config.warmup_steps,
+            config.steps
+        );
+    }
+    let mut log = Log::new(config.steps, progress.step, folder);
+    if progress.unvalidated {
+        log.forget_validation(progress.step);
+    }
+    log
 }
 
 /// [`resume`] on all ranks, rank 0 first: it makes the folder what the others find.
@@ -365,11 +381,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let schedule = self.config.schedule();
         let mut started = Instant::now();
-        if progress.unvalidated {
-            match self.validate(trainee, progress)? {
-                Verdict::Best | Verdict::NotBest => self.save(trainee, progress)?,
-                Verdict::Interrupted => return Ok(()),
-            }
+        if progress.unvalidated && !self.validate_first(trainee, progress)? {
+            return Ok(());
         }
         while progress.step < self.config.steps {
             let last = progress.step + 1 == self.config.steps;
@@ -416,7 +429,9 @@ impl Run<'_> {
                 };
                 stop |= verdict == Verdict::Interrupted;
             }
-            if save || stop || verdict == Verdict::Best {
+            if validate && save {
+                self.save_again(progress)?;
+            } else if save || stop || verdict == Verdict::Best {
                 self.save(trainee, progress)?;
             }
             if stop {
@@ -541,6 +556,19 @@ impl Run<'_> {
         Ok(pending)
     }
 
+    /// Validates what training goes on from, or begins with, and saves what it finds; says whether it was not interrupted.
+    fn validate_first(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<bool> {
+        if self.validate(trainee, progress)? == Verdict::Interrupted {
+            return Ok(false);
+        }
+        match progress.step {
+            0 => self.save(trainee, progress)?,
+            // What was trained was taken up from its state.
+            _ => self.save_again(progress)?,
+        }
+        Ok(true)
+    }
+
     /// All ranks validate together; where that is interrupted, or one of them ends, whoever takes the state up does it.
     fn validate(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<Verdict> {
         progress.unvalidated = true;
@@ -629,6 +657,15 @@ impl Run<'_> {
     fn save_unvalidated(&mut self, trainee: &dyn Train, progress: &mut Progress) -> Result<()> {
         progress.unvalidated = true;
         self.save(trainee, progress)
+    }
+
+    /// Saves what a validation has found of the state that was saved before it: no tensor is another.
+    fn save_again(&self, progress: &Progress) -> Result<()> {
+        if !self.together.leads() {
+            return Ok(());
+        }
+        state::save_again(&self.folder, progress.step as u64, &json!(progress))?;
+        prune(&self.folder, self.config, progress)
     }
 
     /// Rank 0 saves, with what the others have of the optimiser's state; so all call this.

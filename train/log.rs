@@ -12,6 +12,9 @@ use crate::objective::{LossReport, StepReport};
 use crate::validation::{Gain, Validation, is_better};
 use crate::watch::DeviceMemory;
 
+/// How many α a line shows, at most.
+const SHOWN: usize = 5;
+
 /// The steps since the last log line. A saved state holds them, so that the next line says the same as without a stop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Interval {
@@ -94,6 +97,15 @@ impl Log {
             metrics: metrics.ok(),
             steps,
             pace: 0.0,
+        }
+    }
+
+    /// Drops what the metrics say of a validation of the step that training goes on from: it is made again.
+    pub(crate) fn forget_validation(&mut self, step: usize) {
+        if let Some(metrics) = &mut self.metrics
+            && let Err(error) = metrics.forget_validation(step)
+        {
+            self.events.warn(&error, metrics.path());
         }
     }
 
@@ -249,18 +261,31 @@ fn decoded(found: &Validation, best: Option<&(usize, Validation)>) -> String {
     text
 }
 
-/// ` α .61 .52 .47`, or nothing.
+/// ` α .61 .52 .47`, or nothing. Of many only the first: the events and the metrics have all.
 fn shown(alphas: &[f64]) -> String {
     if alphas.is_empty() {
         return String::new();
     }
-    let parts: Vec<String> = alphas.iter().map(|alpha| format!("{alpha:.3}")).collect();
-    format!(" α {}", parts.join(" "))
+    let first = alphas.iter().take(SHOWN);
+    let parts: Vec<String> = first.map(|alpha| format!("{alpha:.3}")).collect();
+    let more = match alphas.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" … {more} more"),
+    };
+    format!(" α {}{more}", parts.join(" "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_the_first_of_many_acceptance_rates() {
+        assert_eq!(shown(&[]), "");
+        let all = " α 0.500 0.500 0.500 0.500 0.500";
+        assert_eq!(shown(&[0.5; SHOWN]), all);
+        assert_eq!(shown(&[0.5; 15]), format!("{all} … 10 more"));
+    }
 
     #[test]
     fn a_validation_tells_what_it_has_measured() {

@@ -50,6 +50,20 @@ impl Metrics {
         })
     }
 
+    /// Drops the last line where it is of a validation of this step. One that was not saved behind it is made again.
+    pub(crate) fn forget_validation(&mut self, step: usize) -> io::Result<()> {
+        let text = fs::read(&self.path)?;
+        let last = text.split_inclusive(|&byte| byte == b'\n').next_back();
+        let last = last.unwrap_or_default();
+        let line: Map<String, Value> = serde_json::from_slice(last).unwrap_or_default();
+        let is_validation = line.keys().any(|key| key.starts_with("validation/"));
+        if is_validation && line.get("step") == Some(&json!(step)) {
+            self.length -= last.len() as u64;
+            self.file.set_len(self.length)?;
+        }
+        Ok(())
+    }
+
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -140,6 +154,29 @@ mod tests {
         // From the start again.
         Metrics::resume(folder, 0).unwrap();
         assert_eq!(read(folder), []);
+    }
+
+    #[test]
+    fn a_validation_that_is_made_again_is_forgotten_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let lines = || fs::read_to_string(folder.join(NAME)).unwrap();
+        let mut metrics = Metrics::resume(folder, 0).unwrap();
+        metrics.forget_validation(0).unwrap();
+        log(&mut metrics, 10, 0.5);
+        let trained = lines();
+        metrics.scalar("validation/loss", 0.5);
+        metrics.flush(10).unwrap();
+        let validated = lines();
+        let mut metrics = Metrics::resume(folder, 10).unwrap();
+        metrics.forget_validation(20).unwrap();
+        assert_eq!(lines(), validated);
+        for _ in 0..2 {
+            metrics.forget_validation(10).unwrap();
+            assert_eq!(lines(), trained);
+        }
+        log(&mut metrics, 20, 0.25);
+        assert_eq!(read(folder), [(10, Some(0.5)), (20, Some(0.25))]);
     }
 
     /// Where every write fails as on a full disk.

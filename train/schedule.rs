@@ -81,6 +81,17 @@ mod tests {
     }
 
     #[test]
+    fn a_training_that_ends_within_its_warm_up_ends_below_the_peak() {
+        for decay in [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::Wsd] {
+            let short = Schedule {
+                steps: 8,
+                ..schedule(decay)
+            };
+            assert_eq!([short.at(0), short.at(7)], [0.1, 0.8], "{decay:?}");
+        }
+    }
+
+    #[test]
     fn wsd_stays_for_four_fifths() {
         let schedule = schedule(Decay::Wsd);
         assert_eq!(schedule.at(89), 1.0);

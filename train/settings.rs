@@ -16,8 +16,11 @@ pub const OF_EPOCHS: usize = usize::MAX;
 /// The most epochs.
 const MOST_EPOCHS: f64 = 100_000.0;
 
-/// The largest rate and the largest decay: far beyond any that trains.
+/// The largest rate, decay and gradient: far beyond any that trains.
 const MOST: f64 = 1e6;
+
+/// The smallest number beside 0: far below any that trains, and one that f32, in which training computes, still tells from 0.
+const LEAST: f64 = 1e-30;
 
 #[expect(
     clippy::trivially_copy_pass_by_ref,
@@ -59,8 +62,8 @@ pub struct TrainConfig {
     pub schedule: Decay,
     /// Share of the peak learning rate left at the end.
     pub min_lr_ratio: f64,
-    /// Steps over which the learning rate rises; at most `steps`. Left out: 50, or a tenth of the steps if there are fewer than
-    /// 500, those of `epochs` too.
+    /// Steps over which the learning rate rises; of a training that is shorter it ends below its peak. Left out: 50, or a tenth
+    /// of the steps if there are fewer than 500, those of `epochs` too.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub warmup_steps: usize,
     /// Largest global gradient norm; 0 clips nothing.
@@ -86,9 +89,9 @@ pub struct TrainConfig {
     pub log_every: usize,
     /// Steps between validations.
     pub validate_every: usize,
-    /// Held-out samples on which a validation computes the loss, a mean over all positions that count in them, and the simulated
-    /// τ. Of two states whose true τ is not surely different, the one with the smaller loss is better. 0 measures no loss: of two
-    /// such states the earlier one is better then.
+    /// Held-out samples on which a validation computes the loss, a mean over their batches by how many positions count in each,
+    /// and the simulated τ. Of two states whose true τ is not surely different, the one with the smaller loss is better. 0
+    /// measures no loss: of two such states the earlier one is better then.
     pub validate_samples: usize,
     /// Held-out prompts on which a validation computes the true τ. The target answers them once; each validation computes how
     /// much of its drafts for these answers a decoder would accept.
@@ -214,10 +217,6 @@ impl TrainConfig {
         if self.explosion.is_nan() || self.explosion <= 1.0 {
             return wrong("explosion", "above 1", self.explosion.to_string());
         }
-        if self.warmup_steps > self.steps {
-            let expected = format!("at most `steps` ({})", self.steps);
-            return wrong("warmup_steps", expected, self.warmup_steps.to_string());
-        }
         Ok(())
     }
 
@@ -229,33 +228,27 @@ impl TrainConfig {
             ("table_learning_rate", self.table_learning_rate),
         ];
         for (key, rate) in rates {
-            if let Some(rate) = rate.filter(|rate| !(*rate > 0.0 && *rate <= MOST)) {
-                return wrong(
-                    key,
-                    format!("a number above 0, at most {MOST}"),
-                    rate.to_string(),
-                );
+            if let Some(rate) = rate.filter(|rate| !(LEAST..=MOST).contains(rate)) {
+                let expected = format!("a number from {LEAST:e} to {MOST}");
+                return wrong(key, expected, rate.to_string());
             }
         }
-        if !(self.epsilon > 0.0 && self.epsilon <= 1.0) {
-            let expected = "a number above 0, at most 1";
+        if !(LEAST..=1.0).contains(&self.epsilon) {
+            let expected = format!("a number from {LEAST:e} to 1");
             return wrong("epsilon", expected, self.epsilon.to_string());
         }
         for (key, value, most) in [
             ("weight_decay", self.weight_decay, MOST),
             ("min_lr_ratio", self.min_lr_ratio, 1.0),
+            ("max_grad_norm", self.max_grad_norm, MOST),
+            ("clip_value", self.clip_value, MOST),
         ] {
+            if value > 0.0 && value < LEAST {
+                let expected = format!("0, or at least {LEAST:e}");
+                return wrong(key, expected, value.to_string());
+            }
             if !(0.0..=most).contains(&value) {
                 return wrong(key, format!("0 to {most}"), value.to_string());
-            }
-        }
-        let not_negative = [
-            ("max_grad_norm", self.max_grad_norm),
-            ("clip_value", self.clip_value),
-        ];
-        for (key, value) in not_negative {
-            if value.is_nan() || value < 0.0 {
-                return wrong(key, "0 or more", value.to_string());
             }
         }
         let betas = [

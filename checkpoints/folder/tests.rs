@@ -186,6 +186,32 @@ fn an_index_that_leaves_the_folder_is_refused() {
 }
 
 #[test]
+fn the_command_for_a_pickle_converts_all_of_its_shards() {
+    let told = |files: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(CONFIG), "{}").unwrap();
+        for file in files {
+            fs::write(folder.path().join(file), "").unwrap();
+        }
+        ModelFolder::open(folder.path()).unwrap_err().to_string()
+    };
+    let one = told(&["optimizer.pt", "pytorch_model.bin"]);
+    let loads = "for k, v in torch.load('pytorch_model.bin', weights_only=True)";
+    assert!(
+        one.contains(loads) && one.matches("for ").count() == 1,
+        "{one}"
+    );
+    let shards = [1, 2, 3].map(|n| format!("pytorch_model-{n:05}-of-00003.bin"));
+    let all = told(&shards.each_ref().map(String::as_str));
+    let loads = "for n in range(1, 4) for k, v in \
+                 torch.load(f'pytorch_model-{n:05}-of-00003.bin', weights_only=True)";
+    assert!(all.contains(loads), "{all}");
+    // No number of a shard.
+    let named = told(&["best-of-all.bin"]);
+    assert!(named.contains("torch.load('best-of-all.bin'"), "{named}");
+}
+
+#[test]
 fn an_index_that_disagrees_with_the_shards_is_refused() {
     for (map, named) in [
         (json!({"x": "gone.safetensors"}), "`gone.safetensors`"),

@@ -66,11 +66,11 @@ impl<'a> Download<'a> {
     }
 
     /// Asks for what the snapshot of a commit lacks beside its weights: another tool may have left it out. What cannot be had
-    /// is done without, as the snapshot suffices.
+    /// soon is done without, as the snapshot suffices.
     fn complete(&self, commit: &str, folder: &Path) -> Result<()> {
         let is_known =
             |file: &&str| folder.join(file).exists() || self.cache.is_absent(commit, file);
-        if COMPANIONS.iter().all(is_known) {
+        if self.environment.is_offline() || COMPANIONS.iter().all(is_known) {
             return Ok(());
         }
         let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,11 @@ impl<'a> Download<'a> {
             return Ok(());
         }
         drop(asked);
-        let fetched = self.source().and_then(|source| {
+        let options = HubOptions {
+            limits: self.options.limits.in_passing(),
+            ..self.options.clone()
+        };
+        let fetched = self.source_with(&options).and_then(|source| {
             let snapshot = Snapshot {
                 folder: folder.to_path_buf(),
                 commit: commit.to_string(),
@@ -87,15 +91,23 @@ impl<'a> Download<'a> {
             };
             snapshot.fetch_companions()
         });
+        let place = folder.display();
         match fetched {
-            Err(interrupted @ Error::Interrupted { .. }) => Err(interrupted),
-            Ok(()) | Err(Error::Unreachable { .. }) => Ok(()),
+            Err(interrupted @ Error::Interrupted { .. }) => return Err(interrupted),
+            Ok(()) => {}
+            Err(Error::Unreachable {
+                endpoint, reason, ..
+            }) => tracing::info!(
+                "`{place}` is taken as it is, as `{endpoint}` cannot be reached: {reason}; with `HF_HUB_OFFLINE=1` it is not asked"
+            ),
+            Err(error @ Error::Refused { .. }) => {
+                tracing::info!("`{place}` is taken as it is: {error}");
+            }
             Err(error) => {
-                let place = folder.display();
                 tracing::warn!("`{place}` is taken as it is, and may lack a file: {error}");
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn download(&self, files: Files<'_>) -> Result<PathBuf> {
@@ -124,8 +136,13 @@ impl<'a> Download<'a> {
 
     /// The hub, unless nothing may be asked of it.
     fn source(&self) -> Result<Fetch<'_>> {
+        self.source_with(self.options)
+    }
+
+    /// The same with these options in place of the download's own.
+    fn source_with(&self, options: &HubOptions) -> Result<Fetch<'_>> {
         let id = self.repository.id();
-        let client = connection::client(self.environment, self.options, id)?;
+        let client = connection::client(self.environment, options, id)?;
         let Download {
             repository, cache, ..
         } = self;
@@ -177,7 +194,10 @@ impl Snapshot<'_> {
             }
             match self.fetch(file) {
                 Err(Error::NotOnHub { reason, .. }) if reason == NO_FILE => {
-                    cache.note_absence(&self.commit, file)?;
+                    // A cache that is shared may be read-only: then the next process asks again.
+                    if let Err(error) = cache.note_absence(&self.commit, file) {
+                        tracing::debug!("that the hub has no `{file}` is not noted: {error}");
+                    }
                 }
                 // A hub that gives no reason may mean anything.
                 Err(Error::NotOnHub { reason, .. })

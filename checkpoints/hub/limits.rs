@@ -51,6 +51,19 @@ impl Default for HubLimits {
 }
 
 impl HubLimits {
+    /// The same for what can be done without: one attempt, whose waits are short.
+    pub(super) fn in_passing(&self) -> Self {
+        let seconds = Duration::from_secs;
+        HubLimits {
+            connect: self.connect.min(seconds(3)),
+            answer: self.answer.min(seconds(10)),
+            silence: self.silence.min(seconds(10)),
+            stall: self.stall.min(seconds(10)),
+            attempts: 1,
+            ..self.clone()
+        }
+    }
+
     /// What a file of this many bytes may take.
     pub(super) fn time_for(&self, bytes: u64) -> Duration {
         self.grace
@@ -81,6 +94,20 @@ impl HubLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_for_in_passing_is_waited_for_briefly() {
+        let usual = HubLimits::default().in_passing();
+        let waits = [usual.connect, usual.answer, usual.silence, usual.stall];
+        assert_eq!(waits.map(|wait| wait.as_secs()), [3, 10, 10, 10]);
+        assert_eq!(usual.attempts, 1);
+        // Who waits even less still does.
+        let hasty = HubLimits {
+            answer: Duration::from_millis(50),
+            ..HubLimits::default()
+        };
+        assert_eq!(hasty.in_passing().answer, hasty.answer);
+    }
 
     #[test]
     fn a_larger_file_may_take_longer() {

@@ -10,12 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_checkpoints::Mismatch;
 
-use crate::durable::{self, Written};
+use crate::durable::{self, TEMPORARY, Written};
 use crate::error::{Error, Result};
 
 pub(super) const INDEX: &str = "features.json";
 pub(super) const VERSION: u32 = 1;
 const DTYPE: &str = "bf16";
+
+/// Whether a file of a folder of features is one of those that are written there, whole or not.
+pub(super) fn is_ours(name: &str) -> bool {
+    let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
+    whole == INDEX || (whole.starts_with("features-") && whole.ends_with(".arrow"))
+}
 
 /// What a folder of features was computed from; two folders with equal headers hold the same numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

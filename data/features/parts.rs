@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::index::{FeatureHeader, FeatureIndex, INDEX, SampleRange, VERSION};
-use crate::durable::{self, PendingFile, TEMPORARY};
+use super::index::{FeatureHeader, FeatureIndex, INDEX, SampleRange, VERSION, is_ours};
+use crate::durable::{self, PendingFile};
 use crate::error::{Error, Result};
 
 /// Makes one folder of `parts`, which come in the order of their samples and hold all of them. Their files are linked, or copied
@@ -24,10 +24,7 @@ pub fn join(parts: &[PathBuf], folder: &Path) -> Result<Vec<(String, String)>> {
     let indices = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
     check_ranges(parts, &indices)?;
     fs::create_dir_all(folder).map_err(|source| Error::write(folder, source))?;
-    durable::remove_files(folder, |name| {
-        let whole = name.strip_suffix(TEMPORARY).unwrap_or(name);
-        whole == INDEX || (whole.starts_with("features-") && whole.ends_with(".arrow"))
-    })?;
+    durable::remove_files(folder, is_ours)?;
     let mut shards = Vec::new();
     for (part, index) in parts.iter().zip(indices) {
         for mut shard in index.shards {

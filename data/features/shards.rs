@@ -73,9 +73,7 @@ impl FeatureShards {
             let path = folder.join(&shard.file);
             durable::verify(&path, &shard.written())?;
             let (before, mut tokens) = (samples.len(), 0);
-            let mapped = contained(|| map_shard(&path, &index.header, shard.first))
-                .unwrap_or_else(|panicked| Err(Error::read(&path, panicked)))?;
-            for sample in mapped {
+            for sample in mapped(&path, &index.header, shard)? {
                 tokens += sample.tokens.len() as u64;
                 samples.push(sample);
             }
@@ -191,6 +189,25 @@ fn require_schema(path: &Path, header: &FeatureHeader, schema: &Schema) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Gives `seen` the tokens of each sample of the shards in an index, which are as they were written.
+pub(super) fn each_text(
+    folder: &Path,
+    index: &FeatureIndex,
+    seen: &mut dyn FnMut(&[u32]),
+) -> Result<()> {
+    for shard in &index.shards {
+        let samples = mapped(&folder.join(&shard.file), &index.header, shard)?;
+        samples.iter().for_each(|sample| seen(&sample.tokens));
+    }
+    Ok(())
+}
+
+/// Every row of a shard.
+fn mapped(path: &Path, header: &FeatureHeader, shard: &FeatureShard) -> Result<Vec<MappedSample>> {
+    contained(|| map_shard(path, header, shard.first))
+        .unwrap_or_else(|panicked| Err(Error::read(path, panicked)))
 }
 
 /// Finds every row of a shard, the first of which is the sample numbered `first`.

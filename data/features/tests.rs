@@ -115,6 +115,18 @@ fn a_paused_writer_loses_not_even_the_samples_of_its_open_shard() {
 }
 
 #[test]
+fn the_texts_of_an_unfinished_folder_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 0..5).pause().unwrap();
+    let writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
+    let mut texts = Vec::new();
+    let mut seen = |tokens: &[u32]| texts.push(tokens.to_vec());
+    writer.each_text(&mut seen).unwrap();
+    let written: Vec<_> = (0..5).map(|number| Owned::new(number).tokens).collect();
+    assert_eq!(texts, written);
+}
+
+#[test]
 fn another_header_is_refused_by_key() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 0..3).finish().unwrap();

@@ -24,6 +24,10 @@ pub enum CostSource {
     Server,
 }
 
+/// What times batch sizes that took too long.
+pub(crate) const TIMES_ALL: &str = "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, and times that however \
+                                    long it takes.";
+
 /// The drafts that could be deployed for one way of choosing tokens and one batch size, and which is the fastest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
@@ -165,6 +169,20 @@ impl Found<'_> {
     }
 }
 
+impl BestDraft {
+    /// Whether it is faster than no drafter beyond doubt: its interval lies above 1.
+    fn is_sure(&self) -> bool {
+        self.speedup_ci95.is_some_and(|[low, _]| low > 1.0)
+    }
+}
+
+impl Over {
+    /// Whether the best draft is faster than this one beyond doubt.
+    fn is_sure(&self) -> bool {
+        self.ratio_ci95.is_some_and(|[low, _]| low > 1.0)
+    }
+}
+
 impl Recommendation {
     /// How tokens were chosen, and by which target.
     pub(crate) fn decoding(&self) -> String {
@@ -189,12 +207,44 @@ impl Recommendation {
         format!("{}, {}", self.decoding(), self.at_once())
     }
 
-    /// The draft to deploy in words.
+    /// The draft to deploy in words, where one is faster beyond doubt.
     pub(crate) fn words(&self) -> String {
         match &self.best {
-            Some(best) => best.draft.to_string(),
+            Some(best) if best.is_sure() => best.draft.to_string(),
+            Some(best) => format!("not sure; the fastest is {}", best.draft),
             None => "no drafter".to_owned(),
         }
+    }
+
+    /// The same as a sentence.
+    pub(crate) fn told(&self) -> String {
+        let (heading, speedup) = (self.heading(), self.speedup());
+        let Some(best) = &self.best else {
+            return format!(
+                "deploy, {heading}: no drafter, as even the fastest draft is predicted to be only {speedup} times as fast as none."
+            );
+        };
+        let predicted = format!("predicted to be {speedup} times as fast as no drafter");
+        if !best.is_sure() {
+            let why = match best.speedup_ci95 {
+                Some(_) => "this interval does not rule out that it is slower",
+                None => "no interval says how sure that is",
+            };
+            return format!(
+                "deploy, {heading}: nothing is recommended. The fastest draft, {}, is {predicted}, but {why}.",
+                best.draft
+            );
+        }
+        let over = match &best.over_second {
+            Some(over) if over.is_sure() => format!(
+                ", and {} times as fast as the next best, {}",
+                with_interval(Some(over.ratio), over.ratio_ci95),
+                over.draft
+            ),
+            Some(over) => format!("; not told apart from the next best, {}", over.draft),
+            None => String::new(),
+        };
+        format!("deploy, {heading}: {}, {predicted}{over}.", best.draft)
     }
 
     /// The predicted speed-up of the best draft, faster than no drafter or not.
@@ -235,7 +285,8 @@ pub(crate) fn about<'a>(all: impl Iterator<Item = &'a Recommendation>) -> String
     if sources.contains(&CostSource::Server) {
         text += " The cost of a server's passes follows from its tokens per second, and that of drafts is taken to grow with their passes.";
     }
-    text + " Where an interval of `over` has 1 in it, the two drafts have not been told apart."
+    text + " A draft is recommended only where its interval lies above 1. Where an interval of `over` has 1 in it, the two drafts have \
+            not been told apart."
 }
 
 /// Which batch sizes took too long to be timed, where others were.
@@ -249,15 +300,15 @@ pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
             None => ways.push((way, vec![one.batch_size])),
         }
     }
-    let missing = ways.iter().flat_map(|(way, sizes)| {
+    let missing = ways.iter().filter_map(|(way, sizes)| {
         let missing = BATCHES.iter().filter(|size| !sizes.contains(size));
-        missing.map(move |size| format!("{way}, {size} at a time"))
+        let missing: Vec<String> = missing.map(usize::to_string).collect();
+        (!missing.is_empty()).then(|| format!("{way}, {} at a time", missing.join(" and ")))
     });
     let missing: Vec<String> = missing.collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "Not timed, as it would have taken too long: {}. `--batch-size N` (in a recipe `evaluate.batch_size`) decodes N \
-             at a time, and times that however long it takes.",
+            "Not timed, as it would have taken too long: {}.",
             missing.join("; ")
         )
     })
@@ -281,9 +332,10 @@ pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
     }
     _ = write!(text, "\n{}\n", about(all.iter()));
     if let Some(not_timed) = not_timed(all) {
-        _ = write!(text, "\n{not_timed}\n");
+        _ = write!(text, "\n{not_timed} {TIMES_ALL}\n");
     }
-    for (heading, commands) in commands(all) {
+    let all: Vec<(String, &Recommendation)> = all.iter().map(|one| (String::new(), one)).collect();
+    for (heading, commands) in commands(&all) {
         _ = write!(text, "\n{heading}:\n\n");
         commands
             .iter()
@@ -292,17 +344,113 @@ pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
     text
 }
 
-/// The commands, each set of them once, with the settings that they are for.
-pub(crate) fn commands(all: &[Recommendation]) -> Vec<(String, &[String])> {
+/// The commands that serve what is recommended, each set of them once, with the settings that they are for behind the names in
+/// front of these; and each remark once.
+pub(crate) fn commands<'a>(all: &[(String, &'a Recommendation)]) -> Vec<(String, Vec<&'a str>)> {
     let mut found: Vec<(String, &[String])> = Vec::new();
-    for one in all {
-        let Some(best) = one.best.as_ref().filter(|best| !best.commands.is_empty()) else {
+    for (name, one) in all {
+        let best = one.best.as_ref().filter(|best| best.is_sure());
+        let Some(best) = best.filter(|best| !best.commands.is_empty()) else {
             continue;
         };
+        let heading = format!("{name}{}", one.heading());
         match found.iter_mut().find(|(_, known)| *known == best.commands) {
-            Some((headings, _)) => _ = write!(headings, "; {}", one.heading()),
-            None => found.push((one.heading(), &best.commands)),
+            Some((headings, _)) => _ = write!(headings, "; {heading}"),
+            None => found.push((heading, &best.commands)),
         }
     }
-    found
+    let mut remarks: Vec<&str> = Vec::new();
+    let mut shown = Vec::new();
+    for (heading, commands) in found {
+        let mut lines: Vec<&str> = Vec::new();
+        for line in commands {
+            let is_remark = line.starts_with('#');
+            if is_remark && remarks.contains(&line.as_str()) {
+                continue;
+            }
+            if is_remark {
+                remarks.push(line);
+            }
+            lines.push(line);
+        }
+        shown.push((heading, lines));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::examples::recommended;
+
+    /// The first of these, whose best draft has this interval.
+    fn with_interval_of(interval: Option<[f64; 2]>) -> Recommendation {
+        let mut one = recommended().remove(0);
+        one.candidates[0].speedup_ci95 = interval;
+        if let Some(best) = &mut one.best {
+            best.speedup_ci95 = interval;
+        }
+        one
+    }
+
+    #[test]
+    fn a_draft_is_recommended_only_where_it_is_faster_beyond_doubt() {
+        let sure = with_interval_of(Some([1.25, 1.75]));
+        assert_eq!(
+            sure.told(),
+            "deploy, T=0, 1 at a time: chain 1, predicted to be 1.50 [1.25, 1.75] times as fast as no drafter, and 1.20 [1.10, 1.30] \
+             times as fast as the next best, chain 2."
+        );
+        assert_eq!(sure.words(), "chain 1");
+        let unsure = with_interval_of(Some([0.9, 2.5]));
+        assert_eq!(
+            unsure.told(),
+            "deploy, T=0, 1 at a time: nothing is recommended. The fastest draft, chain 1, is predicted to be 1.50 [0.90, 2.50] times \
+             as fast as no drafter, but this interval does not rule out that it is slower."
+        );
+        assert_eq!(unsure.words(), "not sure; the fastest is chain 1");
+        let unknown = with_interval_of(None);
+        assert!(unknown.told().contains("nothing is recommended"));
+        let told = recommended()[1].told();
+        assert!(
+            told.contains("no drafter, as even the fastest draft is predicted to be only 0.75 [0.50, 1.00] times"),
+            "{told}"
+        );
+        let named = |one| vec![(String::new(), one)];
+        assert_eq!(commands(&named(&sure)).len(), 1);
+        for one in [&unsure, &unknown] {
+            assert!(commands(&named(one)).is_empty());
+        }
+    }
+
+    #[test]
+    fn drafts_that_are_not_told_apart_are_not_ranked() {
+        let mut one = recommended().remove(0);
+        let second = one.best.as_mut().unwrap().over_second.as_mut().unwrap();
+        second.ratio_ci95 = Some([0.9, 1.5]);
+        let told = one.told();
+        assert!(
+            told.ends_with("as no drafter; not told apart from the next best, chain 2."),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_remark_on_commands_stands_once() {
+        let with = |command: &str| {
+            let mut one = recommended().remove(0);
+            one.best.as_mut().unwrap().commands = vec![command.into(), "# a remark".into()];
+            one
+        };
+        let (one, other) = (with("serve 1"), with("serve 2"));
+        let found = commands(&[("a: ".into(), &one), ("b: ".into(), &other)]);
+        let heading = |name: &str| format!("{name}: T=0, 1 at a time");
+        assert_eq!(
+            found,
+            [
+                (heading("a"), vec!["serve 1", "# a remark"]),
+                (heading("b"), vec!["serve 2"]),
+            ]
+        );
+    }
 }

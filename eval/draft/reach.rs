@@ -6,6 +6,8 @@ use spectrain_models::{Drafter, Proposer};
 pub struct Reach {
     /// Tokens of its longest path, such as the number of its heads; `None` without a limit.
     pub longest: Option<usize>,
+    /// Tokens of the chain that it drafts where no length is asked for.
+    pub own: usize,
     /// Whether it makes all steps of a draft in one pass.
     pub one_pass: bool,
     /// Whether it guesses how likely a step is accepted.
@@ -17,6 +19,7 @@ impl Reach {
     pub fn of(proposer: &dyn Proposer) -> Self {
         Self {
             longest: proposer.max_depth(),
+            own: proposer.draft_length(),
             one_pass: proposer.passes(2) <= 1,
             has_confidence: proposer.has_confidence(),
         }
@@ -28,6 +31,7 @@ impl Reach {
         let steps = longest.map_or(2, |longest| longest.min(2));
         Self {
             longest,
+            own: drafter.draft_length(),
             one_pass: drafter.passes(steps) <= 1,
             has_confidence: drafter.has_confidence(),
         }

@@ -93,7 +93,10 @@ impl<'a> Rounds<'a> {
         let seed = mix(self.settings.seed, self.seeds);
         self.seeds += 1;
         let (sets, settings, longest) = (self.sets, self.settings, self.longest);
-        let mut done = |dataset: &str| self.advance(dataset, "");
+        let mut done = |dataset: &str| {
+            self.done += 1;
+            self.tell(dataset, "");
+        };
         let mut talks = Talks::new(sets, same, (settings, longest, seed), &mut done);
         decode(&mut talks, Warm::Already)?;
         Ok(talks.answers())
@@ -113,12 +116,14 @@ impl<'a> Rounds<'a> {
         };
         let (sets, longest) = (self.sets, self.settings.max_new_tokens);
         let clock = Instant::now();
-        let mut found = Vec::new();
+        let all = outputs.iter().map(Vec::len).sum::<usize>();
+        let (mut found, mut seen) = (Vec::new(), 0);
         for (set, answers) in sets.iter().zip(outputs) {
             for turns in conversations(answers) {
                 let mut compared = Compared::default();
                 for turn in turns {
                     decoder.check_interrupted()?;
+                    seen += 1;
                     let (prompt, tokens) = (&turn.prompt, &turn.generation.tokens);
                     let text =
                         OwnText::read(decoder.target, decoder.capture, prompt, tokens, longest);
@@ -126,8 +131,8 @@ impl<'a> Rounds<'a> {
                     let estimate = estimate(proposer, &text, &draft);
                     let estimate = estimate.map_err(|error| error.at(&set.name, turn.conversation));
                     compared.add(&turn.generation.passes, &estimate?);
-                    self.total += 1;
-                    self.advance(&set.name, "computing acceptance without decoding");
+                    let what = format!("computing acceptance without decoding: {seen} of {all}");
+                    self.tell(&set.name, &what);
                 }
                 found.push(compared);
             }
@@ -138,9 +143,8 @@ impl<'a> Rounds<'a> {
         Ok((EstimateReport::of(&found, seconds, seed), calibration))
     }
 
-    fn advance(&mut self, dataset: &str, what: &str) {
-        self.done += 1;
-        self.total = self.total.max(self.done);
+    /// Tells the caller how far it is.
+    fn tell(&mut self, dataset: &str, what: &str) {
         (self.progress)(EvaluateProgress {
             done: self.done,
             total: self.total,
@@ -171,8 +175,7 @@ impl<'a> Rounds<'a> {
             add_output(&mut test, by, &answer.prompt, decode, &mut rng)
                 .map_err(|error| error.at(&set.name, answer.conversation))?;
             let found = test.tokens();
-            self.total += 1;
-            self.advance(
+            self.tell(
                 &set.name,
                 &format!("testing the distribution: {found} of {TESTED_TOKENS} tokens"),
             );

@@ -51,13 +51,13 @@ pub struct CalibrationPrompts {
 /// How far an evaluation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvaluateProgress<'a> {
-    /// Outputs decoded, and outputs tested.
+    /// Outputs decoded, of which each setting has one for each turn.
     pub done: usize,
-    /// All of them as far as is known: a test that needs more outputs adds to it.
+    /// All outputs that will be decoded: the same from the beginning on.
     pub total: usize,
-    /// The dataset of the last one.
+    /// The dataset of the last output.
     pub dataset: &'a str,
-    /// What is done beside decoding; empty while decoding.
+    /// What is done with decoded outputs, and how far that is; empty while decoding.
     pub what: &'a str,
 }
 

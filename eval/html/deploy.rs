@@ -55,20 +55,18 @@ pub(crate) fn deploy(reports: &[(String, Report)]) -> String {
         "<p class=\"quiet\">{}</p>",
         prose(&about(all.iter().map(|(_, one)| *one)))
     );
-    for (_, report) in reports {
-        for (heading, commands) in commands(&report.settings_recommended) {
-            _ = writeln!(
-                html,
-                "<p>{}</p>\n<pre tabindex=\"0\">{}</pre>",
-                escape(&heading),
-                escape_lines(commands)
-            );
-        }
+    for (heading, commands) in commands(&all) {
+        _ = writeln!(
+            html,
+            "<p>{}</p>\n<pre tabindex=\"0\">{}</pre>",
+            escape(&heading),
+            escape_lines(&commands)
+        );
     }
     html
 }
 
-fn escape_lines(lines: &[String]) -> String {
+fn escape_lines(lines: &[&str]) -> String {
     let lines: Vec<String> = lines.iter().map(|line| escape(line)).collect();
     lines.join("\n")
 }

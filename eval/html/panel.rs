@@ -4,6 +4,7 @@ use std::fmt::Write;
 use crate::draw::escape;
 use crate::html::chart::marker;
 use crate::html::palette::MOST;
+use crate::paired::own::OwnLengths;
 use crate::report::{Report, SettingReport};
 
 /// What has one colour and marker: those of its report among several, else those of its place in the panel.
@@ -33,16 +34,17 @@ pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
     let with_free = reports.iter().filter(|(_, report)| report.has_free());
     let with_free = with_free.count();
+    let own = OwnLengths::of(reports);
     let mut groups: Vec<(String, Vec<Series<'a>>)> = Vec::new();
     for (number, (name, report)) in reports.iter().enumerate() {
         let several = report.has_free();
         for setting in &report.settings {
             let target = targets.then(|| report.target_of(setting));
             let heading = setting.heading();
-            let way = if compared {
-                setting.way()
-            } else {
-                heading.clone()
+            let way = match compared {
+                true if own.has(setting) => own.heading(setting),
+                true => setting.way(),
+                false => heading.clone(),
             };
             // Beside others, a drafter stands with those at the same temperature.
             let sampled = (!compared && several).then(|| setting.sampled());
@@ -51,7 +53,7 @@ pub(crate) fn panels<'a>(reports: &'a [(String, Report)]) -> Vec<Panel<'a>> {
             let parts = [target, compared.then_some(&**name), Some(&*heading)];
             let label = match &setting.drafter {
                 _ if !compared => heading.clone(),
-                None => name.clone(),
+                None => own.row(name, setting),
                 Some(free) if with_free == 1 => free.clone(),
                 Some(free) => format!("{name}: {free}"),
             };

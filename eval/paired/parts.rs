@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::report::Report;
 use crate::served::paired::{has_runs, paired_runs, runs_alone};
 
-/// Every way of decoding and every run on a server that `report` shares with `baseline`, on the same prompts; `among` so many
-/// reports that are compared with it. Where both were decoded here and served, it is enough if one of these can be compared.
+/// Every way of decoding and every run on a server that `report` shares with `baseline`, on the same prompts, and where their
+/// drafters share no way of decoding the chain that each has; `among` so many reports that are compared with it. Where both were decoded here and served, it is enough if one of these can be compared.
 /// What one of them alone has is among the remarks.
 ///
 /// # Errors
@@ -17,6 +17,7 @@ pub fn paired_parts(baseline: &Report, report: &Report, among: usize) -> Result<
     };
     let decoded = || {
         let found = paired(baseline, report, among).map(PairedReports::from)?;
+        let found = found.and_lengths(baseline, report);
         Ok(found.and_alone(of_each(alone)))
     };
     let served = || {

@@ -105,6 +105,30 @@ fn batch_sizes_that_took_too_long_are_named() {
 }
 
 #[test]
+fn what_several_reports_have_in_common_is_said_once() {
+    let mut report = examples::report();
+    report.settings_recommended = examples::recommended();
+    report.recipe = serde_json::json!({"evaluate": {"baseline": false}});
+    let mut other = report.clone();
+    other.settings_recommended.pop();
+    let text = summary(&[("a".into(), report), ("b".into(), other)]);
+    fits(&text);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for once in [
+        "a, b: Not timed: without `--no-baseline`",
+        "a, b: Greedy output: 0 of 4 outputs differ",
+        "a, b: deploy, T=0, 1 at a time: chain 1, predicted to be 1.50",
+        "a: deploy, T=0, 16 at a time: no drafter",
+        "a: Not timed, as it would have taken too long: T=0, 4 at a time.",
+        "b: Not timed, as it would have taken too long: T=0, 4 and 16 at a time.",
+        "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time",
+    ] {
+        assert_eq!(words.matches(once).count(), 1, "{once}: {text}");
+    }
+    assert_eq!(words.matches("`--batch-size N`").count(), 1, "{text}");
+}
+
+#[test]
 fn what_was_not_timed_and_what_was_never_accepted_is_told_with_what_to_do() {
     let mut report = examples::report();
     let told = |report: &Report, words: &str| {

@@ -152,16 +152,20 @@ impl Progress {
         }
         if self.output == Output::Lines && self.shown.elapsed() >= LINE_EVERY {
             self.shown = Instant::now();
-            let of = match self.total {
-                0 => String::new(),
-                total => format!("/{total}"),
-            };
-            let seconds = self.started.elapsed().as_secs();
-            tell(format!(
-                "{}: {position}{of}, {seconds} s, {message}",
-                self.what
-            ));
+            tell(self.line(&message.to_string()));
         }
+    }
+
+    /// How far it is, with a short text where there is one.
+    fn line(&self, message: &str) -> String {
+        let of = match self.total {
+            0 => String::new(),
+            total => format!("/{total}"),
+        };
+        let comma = if message.is_empty() { "" } else { ", " };
+        let seconds = self.started.elapsed().as_secs();
+        let (what, position) = (&self.what, self.position);
+        format!("{what}: {position}{of}, {seconds} s{comma}{message}")
     }
 
     /// One unit more.
@@ -192,6 +196,17 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_progress_ends_with_its_last_word() {
+        let mut progress = Output::Quiet.start("regenerate", 300);
+        progress.set(113, "");
+        assert_eq!(progress.line(""), "regenerate: 113/300, 0 s");
+        let told = progress.line("2 failed");
+        assert_eq!(told, "regenerate: 113/300, 0 s, 2 failed");
+        progress.extend_to(0);
+        assert_eq!(progress.line(""), "regenerate: 113, 0 s");
+    }
 
     #[test]
     fn one_of_a_thing_is_not_called_several() {

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use spectrain_checkpoints::columns::{COLUMNS, listed};
 use tracing_subscriber::EnvFilter;
@@ -90,6 +91,9 @@ enum Command {
     Man(ManArguments),
 }
 
+/// What other trainers call the command that trains.
+const RECIPE_ELSEWHERE: [&str; 5] = ["fit", "launch", "plan", "run", "train"];
+
 /// How the program ends when what was asked for makes no sense.
 const MISUSED: u8 = 2;
 
@@ -114,7 +118,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
 pub fn main() -> ExitCode {
     join_thread_pool();
     // Misuse ends here, with 2.
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| with_meant(error).exit());
     let level = match &arguments.command {
         Command::Recipe(recipe) if recipe.quiet => LevelFilter::WARN,
         _ => LevelFilter::INFO,
@@ -142,6 +146,19 @@ pub fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// The error of an unknown command with the one that is meant, where other trainers have a command of that name.
+fn with_meant(mut error: clap::Error) -> clap::Error {
+    let unknown = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) => name.to_lowercase(),
+        _ => return error,
+    };
+    if RECIPE_ELSEWHERE.contains(&unknown.as_str()) {
+        let meant = ContextValue::Strings(vec!["recipe".to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
 }
 
 /// Makes this thread one of those that share out an operation on the CPU. Else it would wait for another to begin, for each of
@@ -229,6 +246,19 @@ mod tests {
             explain(&error(100)),
             format!("`a.json`: {}", "é".repeat(100))
         );
+    }
+
+    #[test]
+    fn what_other_trainers_call_a_command_is_known() {
+        let said = |name: &str| {
+            let error = Arguments::try_parse_from(["spectrain", name, "a.toml"]).unwrap_err();
+            with_meant(error).to_string()
+        };
+        let train = said("train");
+        assert!(train.contains("'recipe'"), "{train}");
+        assert!(!train.contains("'track'"), "{train}");
+        let other = said("evaluat");
+        assert!(other.contains("'evaluate'"), "{other}");
     }
 
     #[test]

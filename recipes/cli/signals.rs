@@ -17,7 +17,7 @@ pub(super) fn listen() -> Result<()> {
     outlive_file_limit()
 }
 
-/// The first Ctrl-C asks to stop where the run can go on later, the second one stops at once. So does the first one where a question
+/// The first Ctrl-C or SIGTERM asks to stop where the run can go on later, the second one stops at once. So does the first one where a question
 /// waits for its answer.
 fn listen_for_stop() -> Result<()> {
     ctrlc::set_handler(|| {
@@ -27,7 +27,7 @@ fn listen_for_stop() -> Result<()> {
             // The question has no answer behind it that ended its line.
             tell(format!("\nerror: {}", Interrupted::Command));
         } else if !is_second {
-            tell("stopping at the next safe point; press Ctrl-C again to stop at once");
+            tell("stopping at the next safe point; a second Ctrl-C or SIGTERM stops at once");
             return;
         }
         std::process::exit(INTERRUPTED_STATUS.into());

@@ -385,7 +385,7 @@ pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing
         tensors.push(target_head(drafter.target(), vocabulary));
     }
     let verifier = json!({
-        "name": writing.target,
+        "name": whole_name(writing.target)?,
         "architectures": architectures(drafter.target())?,
         "draft_tokens": drafter.max_depth().unwrap_or(writing.draft_length),
     });
@@ -399,6 +399,16 @@ pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing
         provenance: writing.provenance,
     };
     Ok(dialect.write(writing.folder, drafter)?)
+}
+
+/// A target as every process finds it, whatever folder that one is started in: one in a folder here by its absolute path.
+fn whole_name(target: &str) -> Result<String> {
+    if !Path::new(target).is_dir() {
+        return Ok(target.to_owned());
+    }
+    let path = std::path::absolute(target);
+    let path = path.with_context(|| format!("cannot find the folder `{target}`"))?;
+    Ok(path.display().to_string())
 }
 
 /// Fails unless the drafter in `folder` is one of the settings `config`, to start from. Its weights are not read.

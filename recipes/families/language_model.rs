@@ -146,7 +146,7 @@ impl Shipped for Pard {
         let mut weights = FolderWeights::new(&opened, "model.");
         let file = folder.join("config.json");
         let config = TransformerConfig::read(opened.config(), &file)?;
-        let mut known = ignored_tensors(&config);
+        let mut known = ignored_tensors(&opened, &config)?;
         known.push(TARGET_PROJ.to_owned());
         let d_model = config.spec.d_model;
         let mut scope = Scope::root(&mut weights, device, DType::F32);

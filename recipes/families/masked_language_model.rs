@@ -79,7 +79,7 @@ impl Shipped for MaskedLanguageModel {
         let context = serde_json::from_value(json!(layout.context))
             .with_context(|| format!("`{}`: unknown context", file.display()))?;
         let config = TransformerConfig::read(&decoder, &file)?;
-        let ignored = ignored_tensors(&config);
+        let ignored = ignored_tensors(&opened, &config)?;
         let mut weights = FolderWeights::new(&opened, "model.");
         let mut scope = Scope::root(&mut weights, device, DType::F32);
         let model = Transformer::new(&mut scope, config)?;

@@ -49,7 +49,7 @@ pub const RECIPES: &[Recipe] = &[
         "one decoder layer over fused hidden states, unrolled in training (EAGLE-3, EAGLE-3.1)",
         &[
             "[objective]\ndraft_steps = 4\nout_of_vocab = \"keep\"",
-            "[drafter]\nhead_norm = true\nfc_norm = true\nnorm_output = true\nnorm_before_residual = true\n[objective]\ndraft_steps = 4\nrecompute = false",
+            "[drafter]\nlayers = 3\nwindow = 200\nhead_norm = true\nfc_norm = true\nnorm_output = true\nnorm_before_residual = true\n[objective]\ndraft_steps = 4\nrecompute = false",
         ],
     ),
     Recipe::of::<PEagle, PEagleLoss>(

@@ -97,7 +97,8 @@ impl CapturePlan {
         (speed > 0.0).then_some(speed)
     }
 
-    fn seconds(&self) -> Option<f64> {
+    /// How long they take for all that is trained on, where both are known.
+    pub(super) fn seconds(&self) -> Option<f64> {
         Some(self.tokens? as f64 / self.speed()?)
     }
 

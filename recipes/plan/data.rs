@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use spectrain_data::conversation::Content;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::hub_data::Downloads;
-use spectrain_data::rows::text_bytes;
+use spectrain_data::rows::{LocatedRow, text_bytes};
 use spectrain_data::tokens::TokenIndex;
 
 use super::words::bytes;
@@ -68,6 +69,72 @@ pub(super) fn data_tokens(recipe: &ResolvedRecipe, run: &Path) -> Option<u64> {
         bytes = bytes.min(most as f64 * bytes_of_row(&train)?);
     }
     Some(bytes as u64 / BYTES_PER_TOKEN)
+}
+
+/// Answers that `[regenerate]` has to write.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AnswersToWrite {
+    /// How many.
+    pub(super) count: f64,
+    /// Tokens of those that the data has in their places, on average; none where it has none.
+    pub(super) tokens: Option<f64>,
+}
+
+/// Answers that are to be written, counted in the first rows; nothing where the files do not say how much text they have.
+pub(super) fn answers_to_write(recipe: &ResolvedRecipe) -> Option<AnswersToWrite> {
+    if let Some(made) = &recipe.synthetic {
+        return Some(AnswersToWrite {
+            count: made.conversations as f64,
+            tokens: None,
+        });
+    }
+    let data = recipe.data.train_sources()?.here(&hub_options()).ok()?;
+    let sample = data.rows().ok()?.take(SAMPLED_ROWS).flatten();
+    let sample: Vec<LocatedRow> = sample.collect();
+    let [mut answers, mut asked, mut bytes, mut bytes_of_answers] = [0_usize; 4];
+    for LocatedRow { row, .. } in &sample {
+        bytes += row.to_json().len();
+        let Content::Conversation(conversation) = &row.content else {
+            continue;
+        };
+        let given = conversation.messages.iter();
+        let given = given.filter(|message| message.role == "assistant");
+        let before = answers;
+        for message in given {
+            answers += 1;
+            bytes_of_answers += message.content.len();
+        }
+        // A row that ends with a question is answered too.
+        asked += (answers - before).max(1);
+    }
+    let mut rows = sample.len() as f64;
+    if sample.len() == SAMPLED_ROWS {
+        let mut all = 0_u64;
+        for source in data.each() {
+            all += text_bytes(&source.files().ok()?)?;
+        }
+        rows *= all as f64 / bytes.max(1) as f64;
+    }
+    let most = recipe.data.max_samples.map_or(rows, |most| most as f64);
+    let of_bytes = bytes_of_answers as f64 / BYTES_PER_TOKEN as f64;
+    Some(AnswersToWrite {
+        count: rows.min(most) * asked as f64 / sample.len().max(1) as f64,
+        tokens: (answers > 0).then(|| of_bytes / answers as f64),
+    })
+}
+
+/// Tokens of a sample, on average: counted by `prepare`, or from the first rows; half of the longest where there are none yet.
+pub(super) fn tokens_of_sample(recipe: &ResolvedRecipe, run: &Path) -> f64 {
+    if let Some(index) = prepared(run) {
+        return index.tokens as f64 / index.samples.max(1) as f64;
+    }
+    let longest = recipe.data.max_length as f64;
+    let train = recipe.data.train_sources();
+    let train = train.and_then(|sources| sources.here(&hub_options()).ok());
+    let bytes = train.and_then(|train| bytes_of_row(&train));
+    bytes.map_or(longest / 2.0, |bytes| {
+        longest.min(bytes / BYTES_PER_TOKEN as f64)
+    })
 }
 
 /// Bytes of a row with its copies, on average of the first ones that can be read.

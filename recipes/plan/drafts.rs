@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, anyhow};
 use spectrain_eval::{DraftChoice, Error as EvalError, Reach, TextSettings};
-use spectrain_models::{Error as ModelError, USUAL_DRAFT};
+use spectrain_models::Error as ModelError;
 
 use crate::plan::preflight::Asked;
 use crate::plan::target_sizes;
@@ -21,7 +21,7 @@ fn by_key(error: EvalError) -> Error {
 
 impl Asked<'_> {
     /// What the recipe's drafter can draft, where that is known before there is one.
-    fn reach(&self) -> Option<Reach> {
+    pub(super) fn reach(&self) -> Option<Reach> {
         let sizes = target_sizes::of(self.recipe)?;
         self.recipe.method.reach(&sizes.spec).ok()
     }
@@ -39,7 +39,7 @@ impl Asked<'_> {
         evaluate.samplings().into_iter().try_for_each(|sampling| {
             let settings = TextSettings {
                 sampling,
-                drafts: evaluate.choices(reach.chain(USUAL_DRAFT)),
+                drafts: evaluate.choices(reach.own),
                 verifier: evaluate.verifier.into(),
                 thinking: None,
                 seed: evaluate.seed,
@@ -136,7 +136,10 @@ mod tests {
         assert_eq!((found.longest, found.one_pass), (Some(2), true));
         let found = of("distillspec", "[drafter]\nkeep_layers = [0, 3]");
         assert_eq!((found.longest, found.one_pass), (None, false));
+        assert_eq!(found.own, 5);
         assert!(!of("eagle3", "").has_confidence);
+        let found = of("pard", "[drafter]\nfresh = { layers = 2 }\nmask_token = 5");
+        assert_eq!(found.own, 8);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
 use super::steps::Steps;
-use super::words::{bytes, count, duration, times};
+use super::words::{bytes, count, duration, flops, times};
 use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
 use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -26,13 +26,13 @@ use crate::runtime::target::check_computed;
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
-    footprint: Footprint,
+    pub(super) footprint: Footprint,
     /// Of the target, as far as it is in memory.
-    target_parameters: u64,
+    pub(super) target_parameters: u64,
     /// Of all of it, where a part of it is read and the sizes of the rest are known.
     whole_target: Option<u64>,
     /// Those that a token goes through: fewer than all where there are experts.
-    active_parameters: u64,
+    pub(super) active_parameters: u64,
     /// Bytes of the target in memory: whole, unless servers have it, as validation decodes with it.
     pub target_bytes: u64,
     pub(super) memory: Memory,
@@ -45,8 +45,8 @@ pub struct Estimate {
     /// Bytes on the disk that saved states, the drafter and its exported folders take.
     checkpoint_bytes: u64,
     pub(super) data_tokens: Option<u64>,
-    /// Of each stage that trains.
-    steps: Vec<Steps>,
+    /// Of each stage that trains, with its FLOP for each token.
+    pub(super) steps: Vec<(Steps, f64)>,
     /// Known once the data is, where training is counted in epochs.
     pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
@@ -66,7 +66,7 @@ impl Estimate {
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
         let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
-        let (mut flops, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
+        let (mut flop, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
         let mut steps = Vec::new();
         for stage in recipe.training_stages().iter().copied() {
             let (found, per_token) = of_stage(asked, (spec, footprint), stage)?;
@@ -77,10 +77,10 @@ impl Estimate {
             }
             let counted = Steps::of(stage, recipe.training(stage), data_tokens);
             let trained = counted.trained_tokens;
-            steps.push(counted);
+            steps.push((counted, per_token));
             // A stage counts by its tokens, where they are known.
             let weight = trained.unwrap_or(1).max(1);
-            flops += per_token * weight as f64;
+            flop += per_token * weight as f64;
             weighed = weighed.saturating_add(weight);
             tokens = together(tokens, trained);
         }
@@ -100,7 +100,7 @@ impl Estimate {
             checkpoint_bytes: checkpoints(recipe, &footprint),
             data_tokens,
             train_tokens: tokens,
-            flops_per_token: flops / weighed.max(1) as f64,
+            flops_per_token: flop / weighed.max(1) as f64,
             speed: speed(device, asked.ranks, held.dtype),
         })
     }
@@ -150,7 +150,7 @@ impl Estimate {
     /// What [`text`](Self::text) says, as numbers.
     pub(super) fn json(&self, sizes: &Sizes, device: &str) -> Value {
         let (memory, (speed, source)) = (&self.memory, &self.speed);
-        let steps: Map<String, Value> = self.steps.iter().map(Steps::json).collect();
+        let steps: Map<String, Value> = self.steps.iter().map(|(of, _)| of.json()).collect();
         let peaks = self.peaks.iter();
         let peaks: Map<String, Value> = peaks
             .map(|(stage, bytes)| ((*stage).to_owned(), json!(bytes)))
@@ -297,7 +297,8 @@ impl Estimate {
     fn time(&self, device: &str) -> [(&'static str, String); 3] {
         let later = || "known once `data.train` is there".to_owned();
         let training = self.train_tokens.map(|trained| {
-            let steps: Vec<String> = self.steps.iter().filter_map(Steps::words).collect();
+            let steps = self.steps.iter().filter_map(|(of, _)| of.words());
+            let steps: Vec<String> = steps.collect();
             let tokens = format!("{}, {} tokens", steps.join(", "), count(trained));
             match self.data_tokens {
                 Some(data) if data > 0 => {
@@ -309,13 +310,20 @@ impl Estimate {
         });
         let (speed, source) = &self.speed;
         let per_token = self.flops_per_token / 1e9;
-        let giga = count((speed / 1e9) as u64);
+        let on = match self.processes {
+            many if many > 1 && device::is_gpu(device) => format!("{many} devices"),
+            _ => device.to_owned(),
+        };
         let time = self.training_seconds().map(duration);
+        let time = time.map(|time| format!("{time} for its steps alone"));
         [
             ("training", training.unwrap_or_else(later)),
             (
                 "speed",
-                format!("{per_token:.2} GFLOP per token, {giga} GFLOP/s on {device} ({source})"),
+                format!(
+                    "{per_token:.2} GFLOP per token, {} on {on} ({source})",
+                    flops(*speed)
+                ),
             ),
             ("training time", time.unwrap_or_else(later)),
         ]

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use spectrain_checkpoints::columns::beside;
 
 use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
+use crate::runtime::sizes::Sizes;
 
 mod capture;
 pub(crate) mod data;
@@ -17,13 +18,16 @@ mod flops;
 mod memory;
 mod offline;
 mod on_hub;
+mod pace;
 mod parts;
 pub mod preflight;
+mod resolved;
 mod room;
 mod samples;
 mod several;
 mod shown;
 mod speed;
+mod stage_times;
 mod stages;
 mod steps;
 pub(crate) mod target_sizes;
@@ -34,7 +38,13 @@ pub(crate) mod words;
 use capture::CapturePlan;
 pub use estimate::Estimate;
 use on_hub::OnHub;
+use resolved::{commented, resolved};
 pub use several::plan_all;
+use shown::{REFUSED, is_told, refusal};
+use stage_times::{Known, StageTimes};
+use stages::Planned;
+use words::part;
+
 pub use shown::Plan;
 
 /// Plans a run.
@@ -46,34 +56,43 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     let recipe = asked.recipe;
     let run = asked.runs.join(&recipe.name);
     let origin = recipe.origin.as_ref().map(ToString::to_string);
-    let mut text = format!("{}\n\n", recipe.toml.trim_end());
+    let sizes = target_sizes::of(recipe);
+    let keys = sizes.as_ref().map(|sizes| resolved(asked, &sizes.spec));
+    let keys = keys.unwrap_or_default();
+    let mut text = format!("{}\n", commented(&recipe.toml, &keys));
     if let Some(origin) = &origin {
         _ = writeln!(text, "recipe: {origin}");
     }
     _ = writeln!(text, "run: {}\nstages:", run.display());
     let stages = stages::stages(asked)?;
-    let width = stages.iter().map(|(name, _)| name.len() + 3).max();
-    let width = width.unwrap_or(0).max(12);
-    for (name, state) in &stages {
-        text += &beside(&format!("  {name}"), width, state);
-    }
     let of_hub = hub.targets(recipe);
     let refusals = asked.all_refusals(of_hub.refusals);
     let refused: Vec<String> = refusals.iter().map(with_causes).collect();
-    text += &part("refused", &refused);
-    let mut known = String::new();
-    let found = estimates(asked, &mut known);
-    let warnings = [asked.warnings(), of_hub.warnings, found.warnings].concat();
-    text += &part("warnings", &warnings);
+    let width = stages.iter().map(|stage| stage.name.len() + 3).max();
+    let width = width.unwrap_or(0).max(12);
+    for stage in &stages {
+        let name = format!("  {}", stage.name);
+        text += &beside(&name, width, stage.beside(&refused));
+    }
     let (lines, downloads) = data::downloads(recipe);
     text += &part("to download", &lines);
     let read = parts::read_of(recipe);
     let lines = read.as_ref().map(parts::Read::lines);
     text += &part("read of the target", &lines.unwrap_or_default());
-    text += &known;
-    let stage = |(name, state): &(&str, String)| json!({"name": name, "state": state});
+    let found = estimates(asked, sizes.as_ref(), (&stages, &refused), &mut text);
+    let own = asked.device_elsewhere().into_iter().chain(asked.warnings());
+    let warnings = own.chain(of_hub.warnings).chain(found.warnings);
+    let warnings: Vec<String> = warnings.collect();
+    text += &part("warnings", &warnings);
+    if !refused.is_empty() {
+        text += REFUSED;
+    }
+    let stage = |stage: &Planned| json!({"name": stage.name, "state": stage.state});
+    let becomes =
+        |(table, key, value): &(&str, &str, Value)| (format!("{table}.{key}"), value.clone());
     let json = json!({
         "recipe": recipe.json,
+        "becomes": keys.iter().map(becomes).collect::<Map<_, _>>(),
         "recipe_from": origin,
         "run": run,
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
@@ -87,20 +106,8 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     Ok(Plan {
         text,
         json,
-        refusal: refusals.into_iter().next(),
+        refusal: refusal(&refusals),
     })
-}
-
-/// A part of a plan under its name; nothing where it has no lines.
-fn part(name: &str, lines: &[String]) -> String {
-    let mut text = String::new();
-    if !lines.is_empty() {
-        text = format!("\n{name}:\n");
-    }
-    for line in lines {
-        _ = writeln!(text, "  {line}");
-    }
-    text
 }
 
 /// What the run takes and how fast its servers are, as far as it is known.
@@ -112,42 +119,74 @@ struct Estimates {
 }
 
 /// What the run takes and how fast its servers are, which is added to the `text` too.
-fn estimates(asked: &Asked, text: &mut String) -> Estimates {
+fn estimates(
+    asked: &Asked,
+    sizes: Option<&Sizes>,
+    (stages, refused): (&[Planned], &[String]),
+    text: &mut String,
+) -> Estimates {
     let recipe = asked.recipe;
     let mut known = Estimates::default();
     text.push_str("\nestimates:\n");
-    let Some(found) = target_sizes::of(recipe) else {
+    let Some(sizes) = sizes else {
         let model = recipe.model().unwrap_or_default();
         let none = "known once it is on this machine";
         _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
         return known;
     };
-    let estimate = Estimate::of(asked, &found);
+    let estimate = Estimate::of(asked, sizes);
     match &estimate {
         Ok(estimate) => {
-            text.push_str(&estimate.text(recipe, &found, asked.device));
+            text.push_str(&estimate.text(recipe, sizes, asked.device));
             known.warnings = room::warnings(asked, estimate);
             known.warnings.extend(estimate.many_passes(recipe));
-            known.numbers = estimate.json(&found, asked.device);
-        }
-        Err(error) => _ = writeln!(text, "  none: {}", with_causes(error)),
-    }
-    let run = asked.runs.join(&recipe.name);
-    let measured = CapturePlan::measure(recipe, &run, &found, estimate.as_ref().ok());
-    let lines = match measured {
-        Ok(None) => return known,
-        Ok(Some(measured)) => {
-            known.capture = measured.json();
-            measured.lines()
+            known.numbers = estimate.json(sizes, asked.device);
         }
         Err(error) => {
-            let error = with_causes(&error);
-            known.capture = json!({"error": error});
-            vec![format!("not measured: {error}")]
+            let why = with_causes(error);
+            let why = match is_told(&why, refused) {
+                true => "the error says why",
+                false => &why,
+            };
+            _ = writeln!(text, "  none: {why}");
         }
-    };
+    }
+    let (lines, numbers, captured) = servers(asked, sizes, estimate.as_ref().ok());
+    known.capture = numbers;
     *text += &part("servers of the target", &lines);
+    if let Ok(estimate) = &estimate {
+        let left = stages.iter().filter(|stage| !stage.done);
+        let left: Vec<&str> = left.map(|stage| stage.name).collect();
+        let from = Known {
+            asked: *asked,
+            sizes,
+            estimate,
+            captured,
+        };
+        let times = StageTimes::of(&from, &left);
+        *text += &times.text();
+        known.numbers["time"] = times.json();
+    }
     known
+}
+
+/// How fast the servers of the target are, for people and for programs, and the seconds that they take for all; nothing where there
+/// are none.
+fn servers(
+    asked: &Asked,
+    sizes: &Sizes,
+    estimate: Option<&Estimate>,
+) -> (Vec<String>, Value, Option<f64>) {
+    let run = asked.runs.join(&asked.recipe.name);
+    match CapturePlan::measure(asked.recipe, &run, sizes, estimate) {
+        Ok(None) => (Vec::new(), Value::Null, None),
+        Ok(Some(measured)) => (measured.lines(), measured.json(), measured.seconds()),
+        Err(error) => {
+            let error = with_causes(&error);
+            let line = format!("not measured: {error}");
+            (vec![line], json!({"error": error}), None)
+        }
+    }
 }
 
 /// What the run takes, where the sizes of its target need no download.

@@ -53,9 +53,14 @@ impl<'a> Asked<'a> {
     /// Everything that would stop the run and needs no reading of weights or data, the first thing first.
     pub fn refusals(&self) -> Vec<Error> {
         let built = device::check_built(self.device).err();
-        let offline = offline::refusals(self.recipe);
-        let anywhere = self.refusals_anywhere();
-        built.into_iter().chain(anywhere).chain(offline).collect()
+        built.into_iter().chain(self.refusals_planned()).collect()
+    }
+
+    /// The same but for the device: a plan is often made where it is not.
+    fn refusals_planned(&self) -> Vec<Error> {
+        let mut refusals = self.refusals_anywhere();
+        refusals.extend(offline::refusals(self.recipe));
+        refusals
     }
 
     /// The same but for what is only so here, what this program was built without and what is not on this machine: it may be
@@ -77,9 +82,18 @@ impl<'a> Asked<'a> {
         checks.filter_map(Result::err).collect()
     }
 
-    /// The refusals and those `of_hub`, or where there is none, the first failures.
+    /// That this program does not run on the device for which it plans, and what to do about it.
+    pub(super) fn device_elsewhere(&self) -> Option<String> {
+        let missing = device::check_built(self.device).err()?;
+        Some(format!(
+            "{missing}; until then it plans for this device and refuses to run on it"
+        ))
+    }
+
+    /// What a plan is refused for: the refusals, but for the device's, and those `of_hub`, or where there is none, the first
+    /// failures.
     pub(super) fn all_refusals(&self, of_hub: Vec<Error>) -> Vec<Error> {
-        let mut refusals = self.refusals();
+        let mut refusals = self.refusals_planned();
         refusals.extend(of_hub);
         if refusals.is_empty() {
             refusals = self.first_failures();

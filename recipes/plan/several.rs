@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::anyhow;
+use anyhow::Error;
 use serde::Serialize;
 use serde_json::{Value, json};
 use spectrain_models::TargetSpec;
@@ -10,25 +10,30 @@ use spectrain_models::TargetSpec;
 use super::estimate::Estimate;
 use super::on_hub::OnHub;
 use super::preflight::Asked;
-use super::shown::Plan;
+use super::shown::{Plan, REFUSED, refusal};
+use super::stage_times::{Known, StageTimes};
 use super::target_sizes;
-use super::words::{bytes, duration};
+use super::words::{bytes, duration, part};
 use crate::errors::with_causes;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runtime::sizes::Sizes;
 use crate::stages::inputs::settings;
 use crate::stages::order;
 
 /// What a run takes, as far as it is known.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Default, Serialize)]
 struct Takes {
     /// At the most at a time.
     memory_bytes: Option<u64>,
     disk_bytes: Option<u64>,
     training_seconds: Option<f64>,
+    /// Of all stages whose time can be estimated.
+    seconds: Option<f64>,
 }
 
 impl Takes {
-    fn of(estimate: Option<&Estimate>, features: Features) -> Self {
+    fn of(asked: &Asked, known: Option<(&Estimate, &Sizes)>, features: Features) -> Self {
+        let estimate = known.map(|(estimate, _)| estimate);
         let disk_bytes = match features {
             Features::Own => Estimate::disk_bytes,
             Features::Linked => Estimate::own_disk_bytes,
@@ -37,6 +42,7 @@ impl Takes {
             memory_bytes: estimate.and_then(Estimate::peak),
             disk_bytes: estimate.map(disk_bytes),
             training_seconds: estimate.and_then(Estimate::training_seconds),
+            seconds: known.map(|known| seconds(asked, known, features)),
         }
     }
 
@@ -44,11 +50,13 @@ impl Takes {
     fn and(self, other: Self) -> Self {
         let memory = self.memory_bytes.zip(other.memory_bytes);
         let disk = self.disk_bytes.zip(other.disk_bytes);
-        let seconds = self.training_seconds.zip(other.training_seconds);
+        let training = self.training_seconds.zip(other.training_seconds);
+        let seconds = self.seconds.zip(other.seconds);
         Self {
             memory_bytes: memory.map(|(one, other)| one.max(other)),
             disk_bytes: disk.map(|(one, other)| one.saturating_add(other)),
-            training_seconds: seconds.map(|(one, other)| one + other),
+            training_seconds: training.map(|(one, other)| one + other),
+            seconds: seconds.map(|(one, other)| one + other),
         }
     }
 
@@ -58,7 +66,7 @@ impl Takes {
             name.to_owned(),
             self.memory_bytes.map_or_else(later, bytes),
             self.disk_bytes.map_or_else(later, bytes),
-            self.training_seconds.map_or_else(later, duration),
+            self.seconds.map_or_else(later, duration),
         ]
     }
 }
@@ -70,6 +78,22 @@ enum Features {
     Own,
     /// An earlier one has the same.
     Linked,
+}
+
+/// How long the stages of a run take that are its own, as far as that can be estimated.
+fn seconds(asked: &Asked, (estimate, sizes): (&Estimate, &Sizes), features: Features) -> f64 {
+    let trains = asked.recipe.method.stages();
+    let stages = order::of(asked.recipe).into_iter().map(|stage| stage.name);
+    let linked =
+        |stage: &&'static str| matches!(features, Features::Linked) && !trains.contains(stage);
+    let own: Vec<&str> = stages.skip_while(linked).collect();
+    let known = Known {
+        asked: *asked,
+        sizes,
+        estimate,
+        captured: None,
+    };
+    StageTimes::of(&known, &own).seconds()
 }
 
 /// What the stages before the training of a run are made from: of runs in which that is the same, each later one links what the
@@ -89,7 +113,7 @@ fn before_training(recipe: &ResolvedRecipe, spec: &TargetSpec) -> Option<Value> 
 struct Row<'a> {
     name: &'a str,
     takes: Takes,
-    refusals: Vec<String>,
+    refusals: Vec<Error>,
 }
 
 impl<'a> Row<'a> {
@@ -107,11 +131,12 @@ impl<'a> Row<'a> {
             }
         };
         // Why there is no estimate is among the refusals.
-        let estimate = sizes.and_then(|sizes| Estimate::of(asked, &sizes).ok());
+        let estimate = sizes.as_ref();
+        let estimate = estimate.and_then(|sizes| Estimate::of(asked, sizes).ok());
         Self {
             name: &asked.recipe.name,
-            takes: Takes::of(estimate.as_ref(), features),
-            refusals: refusals.iter().map(with_causes).collect(),
+            takes: Takes::of(asked, estimate.as_ref().zip(sizes.as_ref()), features),
+            refusals,
         }
     }
 }
@@ -125,27 +150,29 @@ pub fn plan_all(all: &[Asked]) -> Plan {
         .map(|asked| Row::of(asked, &mut hub, &mut known))
         .collect();
     let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
-    let together = together.unwrap_or_else(|| Takes::of(None, Features::Own));
-    let mut lines = vec![["run", "memory", "disk", "training"].map(str::to_owned)];
+    let together = together.unwrap_or_default();
+    let mut lines = vec![["run", "memory", "disk", "time"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| row.takes.line(row.name)));
     lines.push(together.line("one after the other"));
     let mut text = table(&lines);
     text.push_str("\n`--plan` without `--sweep` says more of one run.\n");
-    let refused = || {
-        rows.iter()
-            .flat_map(|row| row.refusals.iter().map(move |why| (row.name, why)))
-    };
-    if refused().next().is_some() {
-        text.push_str("\nrefused:\n");
+    let warnings = all.first().and_then(Asked::device_elsewhere);
+    let warnings = Vec::from_iter(warnings);
+    text += &part("warnings", &warnings);
+    let runs = rows.iter().map(|row| {
+        let refused = row.refusals.iter().map(with_causes);
+        json!({"run": row.name, "refused": refused.collect::<Vec<_>>(), "estimates": row.takes})
+    });
+    let json =
+        json!({"runs": runs.collect::<Vec<_>>(), "warnings": warnings, "together": together});
+    let refusals = rows.into_iter().flat_map(|row| {
+        let of_run = row.refusals.into_iter();
+        of_run.map(move |why| why.context(row.name.to_owned()))
+    });
+    let refusal = refusal(&refusals.collect::<Vec<_>>());
+    if refusal.is_some() {
+        text += REFUSED;
     }
-    for (name, why) in refused() {
-        _ = writeln!(text, "  {name}: {why}");
-    }
-    let refusal = refused().next().map(|(name, why)| anyhow!("{name}: {why}"));
-    let runs = rows
-        .iter()
-        .map(|row| json!({"run": row.name, "refused": row.refusals, "estimates": row.takes}));
-    let json = json!({"runs": runs.collect::<Vec<_>>(), "together": together});
     Plan {
         text,
         json,

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use burn::prelude::Device;
 
+use super::shown::is_told;
 use super::words::duration;
 use crate::cli::progress::Output;
 use crate::errors::with_causes;
@@ -14,12 +15,36 @@ use crate::runtime::sizes::folder_of;
 use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::{check_type, instead, listed};
+use crate::stages::in_order::{check_type, instead, keeps_work, listed, unfit};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
+/// What becomes of a stage.
+pub(super) struct Planned {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// What becomes of it, for people.
+    pub(super) state: String,
+    /// Whether nothing is left to do.
+    pub(super) done: bool,
+}
+
+/// How a state begins in which a stage cannot run; why follows.
+const CANNOT_RUN: &str = "cannot run: ";
+
+impl Planned {
+    /// What becomes of it, in which that is not said again for which the run is refused.
+    pub(super) fn beside(&self, refused: &[String]) -> &str {
+        let why = self.state.strip_prefix(CANNOT_RUN);
+        match why {
+            Some(why) if is_told(why, refused) => "cannot run, as the error says",
+            _ => &self.state,
+        }
+    }
+}
+
 /// Each stage with what becomes of it. One after a stage that has to run may have to run too, as its input changes.
-pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
+pub(super) fn stages(asked: &Asked) -> Result<Vec<Planned>> {
     let recipe = asked.recipe;
     let run = RunFolder::unlocked(asked.runs.join(&recipe.name));
     let context = StageContext {
@@ -39,7 +64,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
             Existing::SetAside => None,
             Existing::Continue => manifest_in(run.path(), stage.name)?,
         };
-        let (text, done) = match (manifest, after) {
+        let (state, done) = match (manifest, after) {
             (None, _) => ("runs".to_owned(), false),
             (Some(manifest), None) => state(&context, &stage, manifest.seconds)?,
             (Some(_), Some(name)) => (
@@ -50,7 +75,11 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<(&'static str, String)>> {
         if !done && after.is_none() {
             after = Some(stage.name);
         }
-        states.push((stage.name, text));
+        states.push(Planned {
+            name: stage.name,
+            state,
+            done,
+        });
     }
     Ok(states)
 }
@@ -65,12 +94,12 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
     }
     let state = match context.state(stage) {
         Ok(state) => state,
-        Err(error) => return Ok((format!("cannot run: {}", with_causes(&error)), false)),
+        Err(error) => return Ok((format!("{CANNOT_RUN}{}", with_causes(&error)), false)),
     };
-    if let StageState::Interrupted | StageState::Longer { .. } = state
+    if keeps_work(&state)
         && let Err(error) = check_type(context, stage)
     {
-        return Ok((format!("cannot run: {}", with_causes(&error)), false));
+        return Ok((format!("{CANNOT_RUN}{}", with_causes(&error)), false));
     }
     let text = match state {
         StageState::Done(_) => {
@@ -84,6 +113,12 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
         StageState::Interrupted => "starts over after an interruption".into(),
         StageState::Longer { steps, what } => {
             format!("goes on from step {steps}: {}", what.join(", "))
+        }
+        StageState::Unfit { steps, what } => {
+            format!(
+                "{CANNOT_RUN}it {}",
+                unfit(context, stage.name, steps, &what)
+            )
         }
         StageState::Damaged(what) => format!("runs again: {}", listed(&what)),
         StageState::Changed(what) => {

@@ -8,9 +8,9 @@ use super::words::grouped;
 /// How many steps a stage trains for, and on how many tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Steps {
-    stage: &'static str,
+    pub(super) stage: &'static str,
     /// Known once the data is, where they are counted in epochs.
-    steps: Option<u64>,
+    pub(super) steps: Option<u64>,
     /// Whether they are counted in epochs: how many there are depends on how the samples fill their rows.
     is_estimated: bool,
     tokens_per_step: u64,

@@ -5,7 +5,7 @@ use spectrain_checkpoints::HubOptions;
 
 use super::*;
 use crate::recipe::shipped::Origin;
-use crate::recipe::tables::{FeatureMode, RegenerateTable};
+use crate::recipe::tables::{FeatureMode, Prompts, RegenerateTable};
 use crate::recipe::{ResolvedRecipe, read};
 use crate::runs::run_folder::Existing;
 use crate::runtime::sizes::Sizes;
@@ -73,7 +73,7 @@ fn a_target_that_could_not_be_looked_up_on_the_hub_is_warned_of() {
     let root = tempfile::tempdir().unwrap();
     let mut recipe = qwen3();
     recipe.target.model = Some("nobody/nothing".into());
-    let text = text(&recipe, root.path(), "cuda:0");
+    let text = text(&recipe, root.path(), "cpu");
     let warned = text.split("\nwarnings:\n").nth(1).unwrap_or_default();
     let told = "  `target.model`: `nobody/nothing` was not looked up: `http://127.0.0.1:9` cannot be reached: ";
     assert!(warned.starts_with(told), "{text}");
@@ -156,11 +156,8 @@ fn addresses_and_folders_that_are_none_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let first = |recipe: &ResolvedRecipe| {
         let plan = planned(1, recipe, root.path(), "cpu");
-        plan.text
-            .split("\nrefused:\n")
-            .nth(1)
-            .unwrap_or_default()
-            .to_owned()
+        assert!(plan.text.ends_with(REFUSED), "{}", plan.text);
+        with_causes(&plan.refusal.unwrap())
     };
     let mut recipe = qwen3();
     recipe.regenerate = Some(RegenerateTable {
@@ -264,4 +261,70 @@ fn steps_are_unrolled_where_there_are_several() {
         "{unrolled}"
     );
     assert!(!activations("medusa").contains('('), "{unrolled}");
+}
+
+#[test]
+fn devices_and_their_speed_are_said_in_units_that_are_read() {
+    let root = tempfile::tempdir().unwrap();
+    let words = |ranks: usize| {
+        let text = planned(ranks, &qwen3(), root.path(), "cuda:0").text;
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let many = "GFLOP per token, 3.2 PFLOP/s on 8 devices (assumed: 40 % of the dense bf16 peak of an H100 or H200 on each)";
+    assert!(words(8).contains(many), "{}", words(8));
+    let one = "400 TFLOP/s on cuda:0 (assumed: 40 % of the dense bf16 peak of an H100 or H200)";
+    assert!(words(1).contains(one), "{}", words(1));
+}
+
+#[test]
+fn an_evaluation_takes_what_its_passes_take() {
+    let root = tempfile::tempdir().unwrap();
+    let seconds = |recipe: &ResolvedRecipe| {
+        let plan = planned(1, recipe, root.path(), "cuda:0");
+        plan.json["estimates"]["time"]["stages"]["evaluate"]
+            .as_f64()
+            .unwrap()
+    };
+    let mut recipe = qwen3();
+    // 64 prompts of 128 tokens at two temperatures. A token of Qwen3-8B takes 25.4 ms; a pass over a draft of five 32 ms with the
+    // draft, for two tokens, in one way at temperature 0 and in two above it. Each of these two is tested on 4,000 tokens, and each
+    // temperature is timed for 16 s.
+    let plain = 64.0 * 128.0 * 0.0254;
+    let expected = 2.0 * (plain + 16.0) + (3.0 * 4096.0 + 2.0 * 1.35 * 2000.0) * 0.032;
+    let found = seconds(&recipe);
+    assert!((found / expected - 1.0).abs() < 0.05, "{found} {expected}");
+    recipe.evaluate.temperatures = vec![0.0];
+    recipe.evaluate.baseline = false;
+    let found = seconds(&recipe);
+    let expected = 4096.0 * 0.032;
+    assert!((found / expected - 1.0).abs() < 0.05, "{found} {expected}");
+    recipe.evaluate.prompts = Prompts::Count(128);
+    assert!((seconds(&recipe) / found - 2.0).abs() < 1e-9);
+}
+
+#[test]
+fn what_servers_decide_is_not_estimated_and_what_the_target_writes_is() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("train.jsonl");
+    let row = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "forty bytes of an answer that is here...."}]}"#;
+    std::fs::write(&file, format!("{row}\n").repeat(3)).unwrap();
+    let mut recipe = qwen3();
+    recipe.data.train = Some(serde_json::from_value(json!(file)).unwrap());
+    recipe.regenerate = Some(RegenerateTable::default());
+    let words = |recipe: &ResolvedRecipe| {
+        let text = planned(1, recipe, root.path(), "cuda:0").text;
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let told = "3 answers as long as those of the data, 30 tokens";
+    assert!(words(&recipe).contains(told), "{}", words(&recipe));
+    recipe.regenerate = Some(RegenerateTable {
+        server: Some("http://localhost:8000".into()),
+        ..RegenerateTable::default()
+    });
+    let found = words(&recipe);
+    assert!(
+        found.contains("regenerate not known: as fast as its servers answer"),
+        "{found}"
+    );
+    assert!(found.contains(" besides regenerate Guessed:"), "{found}");
 }

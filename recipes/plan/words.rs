@@ -1,4 +1,17 @@
-//! Numbers as a plan shows them.
+//! Numbers and parts as a plan shows them.
+use std::fmt::Write as _;
+
+/// A part of a plan under its name; nothing where it has no lines.
+pub(super) fn part(name: &str, lines: &[String]) -> String {
+    let mut text = String::new();
+    if !lines.is_empty() {
+        text = format!("\n{name}:\n");
+    }
+    for line in lines {
+        _ = writeln!(text, "  {line}");
+    }
+    text
+}
 
 /// A number for people.
 pub(super) fn count(number: u64) -> String {
@@ -8,6 +21,15 @@ pub(super) fn count(number: u64) -> String {
         n if n >= 1e6 => format!("{:.2} M", n / 1e6),
         n if n >= 1e4 => format!("{:.1} k", n / 1e3),
         n => format!("{n:.0}"),
+    }
+}
+
+/// FLOP/s for people.
+pub(super) fn flops(number: f64) -> String {
+    match number {
+        n if n >= 1e15 => format!("{:.1} PFLOP/s", n / 1e15),
+        n if n >= 1e12 => format!("{:.0} TFLOP/s", n / 1e12),
+        n => format!("{:.0} GFLOP/s", n / 1e9),
     }
 }
 
@@ -58,5 +80,7 @@ mod tests {
         assert_eq!(found, ["0", "20", "999", "4,096", "81,920", "1,000,000"]);
         let found = [1.5, 99.94, 100.1, 8004.1].map(times);
         assert_eq!(found, ["1.5", "99.9", "100", "8,004"]);
+        let found = [78.4e9, 400e12, 3.2e15].map(flops);
+        assert_eq!(found, ["78 GFLOP/s", "400 TFLOP/s", "3.2 PFLOP/s"]);
     }
 }

@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn what_is_set_is_refused_where_it_does_not_fit() {
-        let text = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 10\nwarmup_steps = 11\n";
+        let text = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[data]\nmax_length = 1000\n[train]\nbatch_tokens = 1500\n";
         let error = format!("{:#}", read(text, &[]).unwrap_err());
         assert!(
-            error.contains("line 6") && error.contains("`steps` (10), found 11"),
+            error.contains("line 7") && error.contains("max_length` (1000), found 1500"),
             "{error}"
         );
     }

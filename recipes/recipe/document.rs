@@ -18,7 +18,7 @@ use crate::recipe::problem::{Problem, setting};
 use crate::recipe::renamed::new_name;
 use crate::recipe::settings::Settings;
 use crate::recipe::twice;
-use crate::recipe::wording::{FROM_ONE, worded};
+use crate::recipe::wording::{LEAST, worded};
 
 /// The keys that say how long a training takes, of which there is one.
 const LENGTHS: [&str; 2] = ["steps", "epochs"];
@@ -42,10 +42,13 @@ impl<'a> Document<'a> {
         let mut table = parsed.map_err(|error| anyhow!("{}", twice::told(text, &error)))?;
         for change in changes {
             let parsed = change.parse();
+            let given = parsed.as_ref().map(lengths).unwrap_or_default();
             let applied =
                 parsed.and_then(|changed| merge(table.get_mut(), changed, ("", change.key())));
             applied.with_context(|| format!("cannot apply `--set {}`", change.given))?;
-            give_way(table.get_mut(), change.key(), text.len());
+            for (path, length) in given {
+                give_way(table.get_mut(), &path, length, text.len());
+            }
         }
         Ok(Self {
             text,
@@ -201,11 +204,12 @@ impl<'a> Document<'a> {
             return Problem::new("name", message).into();
         }
         let span = error.span();
-        let is_at = |key: &&str| {
+        let is_at = |key: &str| {
             let found = self.find(key).zip(span.clone());
             found.is_some_and(|(value, span)| value.start == span.start)
         };
-        let from_one = FROM_ONE.iter().any(is_at);
+        let least = LEAST.iter().find(|(key, _)| is_at(key));
+        let least = least.map(|(_, least)| *least);
         let own = error.message().to_owned();
         let said = self.in_words(&error, choices);
         let said = said.as_deref().unwrap_or(&own);
@@ -214,13 +218,13 @@ impl<'a> Document<'a> {
             None | Some(Range { start: 0, end: 0 }) => {}
             Some(span) => match self.override_at(&span) {
                 Some(given) => {
-                    return anyhow!("`--set {given}`: {}", worded(said, from_one));
+                    return anyhow!("`--set {given}`: {}", worded(said, least));
                 }
                 None => error.set_input(Some(self.text)),
             },
         }
         let text = error.to_string().replacen(&own, said, 1);
-        let text = worded(text.trim_end(), from_one);
+        let text = worded(text.trim_end(), least);
         anyhow!("{}", text.replace("\nin `", " in `"))
     }
 
@@ -307,19 +311,33 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Drops the length that the file, of so many bytes, gives a training where an override, of this key, gives it the other one. Of two
-/// overrides neither gives way: they contradict each other.
-fn give_way(root: &mut DeTable<'_>, key: &str, file: usize) {
-    let Some((path, given)) = key.rsplit_once('.') else {
-        return;
+/// The lengths that a table of the root gives trainings, each with the path of the training's table.
+fn lengths(root: &DeTable<'_>) -> Vec<(String, &'static str)> {
+    let mut found = Vec::new();
+    let mut add = |path: String, training: &DeValue<'_>| {
+        let Some(training) = training.as_table() else {
+            return;
+        };
+        let given = LENGTHS.into_iter().filter(|length| has(training, length));
+        found.extend(given.map(|length| (path.clone(), length)));
     };
-    let is_training = match path.split_once('.') {
-        None => path == "train",
-        Some((table, stage)) => table == STAGES && !stage.contains('.'),
-    };
-    if !is_training || !LENGTHS.contains(&given) {
-        return;
+    for (table, value) in root {
+        match (&**table.get_ref(), value.get_ref()) {
+            ("train", training) => add("train".into(), training),
+            (STAGES, DeValue::Table(stages)) => {
+                for (stage, training) in stages {
+                    add(format!("{STAGES}.{}", stage.get_ref()), training.get_ref());
+                }
+            }
+            _ => {}
+        }
     }
+    found
+}
+
+/// Drops the length that the file, of so many bytes, gives a training, whose table is at `path`, where an override gives it the
+/// other one. Of two overrides neither gives way: they contradict each other.
+fn give_way(root: &mut DeTable<'_>, path: &str, given: &str, file: usize) {
     let mut table = root;
     for part in path.split('.') {
         let Some(DeValue::Table(inner)) = table.get_mut(part).map(Spanned::get_mut) else {

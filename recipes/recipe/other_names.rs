@@ -1,7 +1,10 @@
 //! Keys and values by the names that other trainers and engines have for them.
 
-/// A name that is used elsewhere, and what recipes call the same.
-const NAMES: [(&str, &str); 52] = [
+use crate::trainers::{Becomes, TRAINERS};
+
+/// A name that is used elsewhere, and what recipes call the same; what settings of other trainers become under their own names, their
+/// rows say.
+const NAMES: [(&str, &str); 53] = [
     ("adam_beta1", "beta1"),
     ("adam_beta2", "beta2"),
     ("adam_epsilon", "epsilon"),
@@ -48,6 +51,7 @@ const NAMES: [(&str, &str); 52] = [
     ("save_steps", "save_every"),
     ("save_total_limit", "keep"),
     ("target_model_path", "model"),
+    ("total_seq_len", "max_length"),
     ("train_data_path", "train"),
     ("transformers", "hf"),
     ("trt-llm", "tensorrt-llm"),
@@ -59,8 +63,22 @@ const NAMES: [(&str, &str); 52] = [
 /// What of the names that are `known` is meant by one that another program has.
 pub(super) fn meant<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
-    let mut known = known.into_iter();
-    known.find(|name| NAMES.contains(&(given.as_str(), *name)))
+    let known: Vec<&str> = known.into_iter().collect();
+    let mut names = known.iter();
+    let named = names.find(|name| NAMES.contains(&(given.as_str(), **name)));
+    named.copied().or_else(|| {
+        let mut names = known.iter();
+        names.find(|name| is_setting(&given, name)).copied()
+    })
+}
+
+/// Whether a trainer has a setting of this name that becomes the key `name`.
+fn is_setting(given: &str, name: &str) -> bool {
+    let last = |path: &'static str| path.rsplit('.').next().unwrap_or_default();
+    let mut rows = TRAINERS.into_iter().flat_map(|trainer| trainer.rows);
+    rows.any(
+        |row| matches!(row.becomes, Becomes::Key(key) if last(row.key) == given && last(key) == name),
+    )
 }
 
 #[cfg(test)]
@@ -86,5 +104,9 @@ mod tests {
         );
         assert_eq!(meant("LR", ["learning_rate"]), Some("learning_rate"));
         assert_eq!(meant("lr", ["model"]), None);
+        for (setting, key) in [("ttt_steps", "draft_steps"), ("num_layers", "layers")] {
+            assert_eq!(meant(setting, ["steps", key]), Some(key));
+            assert_eq!(meant(setting, ["steps", "model"]), None);
+        }
     }
 }

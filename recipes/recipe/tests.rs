@@ -383,18 +383,34 @@ fn a_length_that_is_set_takes_the_place_of_the_other_one_in_the_file() {
         let recipe = accept(&format!("{MINIMAL}[train]\n{keys}\n"), overrides);
         (recipe.train.steps, recipe.train.epochs)
     };
-    assert_eq!(lengths("epochs = 3", &["train.steps=20"]), (20, None));
-    let (_, epochs) = lengths("steps = 20", &["train.epochs=3"]);
-    assert_eq!(epochs, Some(3.0));
+    for twenty in ["train.steps=20", "train={steps=20}"] {
+        assert_eq!(lengths("epochs = 3", &[twenty]), (20, None));
+    }
+    for three in ["train.epochs=3", "train={epochs=3}"] {
+        let (_, epochs) = lengths("steps = 20", &[three]);
+        assert_eq!(epochs, Some(3.0));
+    }
     // In a stage of its own, too.
     let deer = MINIMAL.replace("eagle3", "deer")
         + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n[stages.align]\nepochs = 3\n";
-    let recipe = accept(&deer, &["stages.align.steps=5"]);
-    let align = recipe.training("align");
-    assert_eq!((align.steps, align.epochs), (5, None));
+    for five in [
+        "stages.align.steps=5",
+        "stages.align={steps=5}",
+        "stages={align={steps=5}}",
+    ] {
+        let recipe = accept(&deer, &[five]);
+        let align = recipe.training("align");
+        assert_eq!((align.steps, align.epochs), (5, None), "{five}");
+    }
     // The file alone, and overrides among themselves, contradict each other.
     refuse(&format!("{MINIMAL}[train]\nsteps = 2\nepochs = 3\n"), &[]);
-    refuse(MINIMAL, &["train.steps=2", "train.epochs=3"]);
+    for both in [
+        &["train.steps=2", "train.epochs=3"][..],
+        &["train={steps=2}", "train.epochs=3"],
+        &["train={steps=2,epochs=3}"],
+    ] {
+        refuse(MINIMAL, both);
+    }
 }
 
 #[test]
@@ -601,9 +617,30 @@ fn numbers_of_an_optimiser_that_could_only_end_in_no_number_are_refused() {
         ("train.weight_decay=inf", "expected 0 to 1000000, found inf"),
         (
             "train.epsilon=inf",
-            "expected a number above 0, at most 1, found inf",
+            "expected a number from 1e-30 to 1, found inf",
         ),
-        ("train.learning_rate=1e308", "at most 1000000, found 1e308"),
+        (
+            "train.epsilon=1e-300",
+            "expected a number from 1e-30 to 1, found 1e-300",
+        ),
+        (
+            "train.learning_rate=1e308",
+            "expected a number from 1e-30 to 1000000, found 1e308",
+        ),
+        ("train.learning_rate=0.0", "to 1000000, found 0"),
+        (
+            "train.max_grad_norm=1e308",
+            "expected 0 to 1000000, found 1e308",
+        ),
+        (
+            "train.max_grad_norm=inf",
+            "expected 0 to 1000000, found inf",
+        ),
+        ("train.clip_value=nan", "expected 0 to 1000000, found NaN"),
+        (
+            "train.clip_value=1e-300",
+            "expected 0, or at least 1e-30, found 1e-300",
+        ),
         (
             "evaluate.temperatures=[1e308]",
             "expected 0 to 100, found 1e308",
@@ -619,6 +656,8 @@ fn numbers_of_an_optimiser_that_could_only_end_in_no_number_are_refused() {
     for change in [
         "train.min_lr_ratio=1.0",
         "train.weight_decay=0.0",
+        "train.max_grad_norm=0.0",
+        "train.clip_value=1e-30",
         "train.epsilon=1e-10",
     ] {
         accept(MINIMAL, &[change]);

@@ -4,19 +4,24 @@ use spectrain_data::words::in_words;
 
 use crate::recipe::other_names::meant;
 
-/// Numbers from 0 are those of which most keys have the type; of these 0 is refused as well.
-pub(super) const FROM_ONE: [&str; 7] = [
-    "train.steps",
-    "train.batch_tokens",
-    "train.gradient_accumulation",
-    "train.log_every",
-    "train.validate_every",
-    "train.save_every",
-    "train.keep",
+/// Numbers from 0 are those of which most keys have the type; of these smaller ones than this are refused as well.
+pub(super) const LEAST: [(&str, usize); 9] = [
+    ("data.max_length", 4),
+    ("data.max_samples", 1),
+    ("train.steps", 1),
+    ("train.batch_tokens", 1),
+    ("train.gradient_accumulation", 1),
+    ("train.log_every", 1),
+    ("train.validate_every", 1),
+    ("train.save_every", 1),
+    ("train.keep", 1),
 ];
 
 /// What the parser says of a name that is none of those it knows, before that name.
 const UNKNOWN: [&str; 2] = ["unknown field `", "unknown variant `"];
+
+/// What is expected of the type of most keys.
+const FROM_0: &str = "a whole number from 0";
 
 /// How the question begins which of the known names is meant.
 const QUESTION: &str = "; did you mean ";
@@ -24,15 +29,14 @@ const QUESTION: &str = "; did you mean ";
 /// What is expected where a list is.
 const LIST: &str = "expected a list";
 
-/// A message in words; `from_one` says that the value that it is about must not be 0.
-pub(super) fn worded(message: &str, from_one: bool) -> String {
+/// A message in words; `least` is the least number that the value that it is about can be, where that is not 0.
+pub(super) fn worded(message: &str, least: Option<usize>) -> String {
     let text = in_words(message);
     let text = with_list(&text).unwrap_or(text);
     let text = with_own_name(&text).unwrap_or(text);
-    if from_one {
-        text.replace("a whole number from 0", "a whole number from 1")
-    } else {
-        text
+    match least {
+        Some(least) => text.replace(FROM_0, &format!("a whole number from {least}")),
+        None => text,
     }
 }
 
@@ -79,15 +83,33 @@ mod tests {
                 "invalid type: map, expected a list",
             ),
         ] {
-            assert_eq!(worded(message, false), words);
+            assert_eq!(worded(message, None), words);
         }
     }
 
     #[test]
-    fn numbers_of_which_none_is_0_begin_with_1() {
+    fn numbers_begin_with_the_least_one_that_there_can_be() {
         let message = "invalid value: integer `-4`, expected usize";
-        assert!(worded(message, true).ends_with("expected a whole number from 1"));
-        assert!(worded(message, false).ends_with("expected a whole number from 0"));
+        for (least, number) in [(Some(4), 4), (Some(1), 1), (None, 0)] {
+            let expected = format!("expected a whole number from {number}");
+            assert!(worded(message, least).ends_with(&expected), "{least:?}");
+        }
+    }
+
+    #[test]
+    fn the_least_number_of_a_key_is_taken_and_a_smaller_one_is_refused() {
+        let said = |key: &str, value: &str| {
+            let text = "recipe = \"eagle3\"\nname = \"a\"\n[target]\nmodel = \"m\"\n[data]\ntrain = \"t\"\n";
+            let read = crate::recipe::read::read(text, &[format!("{key}={value}")]);
+            read.map_or_else(|error| format!("{error:#}"), |_| String::new())
+        };
+        for (key, least) in LEAST {
+            let wrong = said(key, "1k");
+            let expected = format!("a whole number from {least}");
+            assert!(wrong.contains(&expected), "{key}: {wrong}");
+            assert!(!said(key, &(least - 1).to_string()).is_empty(), "{key}");
+        }
+        assert_eq!(said("data.max_samples", "1"), "");
     }
 
     #[test]
@@ -106,11 +128,11 @@ mod tests {
                 "; did you mean `tensorrt-llm`?",
             ),
         ] {
-            let words = worded(message, false);
+            let words = worded(message, None);
             assert!(words.ends_with(question), "{words}");
             assert_eq!(words.matches("did you mean").count(), 1, "{words}");
         }
         let unknown = "unknown field `lr`, expected one of `model`, `dtype`";
-        assert_eq!(worded(unknown, false), unknown);
+        assert_eq!(worded(unknown, None), unknown);
     }
 }

@@ -5,4 +5,5 @@ pub mod drafter_at;
 pub(crate) mod files;
 pub(crate) mod hashes;
 pub mod places;
+pub mod prepared;
 pub mod run_folder;

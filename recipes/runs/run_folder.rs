@@ -29,10 +29,10 @@ pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
 use identity::{RUN, Run, check_lockable, check_ours};
 use lock::lock;
-pub(crate) use lock::{LOCK, is_held, lock as lock_folder, lock_for};
+pub(crate) use lock::{LOCK, is_held, lock_for};
 pub use manifest::{
-    CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, Inputs, Manifest, OWN_SAMPLING, STOP_TOKENS,
-    StageState, Status, Wanted, manifest_in, stage_state,
+    CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, FOLDER_OF_FEATURES, Inputs, Manifest,
+    OWN_SAMPLING, STOP_TOKENS, StageState, Status, Wanted, manifest_in, stage_state,
 };
 pub use stale::stale;
 
@@ -160,6 +160,14 @@ impl RunFolder {
             bail!("`{}` is no run: it has no `{RUN}`{near}", path.display());
         }
         Ok(path)
+    }
+
+    /// The same for what a user calls a run: its folder, or its name in `root`.
+    pub fn find(root: &Path, given: &str) -> Result<PathBuf> {
+        match Path::new(given) {
+            folder if Self::is_run(folder) => Ok(folder.to_owned()),
+            _ => Self::look(root, given),
+        }
     }
 
     /// Whether a folder is a run's.

@@ -9,6 +9,7 @@ pub mod in_order;
 pub mod layers;
 pub mod proof;
 mod response;
+mod same;
 pub mod server;
 pub mod servers;
 pub mod stored;

@@ -1,5 +1,7 @@
 //! The device a program runs on, by its name on the command line.
 
+use std::str::FromStr;
+
 use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
 use serde_json::{Map, json};
@@ -29,6 +31,36 @@ pub fn check_built(name: &str) -> Result<()> {
 pub fn check_name(name: &str) -> Result<String, String> {
     let known = parse(name).map_err(|_| KNOWN.to_owned());
     known.map(|_| name.to_owned())
+}
+
+/// Devices as one name says them: the one of this name, or with `cuda:0-7` the GPUs of these numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceNames(pub Vec<String>);
+
+/// Devices of a range, at most.
+const MOST_OF_RANGE: usize = 1024;
+
+impl FromStr for DeviceNames {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        let numbers = given.strip_prefix("cuda:");
+        let Some((first, last)) = numbers.and_then(|numbers| numbers.split_once('-')) else {
+            let name = check_name(given).map_err(|known| format!("{known}, cuda:N-M"))?;
+            return Ok(Self(vec![name]));
+        };
+        let numbers = (first.parse::<usize>().ok(), last.parse::<usize>().ok());
+        match numbers {
+            (Some(first), Some(last)) if first <= last && last - first < MOST_OF_RANGE => Ok(Self(
+                (first..=last)
+                    .map(|number| format!("cuda:{number}"))
+                    .collect(),
+            )),
+            _ => Err(format!(
+                "expected a range of at most {MOST_OF_RANGE} GPUs, the lowest number first, such as `cuda:0-7`"
+            )),
+        }
+    }
 }
 
 /// What messages call the key of a target's type.
@@ -127,6 +159,22 @@ mod tests {
             assert!(error.contains("cuda:N"), "{error}");
         }
         device("cpu").unwrap();
+    }
+
+    #[test]
+    fn a_range_stands_for_each_of_its_gpus() {
+        let names = |given: &str| given.parse::<DeviceNames>().map(|names| names.0);
+        assert_eq!(names("cuda:6-8").unwrap(), ["cuda:6", "cuda:7", "cuda:8"]);
+        assert_eq!(names("cuda:3-3").unwrap(), ["cuda:3"]);
+        assert_eq!(names("cpu").unwrap(), ["cpu"]);
+        for wrong in ["cuda:7-0", "cuda:0-", "cuda:0-1-2", "cuda:0-4000000000"] {
+            let told = names(wrong).unwrap_err();
+            assert!(told.contains("`cuda:0-7`"), "{wrong}: {told}");
+        }
+        for wrong in ["8", "cpu:0-1", "cuda:x"] {
+            let told = names(wrong).unwrap_err();
+            assert!(told.ends_with("cuda:N, cuda:N-M"), "{wrong}: {told}");
+        }
     }
 
     #[test]

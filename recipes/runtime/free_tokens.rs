@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use spectrain_checkpoints::HubOptions;
 use spectrain_checkpoints::hub::{Files, RepoType, Repository, download};
+use spectrain_checkpoints::printable;
 use spectrain_data::tokenizer::Tokenizer;
 
 use crate::runtime::interruption::interrupted;
@@ -16,22 +17,41 @@ const KEPT: &str = "reserved";
 /// Bytes that no text in UTF-8 has, as tokenizers over bytes and those that fall back on bytes name them.
 const NO_TEXT: [&str; 4] = ["ÿ", "þ", "<0xFF>", "<0xFE>"];
 
-/// The ids of tokens that no text holds, of a target with so many `rows` in its embedding: rows that the tokenizer has no token
+/// A token that no text holds.
+pub struct FreeToken {
+    /// Its id.
+    pub id: u32,
+    /// What it is, in words that follow "is".
+    pub about: String,
+}
+
+/// The tokens that no text holds, of a target with so many `rows` in its embedding: rows that the tokenizer has no token
 /// for, then tokens that are kept for such use, the last ones first, then those of bytes that no text has.
 ///
 /// # Errors
 /// The tokenizer is not there, or cannot be read.
-pub fn free_tokens(target: &str, rows: usize) -> Result<Vec<u32>> {
+pub fn free_tokens(target: &str, rows: usize) -> Result<Vec<FreeToken>> {
     let tokenizer = Tokenizer::from_folder(&folder_with_tokens(target)?)?;
     let ids = 0..rows as u32;
-    let mut free: Vec<u32> = ids
-        .clone()
-        .filter(|&id| tokenizer.token(id).is_none())
-        .collect();
-    let is_kept = |id: &u32| tokenizer.token(*id).is_some_and(|name| name.contains(KEPT));
-    free.extend(ids.rev().filter(is_kept));
-    free.extend(NO_TEXT.iter().filter_map(|name| tokenizer.token_id(name)));
-    Ok(free)
+    let without = ids.clone().filter(|&id| tokenizer.token(id).is_none());
+    let without = without.map(|id| FreeToken {
+        id,
+        about: "a row of the embedding for which the tokenizer has no token".to_owned(),
+    });
+    let kept = ids.rev().filter_map(|id| {
+        let name = tokenizer.token(id).filter(|name| name.contains(KEPT))?;
+        Some(FreeToken {
+            id,
+            about: format!("`{}`, which is kept for such use", printable(&name)),
+        })
+    });
+    let bytes = NO_TEXT.into_iter().filter_map(|name| {
+        Some(FreeToken {
+            id: tokenizer.token_id(name)?,
+            about: format!("`{name}`, a byte that no text has"),
+        })
+    });
+    Ok(without.chain(kept).chain(bytes).collect())
 }
 
 /// A folder with the target's tokenizer: its own, or one of the hub's cache, for which no weights are downloaded.

@@ -43,8 +43,9 @@ struct Version {
     /// Files of a group: the most bytes, and those in use.
     limit: &'static str,
     used: &'static str,
-    /// The line of the file `memory.stat` with the bytes of files that are used, too, and given up where others need them.
-    cache: &'static str,
+    /// The lines of the file `memory.stat` with the bytes of files that are used, too, and given up where others need them: those
+    /// of files that were read once and several times.
+    cache: [&'static str; 2],
 }
 
 /// <https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files>.
@@ -53,7 +54,7 @@ const V2: Version = Version {
     controller: "",
     limit: "memory.max",
     used: "memory.current",
-    cache: "inactive_file",
+    cache: ["inactive_file", "active_file"],
 };
 
 /// <https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>.
@@ -62,7 +63,7 @@ const V1: Version = Version {
     controller: "memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
-    cache: "total_inactive_file",
+    cache: ["total_inactive_file", "total_active_file"],
 };
 
 impl Version {
@@ -102,14 +103,13 @@ impl Version {
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         let total = number(self.limit)?;
         let used = number(self.used).unwrap_or(0);
-        let cache = read("memory.stat").and_then(|stat| {
-            let mut lines = stat.lines();
-            lines.find_map(|line| {
-                let bytes = line.strip_prefix(self.cache)?.strip_prefix(' ')?;
-                bytes.parse::<u64>().ok()
-            })
+        let stat = read("memory.stat").unwrap_or_default();
+        let cache = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            let bytes = bytes.parse::<u64>().ok();
+            bytes.filter(|_| self.cache.contains(&name))
         });
-        let held = used.saturating_sub(cache.unwrap_or(0));
+        let held = used.saturating_sub(cache.sum());
         Some(MachineMemory {
             total,
             free: total.saturating_sub(held),
@@ -186,7 +186,7 @@ mod tests {
                 ("sys/fs/cgroup/slurm/memory.current", bytes(30)),
                 (
                     "sys/fs/cgroup/slurm/memory.stat",
-                    format!("anon 7\nactive_file 9\ninactive_file {}", bytes(8)),
+                    format!("anon 7\nactive_file {}inactive_file {}", bytes(3), bytes(5)),
                 ),
                 ("sys/fs/cgroup/slurm/job_7/memory.max", bytes(16)),
                 ("sys/fs/cgroup/slurm/job_7/memory.current", bytes(1)),
@@ -236,9 +236,13 @@ mod tests {
             ),
             (
                 "sys/fs/cgroup/memory/slurm/job_7/memory.stat",
-                format!("inactive_file 5\ntotal_inactive_file {}", bytes(2)),
+                format!(
+                    "inactive_file 5\ntotal_inactive_file {}total_active_file {}",
+                    bytes(2),
+                    bytes(1)
+                ),
             ),
         ];
-        assert_eq!(found(&files), [16, 12]);
+        assert_eq!(found(&files), [16, 13]);
     }
 }

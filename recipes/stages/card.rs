@@ -1,6 +1,6 @@
 //! The card of an exported drafter: what it is, for which target, how it was trained, what it accepts and how it is served.
 //!
-//! It names no place on the machine that it was written on: a target or data of a folder there are said to be its maker's own.
+//! It names no place on the machine that it was written on: a target or data of a folder there are said to be local ones.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -131,7 +131,7 @@ impl Card<'_> {
     fn target_words(&self) -> String {
         match self.target() {
             Some(id) => format!("`{}`", printable(id)),
-            None => "a target of its maker's own".to_owned(),
+            None => "a local target".to_owned(),
         }
     }
 
@@ -328,11 +328,11 @@ impl Card<'_> {
         }
         if own > 0 {
             let files = if own == 1 {
-                "a file or folder"
+                "a local file or folder"
             } else {
-                "files and folders"
+                "local files and folders"
             };
-            _ = writeln!(text, "- {files} of its maker's own");
+            _ = writeln!(text, "- {files}");
         }
         text
     }

@@ -15,6 +15,7 @@ use spectrain_models::{Target as _, load_target};
 use crate::recipe::tables::Prompts;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
+use crate::runs::prepared::prepared_in;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::model_files::read_json;
 use crate::runtime::prompt_sets::ReadSets;
@@ -50,6 +51,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     };
     report.recipe = context.recipe.json.clone();
     report.trained = trained_report(context)?;
+    report.prepared = prepared_in(context.run.path());
     report.known_prompts = known_prompts(context);
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;

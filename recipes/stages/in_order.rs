@@ -91,7 +91,7 @@ pub(crate) fn require_done(context: &StageContext, stage: &Stage) -> Result<()> 
             "stage `{name}` has to come first and has more to do: {}; {advice}",
             what.join(", ")
         ),
-        StageState::Changed(what) => bail!(
+        StageState::Changed(what) | StageState::Unfit { what, .. } => bail!(
             "stage `{name}` has to come first and is out of date: {}; {advice}",
             what.join(", ")
         ),
@@ -106,7 +106,7 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     if !matches!(state, StageState::Done(_)) {
         check_beginning(context, stage)?;
     }
-    if matches!(state, StageState::Interrupted | StageState::Longer { .. }) {
+    if keeps_work(&state) {
         check_type(context, stage)?;
     }
     match state {
@@ -121,6 +121,7 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
             say(format!("goes on from step {steps}: {}", what.join(", ")));
             longer = Some(steps);
         }
+        StageState::Unfit { steps, what } => bail!(unfit(context, name, steps, &what)),
         StageState::Damaged(what) => make_anew(context, stage, &what)?,
         StageState::Changed(what) => start_over(context, stage, &what)?,
     }
@@ -156,18 +157,44 @@ fn check_beginning(context: &StageContext, stage: &Stage) -> Result<()> {
     }
 }
 
-/// Fails where a training that goes on would compute in another type than it began in, as `auto` means on another device.
+/// Whether a stage in this state keeps a part of what it has made.
+pub(crate) fn keeps_work(state: &StageState) -> bool {
+    matches!(
+        state,
+        StageState::Interrupted | StageState::Longer { .. } | StageState::Damaged(_)
+    )
+}
+
+/// What is said of a training that has done so many steps and cannot go on to the end that it is to have now.
+pub(crate) fn unfit(context: &StageContext, stage: &str, steps: u64, what: &[String]) -> String {
+    format!(
+        "has done {steps} steps, from which it cannot go on as is asked: {}; put back what has changed, or move `{}` away to train \
+         anew",
+        what.join(", "),
+        context.folder(stage).display()
+    )
+}
+
+/// Whether the numbers of a stage that goes on depend on the type in which it computes here; parts of features are only joined.
+fn computes(context: &StageContext, stage: &str) -> bool {
+    let recipe = context.recipe;
+    let has_parts = context.array.parts.is_some() || context.run.path().join(parts::PARTS).exists();
+    let captures = stage == parts::STAGE && recipe.features.mode.computes_target() && !has_parts;
+    captures || recipe.method.stages().contains(&stage)
+}
+
+/// Fails where a stage that goes on would compute in another type than it began in, as `auto` means on another device.
 pub(crate) fn check_type(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
-    let trains = context.recipe.method.stages().contains(&name);
-    let manifest = context.run.manifest(name)?.filter(|_| trains);
+    let manifest = context.run.manifest(name)?;
+    let manifest = manifest.filter(|_| computes(context, name));
     let Some(manifest) = manifest.filter(|_| holds_work(context, name).unwrap_or(true)) else {
         return Ok(());
     };
     let here = context.target_type.name().to_lowercase();
     match manifest.settings["target"][COMPUTED_IN].as_str() {
         Some(began) if began != here => bail!(
-            "`target.dtype`: expected `{began}`, in which this training has begun, found {}, which is `{here}` on `{}`; \
+            "`target.dtype`: expected `{began}`, in which the stage `{name}` has begun, found {}, which is `{here}` on `{}`; \
              `--set target.dtype={began}` goes on with it, and `--fresh` begins anew",
             context.recipe.json["target"]["dtype"],
             context.device_name

@@ -10,10 +10,11 @@ use spectrain_train::Effect;
 
 use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::FeatureMode;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
-    CAPTURED_LAYERS, COMPUTED_IN, Inputs, OWN_SAMPLING, STOP_TOKENS, StageState, Wanted,
-    stage_state,
+    CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, STOP_TOKENS,
+    StageState, Status, Wanted, stage_state,
 };
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::model_files::{generation_config, text_files};
@@ -22,10 +23,14 @@ use crate::runtime::start_at;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::features::places::{HELD_OUT, answers_at};
+use crate::stages::length;
 use crate::stages::stage::{Input, Stage, Temperatures};
 
 /// The stage that trains, and the key of a stage's settings that tells how.
 pub const TRAIN: &str = "train";
+
+/// The input that is the language model which training starts from.
+const MODEL: &str = "`drafter.model`";
 
 /// The key of the settings of an objective, of which a training stage may read some.
 const OBJECTIVE: &str = "objective";
@@ -71,8 +76,8 @@ impl StageContext<'_> {
                 Some(start) => ("`start`".into(), self.start_sha256(start)?),
                 None => return Ok(Inputs::new()),
             },
-            Input::Model => match self.model_sha256()? {
-                Some(hash) => ("`drafter.model`".into(), hash),
+            Input::Model => match self.model_sha256_for(stage)? {
+                Some(hash) => (MODEL.into(), hash),
                 None => return Ok(Inputs::new()),
             },
             Input::Output(path) => self.output(path)?,
@@ -139,31 +144,53 @@ impl StageContext<'_> {
         let Some(model) = model.filter(|_| self.recipe.start.is_none()) else {
             return Ok(None);
         };
-        let folder = target::resolve_as(WHAT, model, None).context("`drafter.model`")?;
+        let folder = target::resolve_as(WHAT, model, None).context(MODEL)?;
         self.run.sha256_of_language_model(&folder).map(Some)
     }
 
-    /// What says which features a training reads that it does not compute itself; nothing where the target is here.
+    /// The same as an input of a stage, which does not need it any more once it is finished: where it cannot be had, that is what
+    /// the stage has recorded.
+    fn model_sha256_for(&self, stage: &Stage) -> Result<Option<String>> {
+        let error = match self.model_sha256() {
+            Err(error) => error,
+            found => return found,
+        };
+        let manifest = self.run.manifest(stage.name)?;
+        let Some(done) = manifest.filter(|manifest| manifest.status == Status::Done) else {
+            return Err(error);
+        };
+        self.output.warn(format!(
+            "{}: whether {MODEL} has changed is not known: {error:#}",
+            stage.name
+        ));
+        Ok(done.inputs.get(MODEL).cloned())
+    }
+
+    /// What says which features a training reads that were made elsewhere; nothing where the target here makes them all.
     pub(super) fn stored_features(&self) -> Result<Inputs> {
-        let mode = self.recipe.features.mode;
-        if mode.computes_target() {
+        let features = &self.recipe.features;
+        let (mode, is_here) = (features.mode, features.mode.computes_target());
+        if is_here && features.from.is_empty() {
             return Ok(Inputs::new());
         }
         let trained_on = format!("features/{FEATURES}");
-        let trained_on = mode.is_stored().then_some(trained_on);
         let held_out = format!("features/{HELD_OUT}/{FEATURES}");
-        let read = trained_on.into_iter().chain([held_out]);
+        let trained_on = mode.is_stored().then_some(trained_on);
+        let read = trained_on.into_iter().chain((!is_here).then_some(held_out));
         read.map(|path| self.output(&path)).collect()
     }
 
     /// The same for answers at these temperatures, as far as there are any.
     pub(super) fn stored_answers(&self, temperatures: Temperatures) -> Result<Inputs> {
-        if self.recipe.features.mode.computes_target() {
+        let mode = self.recipe.features.mode;
+        if mode.computes_target() {
             return Ok(Inputs::new());
         }
         let evaluated = &self.recipe.evaluate.temperatures;
         let read: &[f64] = match temperatures {
-            Temperatures::Zero => &[0.0],
+            // Servers answer anew where the evaluation asks for something else. Imported texts change only where they are corrected.
+            Temperatures::Validated if mode != FeatureMode::Imported => &[],
+            Temperatures::Validated => &[0.0],
             Temperatures::First => &evaluated[..evaluated.len().min(1)],
             Temperatures::All => &evaluated[..],
         };
@@ -191,7 +218,7 @@ impl StageContext<'_> {
         let folders = features.from.iter().chain(&features.imported);
         let each = folders.map(|folder| {
             let hash = self.run.sha256(&folder.join(FEATURES))?;
-            Ok((format!("the features `{}`", folder.display()), hash))
+            Ok((format!("{FOLDER_OF_FEATURES}{}`", folder.display()), hash))
         });
         each.collect()
     }
@@ -243,6 +270,7 @@ impl StageContext<'_> {
             settings: &self.settings(stage)?,
             inputs: &self.inputs(stage)?,
             effect,
+            ends: &|| length::end(self, stage.name),
         })
     }
 
@@ -268,6 +296,9 @@ pub fn effect(path: &str) -> Effect {
         Some((TRAIN, key)) => Effect::of(key),
         // Another device computes in its own type, and what is done stays done.
         Some(("target", COMPUTED_IN)) => Effect::Nothing,
+        // Whether it is another drafter or are other features, the inputs tell: there are several paths to the same.
+        None if path == "start" => Effect::Nothing,
+        Some(("features", "from")) => Effect::Nothing,
         _ => Effect::StartsOver,
     }
 }

@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runs::run_folder::{StageState, Wanted, manifest_in, stage_state};
+use crate::recipe::tables::TargetType;
+use crate::runs::run_folder::{COMPUTED_IN, StageState, Wanted, manifest_in, stage_state};
 use crate::stages::inputs::{TRAIN, effect, settings};
 use crate::stages::order;
 
@@ -38,10 +39,17 @@ pub fn overrides(
             continue;
         }
         wanted[TRAIN][WARMUP] = json!(warmup);
+        wanted["target"][COMPUTED_IN] = match recipe.target.dtype {
+            // What that is on the device is seen where the stage is looked at.
+            TargetType::Auto => manifest.settings["target"][COMPUTED_IN].clone(),
+            own => json!(own),
+        };
         let wanted = Wanted {
             settings: &wanted,
             inputs: &manifest.inputs,
             effect,
+            // To whatever end: one that does not fit is told without a warm-up that nobody set.
+            ends: &|| Ok(0),
         };
         if matches!(
             stage_state(run, stage.name, wanted)?,
@@ -99,8 +107,11 @@ mod tests {
         let begun = recipe(&["train.steps=40"]);
         let stages = order::of(&begun);
         let train = stages.iter().find(|stage| stage.name == TRAIN).unwrap();
+        let mut settings = settings(&begun, train).unwrap();
+        // As a run on the CPU records it.
+        settings["target"][COMPUTED_IN] = json!("f32");
         let start = Start {
-            settings: settings(&begun, train).unwrap(),
+            settings,
             ..Start::default()
         };
         run.start(TRAIN, start).unwrap();
@@ -108,14 +119,25 @@ mod tests {
 
         assert!(kept(root.path(), &["train.steps=40"]).is_empty());
         let warmup = ["train.warmup_steps=4"];
-        assert_eq!(kept(root.path(), &["train.steps=50"]), warmup);
+        for other in [
+            &["train.steps=50"][..],
+            // What is advised where `auto` means another type.
+            &["train.steps=50", "target.dtype=f32"],
+            // It is refused for its steps, and does not start over for its warm-up.
+            &["train.steps=20"],
+            &["train.epochs=2"],
+            // Or ends within its warm-up.
+            &["train.steps=3"],
+        ] {
+            assert_eq!(kept(root.path(), other), warmup, "{other:?}");
+        }
         let longer = recipe(&["train.steps=50", warmup[0]]);
         assert_eq!(longer.train.warmup_steps, 4);
 
         for other in [
             &["train.steps=50", "train.warmup_steps=5"][..],
             &["train.steps=50", "train.learning_rate=0.5"],
-            &["train.steps=20"],
+            &["train.steps=50", "target.dtype=bf16"],
         ] {
             assert!(kept(root.path(), other).is_empty(), "{other:?}");
         }

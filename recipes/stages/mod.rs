@@ -14,6 +14,7 @@ pub mod features;
 pub mod in_order;
 pub mod inputs;
 pub mod kept;
+mod length;
 pub mod order;
 pub mod part;
 mod parts;

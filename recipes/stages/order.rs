@@ -136,7 +136,7 @@ pub const STAGES: &[Stage] = &[
             Input::Model,
             Input::StopTokens,
             Input::Features,
-            Input::Answers(Temperatures::Zero),
+            Input::Answers(Temperatures::Validated),
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/counts.json"),

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::errors::Misuse;
 use crate::runs::files::write_json;
-use crate::runs::run_folder::lock_folder;
+use crate::runs::run_folder::lock_for;
 use crate::runtime::store::Store;
 use crate::stages::array::{Part, PartOf};
 use crate::stages::context::StageContext;
@@ -35,7 +35,7 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         context.output.say(format!("part {part}: done before"));
         return Ok(());
     }
-    let _lock = lock_folder(&folder)?;
+    let _lock = lock_for(&folder, "capture another `--part`")?;
     begin(&folder, &made, part)?;
     context.array.part = Some(PartOf {
         part,

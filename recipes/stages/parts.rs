@@ -161,7 +161,8 @@ pub(super) fn begin(folder: &Path, made: &Made, part: Part) -> Result<()> {
 fn check_made(store: &Store, made: &Made, part: Part, found: &Description) -> Result<()> {
     match made.difference(&found.made) {
         Some(difference) => bail!(
-            "part {part} in `{}` was made from other inputs or settings: {difference}",
+            "part {part} in `{}` was made from other inputs or settings: {difference}; put them back, or remove the part's folder there \
+             to capture it anew",
             store.name()
         ),
         None => Ok(()),

@@ -228,6 +228,10 @@ pub(crate) fn held_out(
     })
 }
 
+/// What is said behind an error of a row.
+pub(super) const LEFT_OUT: &str =
+    "`data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` finds them all";
+
 /// Says of which `data` an error is, which come from `sources`, where these are known.
 pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> anyhow::Error {
     let message = match error.downcast_ref::<spectrain_data::Error>() {
@@ -235,10 +239,7 @@ pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> a
         Some(spectrain_data::Error::NothingKept { .. }) if !sources.is_empty() => {
             format!("cannot prepare {data}, {sources}")
         }
-        Some(found) if found.is_of_row() => format!(
-            "cannot prepare {data}: {found}; `data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` \
-             finds them all"
-        ),
+        Some(found) if found.is_of_row() => format!("cannot prepare {data}: {found}; {LEFT_OUT}"),
         _ => format!("cannot prepare {data}"),
     };
     error.context(message)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
 use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings};
@@ -16,6 +16,7 @@ use crate::runtime::answerer::{Answered, Answerer, Pace, check_answered};
 use crate::runtime::server::key::ApiKey;
 use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
+use crate::stages::prepare::LEFT_OUT;
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -57,6 +58,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
             context.output.warn(format!("regenerate: {aside}"));
             Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
         }
+        Err(error) if error.is_of_row() => bail!("{error}; {LEFT_OUT}"),
         opened => opened?,
     };
     let pace = Pace {

@@ -9,7 +9,6 @@ use burn::tensor::DType as BurnDType;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder, hash};
 use spectrain_data::features::FeatureShards;
-use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Decoder;
@@ -31,6 +30,7 @@ use crate::stages::features::header::header;
 use crate::stages::features::places::{HELD_OUT, answers_at};
 use crate::stages::features::servers;
 use crate::stages::features::streamed::StreamedFeatures;
+use crate::stages::length;
 use crate::stages::prepare;
 use crate::stages::validation::{Validator, validation_prompts};
 
@@ -56,13 +56,8 @@ pub(super) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Loads the target and the data; the training stages of the recipe are `stages`.
-    pub(super) fn new(
-        context: &'a StageContext,
-        stage: &'a str,
-        stages: &[&str],
-        capture: Capture,
-    ) -> Result<Self> {
+    /// Loads the target and the data.
+    pub(super) fn new(context: &'a StageContext, stage: &'a str, capture: Capture) -> Result<Self> {
         let folder = context.target_folder()?;
         let (device, dtype) = (&context.device, context.target_type.dtype);
         let (parts, target, stop) = if context.recipe.features.mode.computes_target() {
@@ -73,18 +68,11 @@ impl<'a> Setup<'a> {
             let parts = load_parts(&folder, device, dtype)?;
             (parts, None, target::stop_tokens_in(&folder)?)
         };
-        let prepared = context.folder("prepare");
-        let tokens = Arc::new(TokenShards::open(prepared.join("train"))?);
+        let tokens = length::tokens(context)?;
         let row_length = context.recipe.data.max_length;
         let given = context.recipe.training(stage);
         given.check(row_length)?;
-        let rows = given.batch_tokens / row_length;
-        // Another order and other draws than in the stages before.
-        let seed = match stages.iter().position(|&name| name == stage) {
-            None | Some(0) => context.recipe.seed,
-            Some(place) => mix(context.recipe.seed, place as u64),
-        };
-        let samples = Samples::new(tokens.clone(), row_length, rows, seed);
+        let samples = length::samples(context, stage, tokens.clone());
         let config = given.with_steps(&samples)?;
         if let Some(epochs) = given.epochs {
             let steps = config.steps;
@@ -110,7 +98,7 @@ impl<'a> Setup<'a> {
             target,
             capture,
             samples,
-            held_out: Arc::new(TokenShards::open(prepared.join("eval"))?),
+            held_out: Arc::new(TokenShards::open(context.folder("prepare").join("eval"))?),
             tokens,
             row_length,
         })

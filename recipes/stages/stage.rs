@@ -55,7 +55,7 @@ pub enum Input {
     StopTokens,
     /// How the target samples where `[regenerate]` does not say it.
     OwnSampling,
-    /// Stored features of the samples to train on and of held-out ones, where the target itself is not here.
+    /// Stored features of the samples to train on and of held-out ones, as far as they were made elsewhere.
     Features,
     /// The target's stored answers to held-out prompts, where it is not here itself.
     Answers(Temperatures),
@@ -72,8 +72,8 @@ pub enum Input {
 /// The temperatures of stored answers that a stage reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Temperatures {
-    /// 0, where answers were written at it.
-    Zero,
+    /// 0, at which validations count, where answers were written at it and are not written anew for an evaluation.
+    Validated,
     /// The first of the evaluation.
     First,
     /// Those of the evaluation.

@@ -740,3 +740,135 @@ fn a_training_that_goes_on_keeps_the_type_that_it_has_begun_in() {
         });
     });
 }
+
+#[test]
+fn features_go_on_only_in_the_type_that_they_have_begun_in() {
+    let root = fixture();
+    let stored = ["features.mode=stored"];
+    prepare(root.path(), &stored).unwrap();
+    with_context(root.path(), &stored, |context| {
+        let features = stage("features");
+        let start = Start {
+            settings: context.settings(features).unwrap(),
+            inputs: context.inputs(features).unwrap(),
+            ..Start::default()
+        };
+        context.run.start("features", start).unwrap();
+        let check = |context: &StageContext| in_order::check_type(context, features).unwrap();
+        // Nothing is written yet.
+        on_gpu(context, check);
+        fs::write(context.folder("features").join("features.json"), "{}").unwrap();
+        on_gpu(context, |context| {
+            let refused = run(context, &["features".to_owned()]).unwrap_err();
+            let refused = format!("{refused:#}");
+            let told = "`target.dtype`: expected `f32`, in which the stage `features` has begun, found \"auto\"";
+            assert!(refused.contains(told), "{refused}");
+        });
+        // What is only joined may have been computed anywhere.
+        fs::create_dir(context.run.path().join("features-parts")).unwrap();
+        on_gpu(context, check);
+    });
+}
+
+#[test]
+fn a_training_reads_features_that_were_made_elsewhere_and_imported_answers() {
+    let root = fixture();
+    let files = ["answers/T=0", "features", "features/held_out"];
+    let inputs = |overrides: &[&str]| -> Vec<String> {
+        with_context(root.path(), overrides, |context| {
+            for folder in files {
+                let folder = context.run.path().join(folder);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("features.json"), "{}").unwrap();
+            }
+            let answers = stage::Temperatures::Validated;
+            let mut found = context.stored_features().unwrap();
+            found.extend(context.stored_answers(answers).unwrap());
+            found.into_keys().collect()
+        })
+    };
+    let [answers, features, held_out] = files.map(|folder| format!("`{folder}/features.json`"));
+    let cases: [(&[&str], &[&String]); 6] = [
+        (&[], &[]),
+        (&["features.mode=stored"], &[]),
+        (
+            &["features.mode=stored", "features.from=[\"own\"]"],
+            &[&features],
+        ),
+        (&["features.mode=served"], &[&features, &held_out]),
+        (&["features.mode=streamed"], &[&held_out]),
+        (
+            &["features.mode=imported"],
+            &[&answers, &features, &held_out],
+        ),
+    ];
+    for (overrides, expected) in cases {
+        let found = inputs(overrides);
+        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{overrides:?}");
+    }
+}
+
+#[test]
+fn features_by_another_path_are_the_same_until_they_are_others() {
+    let root = fixture();
+    let own = root.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::write(own.join("features.json"), "{}").unwrap();
+    let from = |path: &str| {
+        let folder = root.path().join(path);
+        format!("features.from=[{folder:?}]")
+    };
+    let [own_path, other_path] = ["own", "target/../own"].map(from);
+    let features = stage("features");
+    prepare(root.path(), &["features.mode=stored"]).unwrap();
+    with_context(
+        root.path(),
+        &["features.mode=stored", &own_path],
+        |context| {
+            let start = Start {
+                settings: context.settings(features).unwrap(),
+                inputs: context.inputs(features).unwrap(),
+                ..Start::default()
+            };
+            context.run.start("features", start).unwrap();
+        },
+    );
+    let state = |from: &str| {
+        with_context(root.path(), &["features.mode=stored", from], |context| {
+            context.state(features).unwrap()
+        })
+    };
+    assert_eq!(state(&other_path), StageState::Interrupted);
+    fs::write(own.join("features.json"), "{ }").unwrap();
+    for path in [own_path, other_path] {
+        let state = state(&path);
+        assert!(matches!(state, StageState::Changed(_)), "{state:?}");
+    }
+}
+
+#[test]
+fn a_finished_training_does_not_need_the_model_that_it_started_from() {
+    let root = fixture();
+    let small = root.path().join("small");
+    write_target(&small, 300);
+    fs::write(small.join("model.safetensors"), "weights").unwrap();
+    let text = recipe_text(root.path()).replace("eagle3", "distillspec");
+    let eval = root.path().join("eval.jsonl");
+    let text = format!("{text}data.eval = {eval:?}\ndrafter.model = {small:?}\n");
+    let recipe = recipe::read(&text, &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        run(context, &["prepare".into()]).unwrap();
+        let start = Start {
+            settings: context.settings(stage(TRAIN)).unwrap(),
+            inputs: context.inputs(stage(TRAIN)).unwrap(),
+            ..Start::default()
+        };
+        let manifest = context.run.start(TRAIN, start).unwrap();
+        fs::remove_dir_all(&small).unwrap();
+        let needed = format!("{:#}", context.state(stage(TRAIN)).unwrap_err());
+        assert!(needed.contains("`drafter.model`"), "{needed}");
+        context.run.finish(manifest, 1.0, json!({})).unwrap();
+        let state = context.state(stage(TRAIN)).unwrap();
+        assert!(matches!(state, StageState::Done(_)), "{state:?}");
+    });
+}

@@ -40,7 +40,7 @@ where
         group.begin(stage)?;
     }
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
-    let mut setup = Setup::new(context, stage, O::STAGES, capture)?;
+    let mut setup = Setup::new(context, stage, capture)?;
     let make = || Ok(O::of_stage(objective, stage)?);
     let first = first::<D>(context, stage, drafter, &setup)?;
     if let (true, Some(target)) = (is_gpu(&context.device_name), &setup.target) {
@@ -146,7 +146,7 @@ fn identity(
         identity["model"] = model.into();
     }
     let mut stored = context.stored_features()?;
-    stored.extend(context.stored_answers(Temperatures::Zero)?);
+    stored.extend(context.stored_answers(Temperatures::Validated)?);
     if !stored.is_empty() {
         identity["stored"] = json!(stored);
     }

@@ -222,7 +222,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.estimate_ar", "false", Nothing(WHEN)),
     row(ALL, "training.ar_validate_steps", "", Nothing(WHEN)),
     row(ALL, "training.disable_tqdm", "", Nothing(OWN)),
-    row(ALL, "training.report_to", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "training.report_to", "", Nothing(shared::TRACKED)),
 ];
 
 const TEXT: &str = "spectrain trains on text";

@@ -216,7 +216,7 @@ const ROWS: &[Row] = &[
     row(ALL, "recipe_args.output_dir", "", Nothing(PLACES)),
     row(ALL, "recipe_args.shuffle_seed", "42", Key("seed")),
     row(ALL, "checkpoint.*", "", Nothing(PLACES)),
-    row(ALL, "wandb.*", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "wandb.*", "", Nothing(shared::TRACKED)),
     row(ALL, "dist_env.*", "", Nothing("a process that dies ends the others at once")),
 ];
 

@@ -32,7 +32,7 @@ pub(super) fn read(text: &str, file: &Path) -> Result<(&'static Trainer, Given)>
         read.with_context(|| format!("`{name}`"))?;
         return Ok((trainer, given));
     }
-    let commands = commands(text).with_context(|| format!("`{name}`"))?;
+    let commands = commands(text, file).with_context(|| format!("`{name}`"))?;
     let trained = commands.iter().find_map(|words| {
         let found = |trainer: &'static Trainer| {
             let programs = trainer.programs.iter();

@@ -96,6 +96,10 @@ pub struct Asked<'a> {
 pub struct Made {
     pub(super) keys: Vec<(&'static str, Value)>,
     pub(super) note: Option<String>,
+    /// The share of the steps that is the warm-up, where their number is not known.
+    pub(super) warm_up: Option<f64>,
+    /// How many processes share the batches of a step, where this is known.
+    pub(super) processes: Option<u64>,
 }
 
 /// A row of `Trainer::rows`.
@@ -179,7 +183,7 @@ impl Made {
     pub(super) fn keys(keys: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         Self {
             keys: keys.into_iter().collect(),
-            note: None,
+            ..Self::default()
         }
     }
 

@@ -19,6 +19,10 @@ const MATCHED: f64 = 0.2;
 pub(super) const NOT_SHARED: &str = "spectrain has no tensor or sequence parallelism and no FSDP; serve a target that does not fit on one GPU with vLLM \
      (`features.mode = \"served\"`)";
 
+/// What is said of settings of trackers.
+pub(super) const TRACKED: &str = "curves are written for TensorBoard; with a table `[track]` they go to a tracker as well: `wandb = true`, or the address \
+     of an `mlflow` or `trackio` server; `experiment` names the project";
+
 /// What layers see: blocks are causal in those that slide, and in no others.
 pub(super) fn layer_types(asked: &Asked) -> Made {
     let types = asked.value.as_array().cloned().unwrap_or_default();
@@ -230,13 +234,14 @@ pub(super) fn accumulate(batches: u64, processes: Option<u64>) -> Made {
              devices together",
         );
     };
-    let made = match product {
+    let mut made = match product {
         1 => return Made::nothing(),
         several => Made::key("train.gradient_accumulation", several),
     };
     if processes == 1 {
         return made;
     }
+    made.processes = Some(processes);
     made.with_note(format!(
         "the batches of {processes} processes are one step; `spectrain recipe --devices cuda:0,cuda:1,…` shares them among as many devices"
     ))
@@ -254,10 +259,13 @@ pub(super) fn steps_of(asked: &Asked) -> Made {
 pub(super) fn warm_up(share: f64, steps: Option<u64>) -> Made {
     match steps {
         Some(steps) => Made::key("train.warmup_steps", (share * steps as f64) as u64),
-        None => Made::note(format!(
-            "the warm-up is {share} of the steps, whose number depends on the data: set `train.warmup_steps` to that share of the steps \
-             that `spectrain recipe FILE --plan` prints"
-        )),
+        None => Made {
+            warm_up: Some(share),
+            ..Made::note(format!(
+                "the warm-up is {share} of the steps, whose number depends on the data: set `train.warmup_steps` to that share of the steps \
+                 that `spectrain recipe FILE --plan` prints"
+            ))
+        },
     }
 }
 

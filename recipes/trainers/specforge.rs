@@ -7,9 +7,9 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, as_many_layers, by_total_variation, conversations, dtype_of,
-    given_or_as_many, layer_types, name, one_layer, positive, rows_of, sizes_file, steps_of,
-    warm_up,
+    self, NOT_SHARED, TRACKED, accumulate, as_many_layers, by_total_variation, conversations,
+    dtype_of, given_or_as_many, layer_types, name, one_layer, positive, rows_of, sizes_file,
+    steps_of, warm_up,
 };
 use super::torchspec;
 
@@ -110,7 +110,11 @@ const EAGLE_FLAGS: &[(&str, &str)] = &[
     ("draft_accumulation_steps", "training.accumulation_steps"),
     ("train_hidden_states_path", "data.hidden_states_path"),
     ("ckpt_dir", "model.draft_checkpoint_path"),
+    TARGET_BACKEND,
 ];
+
+/// The flag of all these scripts that names what runs the target.
+const TARGET_BACKEND: (&str, &str) = ("target_model_backend", "model.target_backend");
 
 /// Defaults of these scripts that `specforge train` does not have.
 const EAGLE_DEFAULTS: &[&str] = &[
@@ -134,6 +138,7 @@ const BLOCK_FLAGS: &[(&str, &str)] = &[
         "confidence_head",
         "draft.dflash_config.enable_confidence_head",
     ),
+    TARGET_BACKEND,
 ];
 
 /// Defaults of these scripts that `specforge train` does not have.
@@ -156,8 +161,6 @@ const CHUNKED: &str = "losses never hold the logits of a whole batch";
 const COMPILED: &str = "spectrain compiles its kernels without being asked, for rows that all have `data.max_length` tokens";
 const OF_DOMINO: &str = "only Domino reads it";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
-const TRACKED: &str =
-    "curves are written for TensorBoard; `spectrain track` sends them to other trackers";
 
 // One setting a line, as a table.
 #[rustfmt::skip]
@@ -283,7 +286,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.num_epochs", "1", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_epochs`", steps_of)),
     row(ALL, "training.total_steps", "", Nothing("the schedule ends with the training")),
-    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), asked.count("training.max_steps")))),
+    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), horizon(asked)))),
     row(ALL, "training.batch_size", "1", Read("rows in a batch: see `data.max_length`")),
     row(ALL, "training.accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
     row(ALL, PROCESSES, "", Read("see `training.accumulation_steps`")),
@@ -313,9 +316,19 @@ const ROWS: &[Row] = &[
     row(ALL, "training.prompt_seed", "", Nothing("`seed` sets the order of the data, too")),
     row(ALL, "run_id", "", By("`name`", name)),
     row(ALL, "output_dir", "", Nothing("a run's files are in `runs/NAME`")),
-    row(ALL, "tracking.*", "", Nothing(TRACKED)),
+    row(ALL, "tracking.report_*", "", Nothing(TRACKED)),
+    row(ALL, "tracking.wandb_*", "", Nothing(TRACKED)),
+    row(ALL, "tracking.swanlab_*", "", Nothing(TRACKED)),
+    row(ALL, "tracking.mlflow_*", "", Nothing(TRACKED)),
     row(ALL, "profiling.*", "", Nothing("`spectrain bench` and the log say where time goes")),
 ];
+
+/// The steps that the schedule is made for: those that are set for it, else those of the training.
+fn horizon(asked: &Asked) -> Option<u64> {
+    asked
+        .count("training.total_steps")
+        .or(asked.count("training.max_steps"))
+}
 
 const CONSTANT_WEIGHT: &str = "nothing: `objective.selector_weight` is the same at all steps";
 

@@ -10,8 +10,8 @@ use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
-    self, NOT_SHARED, accumulate, divergence, dtype_of, held_out, layers_before, matrix_decay,
-    matrix_rate, name, one_layer, rows_of, server, sizes_file, sources, steps_of,
+    self, NOT_SHARED, TRACKED, accumulate, divergence, dtype_of, held_out, layers_before,
+    matrix_decay, matrix_rate, name, one_layer, rows_of, server, sizes_file, sources, steps_of,
 };
 
 const ALL: &[&str] = &[];
@@ -213,7 +213,7 @@ const ROWS: &[Row] = &[
     row(ALL, "log_freq", "", Key("train.log_every")),
     row(ALL, "save_path", "", Nothing(NO_PATHS)),
     row(ALL, "log_dir", "", Nothing(NO_PATHS)),
-    row(ALL, "logger", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "logger", "", Nothing(TRACKED)),
     row(ALL, "run_name", "", By("`name`", name)),
     row(ALL, "fsdp_shard", "", Nothing(NOT_SHARED)),
     row(EAGLE3, "gradient_checkpointing", "false", Nothing("`objective.recompute` computes the unrolled steps again, and is on unless it is set to false")),
@@ -434,7 +434,10 @@ fn warm_up(asked: &Asked) -> Made {
         return Made::nothing();
     }
     let share = asked.value.as_f64().unwrap_or(0.01);
-    shared::warm_up(share, asked.count("max_steps"))
+    let horizon = asked
+        .count("scheduler_total_steps")
+        .or(asked.count("max_steps"));
+    shared::warm_up(share, horizon)
 }
 
 const NO_SERVER: &str = "nothing: `features.mode` says where hidden states come from: from the server of `vllm_endpoint` all of them, and \

@@ -208,7 +208,7 @@ const ROWS: &[Row] = &[
     row(ALL, "output_dir", "", Nothing("a run's files are in `runs/NAME`")),
     row(ALL, "cache_dir", "", Nothing(LOADING)),
     row(ALL, "cache_key", "", Nothing(LOADING)),
-    row(ALL, "logging.*", "", Nothing("curves are written for TensorBoard; `spectrain track` sends them to other trackers")),
+    row(ALL, "logging.*", "", Nothing(shared::TRACKED)),
     row(ALL, "debug.*", "", Nothing("`spectrain bench` and the log say where time goes")),
     row(ALL, "decode.*", "", Nothing("`[evaluate]` and `[regenerate]` say how the target decodes")),
     row(ALL, "inference.*", "", Nothing(ENGINES)),

@@ -13,7 +13,18 @@ use super::model_file;
 use super::read::read;
 use super::rows::{Asked, Becomes, Made, Row, Trainer};
 use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
+use super::shell::unfilled;
+use crate::plan::words::grouped;
 use crate::recipe::inline::inline;
+
+/// What the names of settings end in that hold secrets.
+const SECRETS: [&str; 5] = [
+    "wandb_key",
+    "swanlab_key",
+    "api_key",
+    "hf_token",
+    "password",
+];
 
 /// A recipe, as far as another trainer's settings say it.
 pub struct Translated {
@@ -38,9 +49,39 @@ pub struct Translated {
     pub carried: [usize; 2],
     /// What was not carried over, or not exactly, each with its reason.
     pub notes: Vec<String>,
+    /// Why a key of the recipe has no value though there is a setting for it, by the key's name: what the setting says is not known.
+    pub unknown: BTreeMap<String, String>,
+    /// The warm-up, where it is a share of steps whose number is not known.
+    pub warm_up: Option<WarmUp>,
+    /// How many processes train together, where several do.
+    pub processes: Option<u64>,
+}
+
+/// A warm-up over a share of steps whose number is not known.
+pub struct WarmUp {
+    /// The share.
+    pub share: f64,
+    /// What `Translated::notes` says of it.
+    note: String,
 }
 
 impl Translated {
+    /// Takes so many steps as the number that the warm-up is a share of: says it in the notes, and returns how many steps the
+    /// warm-up is. Nothing where it is no such share.
+    pub fn warm_up_of(&mut self, steps: u64) -> Option<u64> {
+        let WarmUp { share, note } = self.warm_up.take()?;
+        let warm_up = (share * steps as f64) as u64;
+        let told = self.notes.iter_mut().find(|told| **told == note);
+        if let (Some(told), Some((setting, _))) = (told, note.split_once("`: ")) {
+            let noun = if steps == 1 { "step" } else { "steps" };
+            *told = format!(
+                "{setting}`: `train.warmup_steps = {warm_up}`, {share} of about {} {noun}, by the size of the data's files",
+                grouped(steps)
+            );
+        }
+        Some(warm_up)
+    }
+
     /// What was carried over, and what was not, for the user.
     pub fn summary(&self) -> String {
         let [carried, given] = self.carried;
@@ -98,6 +139,11 @@ struct Carrying {
     settings_of: BTreeMap<String, &'static str>,
     notes: Vec<String>,
     carried: usize,
+    /// What is said of settings whose values are not known, and of the keys that they would be.
+    unknown_settings: Vec<String>,
+    unknown: BTreeMap<String, String>,
+    warm_up: Option<WarmUp>,
+    processes: Option<u64>,
 }
 
 impl Carrying {
@@ -118,13 +164,8 @@ impl Carrying {
             }
             let is_given = given.wrote(row.key);
             let value = row.value(given);
-            let shown = format!("{} = {}", row.key, shown(&value));
-            // A word that the script does not explain.
-            if value.as_str().is_some_and(|text| text.starts_with('$')) {
-                self.notes
-                    .push(format!("`{shown}`: the script does not set this variable"));
-                continue;
-            }
+            let shown = format!("`{}`", shown(row.key, &value));
+            let unknown = not_known(&value);
             let is_empty = value.is_null() || value == Value::String(String::new());
             let made = match &row.becomes {
                 Becomes::Key(_) if is_empty => continue,
@@ -139,16 +180,39 @@ impl Carrying {
                     value,
                 }),
             };
-            let is_carried = !made.keys.is_empty() || made.note.is_none();
-            self.carried += usize::from(is_given && is_carried);
-            if let Some(note) = made.note {
-                self.notes.push(format!("`{shown}`: {note}"));
-            }
-            for (key, value) in made.keys {
-                self.settings_of.insert(key.to_owned(), row.key);
-                self.set(key, value);
+            match unknown.filter(|_| !matches!(row.becomes, Becomes::Nothing(_))) {
+                Some(why) => self.tell_unknown(format!("{shown}: {why}"), made),
+                None => self.made(row.key, (&shown, is_given), made),
             }
         }
+    }
+
+    /// Takes what was made of a setting, which messages show like this, and says whether it was given.
+    fn made(&mut self, setting: &'static str, (shown, is_given): (&str, bool), made: Made) {
+        let is_carried = !made.keys.is_empty() || made.note.is_none();
+        self.carried += usize::from(is_given && is_carried);
+        self.processes = self.processes.or(made.processes);
+        if let Some(note) = made.note {
+            let note = format!("{shown}: {note}");
+            let warm_up = made.warm_up.map(|share| WarmUp {
+                share,
+                note: note.clone(),
+            });
+            self.warm_up = warm_up.or(self.warm_up.take());
+            self.notes.push(note);
+        }
+        for (key, value) in made.keys {
+            self.settings_of.insert(key.to_owned(), setting);
+            self.set(key, value);
+        }
+    }
+
+    /// Tells of a setting whose value is not known, of which this would have been made.
+    fn tell_unknown(&mut self, told: String, made: Made) {
+        let keys = made.keys.into_iter();
+        let keys = keys.map(|(key, _)| (key.to_owned(), told.clone()));
+        self.unknown.extend(keys);
+        self.unknown_settings.push(told);
     }
 
     /// Settings that have no row of their own, or one of another kind of drafters.
@@ -166,7 +230,7 @@ impl Carrying {
                 self.carried += 1;
                 continue;
             };
-            let shown = format!("`{key} = {}`", shown(value));
+            let shown = format!("`{}`", shown(key, value));
             match told.iter_mut().find(|(other, _)| *other == why) {
                 Some((_, settings)) => settings.push(shown),
                 None => told.push((why, vec![shown])),
@@ -196,7 +260,11 @@ impl Carrying {
             settings_of: self.settings_of,
             settings: self.keys.into_iter().map(set).collect(),
             carried: [self.carried, given],
-            notes: self.notes,
+            // What is lacking comes first.
+            notes: [self.unknown_settings, self.notes].concat(),
+            unknown: self.unknown,
+            warm_up: self.warm_up,
+            processes: self.processes,
         }
     }
 }
@@ -236,7 +304,55 @@ fn why_not(
     ))
 }
 
-/// A value as a user wrote it.
-fn shown(value: &Value) -> String {
-    value.as_str().map_or(value.to_string(), str::to_owned)
+/// Why what a setting says is not known, where a script does not explain a word of it.
+fn not_known(value: &Value) -> Option<String> {
+    let word = match value {
+        Value::String(text) => unfilled(text),
+        Value::Array(several) => several.iter().filter_map(Value::as_str).find_map(unfilled),
+        _ => None,
+    }?;
+    let is_command = word.starts_with("$(") || word.starts_with('`');
+    Some(if is_command {
+        format!("what the command {word} prints is not known, as nothing is run")
+    } else {
+        format!("the script does not set the variable {word}")
+    })
+}
+
+/// A setting as a user wrote it, unless it is a secret: recipes are shared.
+fn shown(setting: &str, value: &Value) -> String {
+    if SECRETS.iter().any(|name| setting.ends_with(name)) {
+        return format!("{setting} = …");
+    }
+    let value = value.as_str().map_or(value.to_string(), str::to_owned);
+    format!("{setting} = {value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_script_does_not_explain_is_told() {
+        for (value, part) in [
+            (json!("$ROOT/a.jsonl"), "variable $ROOT"),
+            (json!("data/${DAY}/a.jsonl"), "variable ${DAY}"),
+            (json!(["a.jsonl", "$(ls)"]), "command $(ls) prints"),
+        ] {
+            let told = not_known(&value).unwrap_or_default();
+            assert!(told.contains(part), "{value}: {told}");
+        }
+        for value in [json!("a.jsonl"), json!(1), json!("5$"), json!(null)] {
+            assert_eq!(not_known(&value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let key = shown("tracking.wandb_key", &json!("abc"));
+        assert_eq!(key, "tracking.wandb_key = …");
+        let key = shown("model.embedding_key", &json!("abc"));
+        assert_eq!(key, "model.embedding_key = abc");
+    }
 }

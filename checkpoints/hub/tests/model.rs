@@ -1,8 +1,9 @@
 //! What a well-meaning hub and its cache give.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use super::server::{COMMIT, answer, file_answer, sha256_tag, status, tagged_answer};
+use super::server::{COMMIT, answer, file_answer, hold, sha256_tag, status, tagged_answer};
 use super::*;
 
 #[test]
@@ -185,6 +186,76 @@ fn a_snapshot_that_suffices_is_used_whatever_the_hub_says_of_what_is_beside_it()
         assert_eq!(fetch_with(None, &options).unwrap(), folder, "{line:?}");
         assert!(!repository.join(".no_exist").exists(), "{line:?}");
     }
+}
+
+/// A complete snapshot of the model, of which it is not known which companions it lacks.
+fn snapshot_without_notes(cache: &Path) -> PathBuf {
+    let folder = fetch(&Hub::with_files(model()), cache).unwrap();
+    fs::remove_dir_all(cache.join("hub/models--org--name/.no_exist")).unwrap();
+    folder
+}
+
+/// Lines of a log that name a folder: tests may share a process.
+fn said_of(folder: &Path, log: &str) -> String {
+    let name = folder.to_str().unwrap();
+    let lines = log.lines().filter(|line| line.contains(name));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_snapshot_that_suffices_waits_for_no_slow_hub() {
+    let limited = || Hub::answering(|_| status("429 Too Many Requests\r\nretry-after: 200"));
+    let silent = || {
+        Hub::serving(|_, stream| {
+            hold(stream);
+            Ok(())
+        })
+    };
+    for hub in [limited(), silent()] {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = snapshot_without_notes(cache.path());
+        let usual = options(&hub, cache.path());
+        let limits = HubLimits {
+            answer: Duration::from_secs(2),
+            ..usual.limits.clone()
+        };
+        let options = HubOptions { limits, ..usual };
+        let started = Instant::now();
+        assert_eq!(fetch_with(None, &options).unwrap(), folder);
+        assert!(started.elapsed() < Duration::from_secs(60));
+        assert_eq!(hub.asked().len(), 1, "it is tried once");
+    }
+}
+
+#[test]
+fn of_a_cache_that_cannot_be_written_no_companion_is_left_out_and_nobody_is_warned() {
+    let log = log::capture();
+    let cache = tempfile::tempdir().unwrap();
+    let folder = snapshot_without_notes(cache.path());
+    // No mode keeps out whoever may do everything.
+    let notes = cache.path().join("hub/models--org--name/.no_exist");
+    fs::write(&notes, "").unwrap();
+    let mut files = model();
+    files.push(("chat_template.jinja", b"x".to_vec()));
+    let hub = Hub::with_files(files);
+    assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+    assert!(folder.join("chat_template.jinja").exists());
+    let log = said_of(cache.path(), &log.text());
+    assert!(log.contains("is not noted"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn a_gated_model_that_is_here_is_used_without_a_token_and_without_a_warning() {
+    let log = log::capture();
+    let cache = tempfile::tempdir().unwrap();
+    let folder = snapshot_without_notes(cache.path());
+    let hub = Hub::answering(|_| status("401 Unauthorized"));
+    assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+    assert_eq!(hub.asked().len(), 1);
+    let told = said_of(&folder, &log.text());
+    assert!(told.contains("INFO") && told.contains("http 401"), "{told}");
+    assert!(!told.contains("WARN"), "{told}");
 }
 
 #[test]

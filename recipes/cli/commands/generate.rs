@@ -55,7 +55,7 @@ pub struct GenerateArguments {
     #[arg(long, value_name = "SHAPE", value_parser = draft, conflicts_with = "draft_length", requires = "drafter")]
     draft: Option<DraftChoice>,
     /// Accept a drafter that was trained for a target other than this one
-    #[arg(long)]
+    #[arg(long, requires = "drafter")]
     other_target: bool,
     /// Seed of sampling
     #[arg(long, default_value_t = 0)]

@@ -42,6 +42,12 @@ use written::{Answers, Conversations, Wanted};
 const FROM_HERE: &str =
     "; the path is taken from the working folder, not from the file's: `--data PATH` gives another";
 
+/// The key of the batches of a step, of which each device has to have as many.
+const BATCHES: &str = "train.gradient_accumulation";
+
+/// GPUs of a machine, at most.
+const GPUS: u64 = 8;
+
 /// What is behind the name of a run that would have that of a shipped recipe, which its file and its folder would hide.
 const OWN: &str = "-own";
 
@@ -90,7 +96,12 @@ pub struct InitArguments {
 pub fn run(arguments: &InitArguments) -> Result<()> {
     let translated = arguments.from.as_deref().map(translated).transpose()?;
     let sources = Sources::of(arguments, translated.as_ref());
-    let arguments = &arguments.beside(translated.as_ref());
+    let gpus = gpus(arguments, translated.as_ref());
+    let mut arguments = arguments.beside(translated.as_ref());
+    if gpus > 0 {
+        arguments.device = Some("cuda:0".to_owned());
+    }
+    let arguments = &arguments;
     let asking = Asking {
         silent: arguments.yes,
     };
@@ -101,19 +112,35 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     if let Some(name) = &own {
         check_name(name).context("`--name`")?;
     }
-    write(
-        arguments,
-        &Wanted {
-            recipe,
-            name: own.unwrap_or_else(|| not_shipped(name(recipe, &target))),
-            target,
-            data,
-            answers,
-            device,
-            settings: arguments.settings.clone(),
-            translated,
-        },
-    )
+    let mut wanted = Wanted {
+        recipe,
+        name: own.unwrap_or_else(|| not_shipped(name(recipe, &target))),
+        target,
+        data,
+        answers,
+        device,
+        ranks: gpus.max(1),
+        settings: arguments.settings.clone(),
+        translated,
+    };
+    wanted.fill_warm_up();
+    write(arguments, &wanted)
+}
+
+/// How many GPUs of this machine would share the batches of another trainer's processes; none where an option says otherwise, or
+/// where there are no several processes.
+fn gpus(arguments: &InitArguments, translated: Option<&Translated>) -> usize {
+    let mut settings = arguments.settings.iter();
+    let is_set = settings.any(|set| set.trim_start().starts_with(BATCHES));
+    if arguments.device.is_some() || is_set {
+        return 0;
+    }
+    match translated.and_then(|found| found.processes) {
+        Some(processes @ 2..=GPUS) => processes as usize,
+        // Those of several machines.
+        Some(processes) if processes > GPUS && processes.is_multiple_of(GPUS) => GPUS as usize,
+        _ => 0,
+    }
 }
 
 /// What the settings of another trainer in a file say.
@@ -158,6 +185,8 @@ impl InitArguments {
 struct Sources {
     target: Option<String>,
     data: Option<String>,
+    /// Why there is no target and are no conversations though there are settings for them.
+    lacks: [Option<String>; 2],
     /// The conversations, where there are several.
     several: Option<Value>,
 }
@@ -172,7 +201,12 @@ impl Sources {
             Some(format!("`{}`: `{setting}`", file.display()))
         };
         let has_data = arguments.data.is_some() || arguments.preset.is_some();
+        let lacks = |key: &str| {
+            let why = found.unknown.get(key)?;
+            Some(format!("`{}`: {why}", file.display()))
+        };
         Self {
+            lacks: [TARGET, TRAIN].map(lacks),
             target: named(TARGET).filter(|_| arguments.target.is_none()),
             data: named(TRAIN).filter(|_| !has_data),
             several: found
@@ -212,6 +246,7 @@ fn asked_of_files(
     let target = Question {
         flag: "--target",
         source: sources.target.as_deref(),
+        lacks: sources.lacks[0].as_deref(),
         given: arguments.target.clone(),
         text: &text("Target", "target", "model"),
         default: None,
@@ -219,6 +254,7 @@ fn asked_of_files(
     let data = Question {
         flag: "--data",
         source: sources.data.as_deref(),
+        lacks: sources.lacks[1].as_deref(),
         given: arguments.data.clone(),
         text: &text("Conversations to train on", "data", "train"),
         default: None,
@@ -250,6 +286,7 @@ fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answer
     let question = Question {
         flag: "--answers",
         source: None,
+        lacks: None,
         given: arguments.answers.clone(),
         text: "Answers to train on. A drafter learns to guess what it is shown, so they should be the target's own.\n  \
                keep     the answers in the conversations: they are the target's own already, or are used as they are\n  \
@@ -266,6 +303,7 @@ fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'stati
     let kind = Question {
         flag: "--family",
         source: None,
+        lacks: None,
         given: arguments.family.clone(),
         text: &format!("Drafter, by its name or number:\n{}", numbered()),
         default: Some(RECIPES[0].name),
@@ -274,6 +312,7 @@ fn asked_of_lists(arguments: &InitArguments, asking: &Asking) -> Result<(&'stati
     let device = Question {
         flag: "--device",
         source: None,
+        lacks: None,
         given: arguments.device.clone(),
         text: "Device to train on, `cpu` or `cuda:N`",
         default: Some("cpu"),
@@ -305,7 +344,7 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         runs: Path::new("runs"),
         existing: Existing::Continue,
         device: &wanted.device,
-        ranks: 1,
+        ranks: wanted.ranks,
     };
     check_server_folder(&resolved)
         .and_then(|()| asked.check_anywhere())
@@ -319,9 +358,9 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     if let Err(error) = device::check_built(&wanted.device) {
         output.warn(format!("{error:#}"));
     }
-    let (file, device) = (out.display(), &wanted.device);
+    let (file, on) = (out.display(), wanted.on());
     tell(format!(
-        "wrote `{file}`; next:\n  spectrain recipe {file} --device {device} --plan    # what it would do and take\n  spectrain recipe {file} --device {device}"
+        "wrote `{file}`; next:\n  spectrain recipe {file} {on} --plan    # what it would do and take\n  spectrain recipe {file} {on}"
     ));
     Ok(())
 }

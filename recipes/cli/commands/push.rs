@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 use spectrain_checkpoints::hub::{
     Push, PushReport, Pushed, RepoType, Repository, Visibility, push, pushed_files,
 };
@@ -141,25 +142,33 @@ fn left_out(folder: &Path, files: &[Pushed]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Says which keys of the recipe in the configuration are paths on this machine: the card names none, the recipe does.
+/// Says which keys of the configuration are paths on this machine: the card names none, but the recipe does, and so does a layout
+/// that says where the target is.
 fn warn_of_paths(model: &ModelFolder) {
-    let Some(provenance) = seal::provenance(model.config()) else {
-        return;
-    };
-    let mut found = Vec::new();
-    paths(provenance, "", &mut found);
+    let found = paths_in(model.config());
     if !found.is_empty() {
         let keys = found.join("`, `");
         tell(format!(
-            "warning: the recipe in `config.json` names files on this machine, and whoever sees the repository sees these \
-             names: `{keys}`"
+            "warning: `config.json` names files on this machine, and whoever sees the repository sees these names: `{keys}`"
         ));
     }
 }
 
+/// Keys of a configuration that are paths on this machine; those of the recipe by their names there.
+fn paths_in(config: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(provenance) = seal::provenance(config) {
+        paths(provenance, "", &mut found);
+    }
+    let keys = config.as_object().into_iter().flatten();
+    for (key, value) in keys.filter(|(key, _)| *key != seal::SEAL) {
+        paths(value, key, &mut found);
+    }
+    found
+}
+
 /// Keys whose values are paths from the root on.
-fn paths(value: &serde_json::Value, key: &str, found: &mut Vec<String>) {
-    use serde_json::Value;
+fn paths(value: &Value, key: &str, found: &mut Vec<String>) {
     match value {
         Value::String(text) if Path::new(text).is_absolute() => found.push(key.to_owned()),
         Value::Array(values) => values.iter().for_each(|value| paths(value, key, found)),
@@ -170,5 +179,31 @@ fn paths(value: &serde_json::Value, key: &str, found: &mut Vec<String>) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_of_the_recipe_and_of_the_layout_are_found() {
+        let mut config = json!({
+            "speculators_config": {"verifier": {"name_or_path": "/models/target", "architectures": ["A"]}},
+        });
+        config[seal::SEAL] =
+            json!({"provenance": {"recipe": {"data": {"train": ["/data/a.jsonl", "b.jsonl"]}}}});
+        assert_eq!(
+            paths_in(&config),
+            [
+                "recipe.data.train",
+                "speculators_config.verifier.name_or_path"
+            ]
+        );
+        config[seal::SEAL] = json!({});
+        config["speculators_config"]["verifier"]["name_or_path"] = json!("org/name");
+        assert!(paths_in(&config).is_empty());
     }
 }

@@ -18,7 +18,7 @@ use crate::recipe::read::{is_set, read_file};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::{SHIPPED, ShippedRecipe};
 use crate::runs::run_folder::{Existing, RunFolder};
-use crate::runtime::device;
+use crate::runtime::device::{self, DeviceNames};
 use crate::runtime::interruption::{Interrupted, or_interrupted};
 use crate::runtime::ranks::{Group, Place};
 use crate::stages::array::{ArrayJob, Part};
@@ -69,9 +69,10 @@ pub struct RecipeArguments {
     parts: Option<String>,
     #[command(flatten)]
     device: DeviceArgument,
-    /// Devices to train on together, such as `cuda:0,cuda:1`, with a process for each; all else is computed on the first one
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device::check_name, conflicts_with_all = ["device", "part"])]
-    devices: Vec<String>,
+    /// Devices to train on together, such as `cuda:0,cuda:1` or `cuda:0-7`, with a process for each; all else is computed on the
+    /// first one
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', conflicts_with_all = ["device", "part"])]
+    devices: Vec<DeviceNames>,
     /// Move an older run of this name aside and start anew
     #[arg(long)]
     fresh: bool,
@@ -91,7 +92,7 @@ fn show(plan: Plan, as_json: bool) -> Result<()> {
         print(plan.text)?;
     }
     match plan.refusal {
-        Some(refusal) => Err(refusal.context("the run would be refused")),
+        Some(refusal) => Err(refusal),
         None => Ok(()),
     }
 }
@@ -123,7 +124,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     }
     let ranks = match &place {
         Some(place) => place.count,
-        None => arguments.devices.len().max(1),
+        None => arguments.devices().len().max(1),
     };
     for stage in recipe.training_stages() {
         Share::of(0, ranks, recipe.training(stage).gradient_accumulation)
@@ -179,10 +180,17 @@ impl RecipeArguments {
 
     /// The name of the device to compute on here.
     fn device(&self, place: Option<&Place>) -> Result<String> {
+        let devices = self.devices();
         match place {
-            Some(place) => place.device(&self.devices, &self.device.device),
-            None => Ok(self.devices.first().unwrap_or(&self.device.device).clone()),
+            Some(place) => place.device(&devices, &self.device.device),
+            None => Ok(devices.first().unwrap_or(&self.device.device).clone()),
         }
+    }
+
+    /// The names of the devices to train on together.
+    fn devices(&self) -> Vec<String> {
+        let names = self.devices.iter().flat_map(|given| &given.0);
+        names.cloned().collect()
     }
 
     /// The recipe as it is given, with the first of the swept values, where there are some: what is swept need not stand in it.

@@ -63,7 +63,11 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     if let Ok(report) = &report {
         print(format!("{report}\n"))?;
     }
-    let (captured, report) = (closed?, report?);
+    // What came first is the cause, as of a disk that is full.
+    if let (Err(_), Err(further)) = (&report, &closed) {
+        output.warn(format!("{further:#}"));
+    }
+    let (report, captured) = (report?, closed?);
     check_answered(&report, &arguments.out)?;
     match (captured, &arguments.capture) {
         (Some(0), Some(folder)) => Err(nothing_captured(&report, folder, &arguments.out)),

@@ -20,6 +20,7 @@ use crate::cli::arguments::check_written;
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
 use crate::runs::curves::curves_of;
+use crate::runs::prepared::prepared_in;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
 
@@ -52,11 +53,13 @@ pub struct ReportArguments {
     #[arg(long)]
     json: bool,
     /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, and in
-    /// every run on a server, with its interval and a sign test
-    #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "html", "csv", "json"])]
+    /// every run on a server, with its interval and a sign test; drafters without a draft length in common are compared each at its
+    /// own. With `--html` the page has this report first
+    #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "csv", "json"])]
     baseline: Option<PathBuf>,
     /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`: if the 95 % interval of the
-    /// difference lies below 0 and the difference is below this; also if nothing can be compared with a setting of the baseline
+    /// difference lies below 0 and the difference is below this; also if nothing can be compared with a setting of the baseline, or
+    /// only a chain of another length
     #[arg(
         long,
         value_name = "DIFFERENCE",
@@ -93,35 +96,28 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let out = arguments.out.as_deref();
     let out = out.map(|file| Form::of(file).map(|form| (file, form)));
     let out = out.transpose()?;
-    let reports = arguments.reports.iter();
+    // The page of several reports compares each with the first.
+    let reports = arguments.baseline.iter().chain(&arguments.reports);
     let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
     let found = reports.collect::<Result<Vec<_>>>()?;
     arguments.check_written(&found)?;
     let mut named = Vec::new();
-    let mut remarks = Vec::new();
+    let mut remarks: Vec<String> = Vec::new();
     let mut trainings = Vec::new();
     for (name, found) in names(&found).into_iter().zip(found) {
         if let Some(run) = run_of(&found.file).filter(|_| arguments.html.is_some()) {
             trainings.push((name.clone(), curves_of(run)?));
         }
-        if let Some(why) = found.stale {
-            remarks.push(format!("Stale: {name}: {why}."));
-        }
+        let stale = found.stale.map(|why| format!("Stale: {name}: {why}."));
+        // The baseline may be among the reports.
+        remarks.extend(stale.filter(|remark| !remarks.contains(remark)));
         named.push((name, found.report));
     }
-    if let Some(baseline) = &arguments.baseline {
-        let baseline = read(baseline, file_of(baseline, &arguments.runs)?)?;
-        if let Some(why) = &baseline.stale {
-            remarks.push(format!("Stale: the baseline: {why}."));
-        }
-        return paired_with(
-            &baseline.report,
-            &named,
-            &paragraphs(&remarks),
-            arguments.fail_below,
-        );
-    }
     let written = write_files(arguments, out, &named, &remarks, &trainings)?;
+    if let (Some(_), [(_, baseline), reports @ ..]) = (&arguments.baseline, &named[..]) {
+        let remarks = paragraphs(&remarks);
+        return paired_with(baseline, reports, &remarks, arguments.fail_below);
+    }
     if arguments.json {
         return print(json(&named, &remarks)?);
     }
@@ -356,10 +352,16 @@ fn run_of_drafter(folder: &Path) -> Option<&Path> {
 fn read(given: &Path, file: PathBuf) -> Result<Found> {
     let text = std::fs::read_to_string(&file)
         .with_context(|| format!("cannot read the report `{}`", file.display()))?;
-    let report = Report::from_json(&text)
+    let mut report = Report::from_json(&text)
         .with_context(|| format!("`{}` is not a report", file.display()))?;
     let stale = match run_of(&file) {
-        Some(run) => stale(run, "evaluate")?,
+        Some(run) => {
+            // Reports of earlier versions do not say.
+            if report.prepared.is_empty() {
+                report.prepared = prepared_in(run);
+            }
+            stale(run, "evaluate")?
+        }
         None => changed_drafter(&report),
     };
     Ok(Found {

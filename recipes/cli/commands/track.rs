@@ -48,7 +48,7 @@ pub fn run(command: &TrackCommand) -> Result<()> {
         experiment,
         runs,
     } = command;
-    let folder = RunFolder::look(runs, run)?;
+    let folder = RunFolder::find(runs, run)?;
     let path = folder.join("recipe.toml");
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;

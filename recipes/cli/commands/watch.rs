@@ -1,7 +1,7 @@
 //! `spectrain watch`: what a run is doing, on the terminal.
 
 use std::io::{IsTerminal as _, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -42,11 +42,7 @@ pub struct WatchArguments {
 
 /// Runs the command. The run itself is not touched, nor is it stopped when the dashboard is left.
 pub fn run(arguments: &WatchArguments) -> Result<()> {
-    let given = Path::new(&arguments.run);
-    let folder = match RunFolder::is_run(given) {
-        true => given.to_owned(),
-        false => RunFolder::look(&arguments.runs, &arguments.run)?,
-    };
+    let folder = RunFolder::find(&arguments.runs, &arguments.run)?;
     let mut watched = Watched::new(folder);
     let colours = has_colours(stdout().is_terminal());
     // Keys are read from the terminal, too.

@@ -31,6 +31,22 @@ pub const OWN_SAMPLING: &str = "the target's own sampling";
 /// What inputs begin with that earlier versions did not record: that a manifest lacks one says nothing of a change.
 const RECORDED_LATER: [&str; 3] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING];
 
+/// What the inputs begin with that are answers in the run.
+const ANSWERS: &str = "`answers/";
+
+/// The same of inputs that are in the identity of saved states by now, too: what is finished stays so, and a training that has
+/// begun without them does not go on.
+const RECORDED_LATER_IN_STATES: [&str; 3] = ["`drafter.model`", "`features/", ANSWERS];
+
+/// What the inputs begin with that are folders of features which the recipe names.
+pub const FOLDER_OF_FEATURES: &str = "the features `";
+
+/// The settings that say how long a training takes, in optimiser steps or in passes over its data.
+const STEPS: &str = "train.steps";
+const EPOCHS: &str = "train.epochs";
+/// The setting whose default goes with them.
+const WARM_UP: &str = "train.warmup_steps";
+
 /// The key of settings beside `target.dtype` that says which type that was on the device of the stage.
 pub const COMPUTED_IN: &str = "computed_in";
 
@@ -106,6 +122,13 @@ pub enum StageState {
         /// What differs.
         what: Vec<String>,
     },
+    /// The same, but it cannot go on to that end, such as one that comes before the saved steps.
+    Unfit {
+        /// Steps that are saved.
+        steps: u64,
+        /// What differs.
+        what: Vec<String>,
+    },
     /// Made from others; each entry says what differs.
     Changed(Vec<String>),
     /// Nothing.
@@ -139,6 +162,8 @@ pub struct Wanted<'a> {
     pub inputs: &'a Inputs,
     /// What a change of one of the settings does, by its path, such as `train.steps`.
     pub effect: fn(&str) -> Effect,
+    /// The step at which a training ends; asked for where nothing but its length has changed.
+    pub ends: &'a dyn Fn() -> Result<u64>,
 }
 
 /// What `stage` of the run in `run` holds. That what it left is unchanged is taken for granted.
@@ -146,13 +171,54 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let Some(manifest) = manifest_in(run, stage)? else {
         return Ok(StageState::Missing);
     };
+    let differences = changed_settings(&manifest.settings, &wanted);
+    let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
+    let is_done = manifest.status == Status::Done;
+    let is_of_before = |difference: &Difference| is_done && difference.is_default_of_new_key();
+    let is_unrecorded =
+        |name: &str| is_done && is_of_one_version(name, &manifest.inputs, wanted.inputs);
+    let same_inputs = inputs.iter().all(|(name, _)| is_unrecorded(name));
+    if same_inputs && differences.iter().all(is_of_before) {
+        return Ok(match manifest.status {
+            Status::Done => StageState::Done(manifest.summary),
+            Status::Started => StageState::Interrupted,
+        });
+    }
+    let mut what: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    what.extend(inputs.iter().map(|(name, how)| format!("{name} {how}")));
+    let steps = state::latest(&run.join(stage))?.map_or(0, |saved| saved.step);
+    let is_length = |difference: &Difference| (wanted.effect)(&difference.path) == Effect::GoesOn;
+    let takes_warm_up_along = |difference: &Difference| match difference.path.as_str() {
+        STEPS => difference.new.as_u64().is_some_and(|end| end < steps),
+        EPOCHS => difference.old.is_null() != difference.new.is_null(),
+        _ => false,
+    };
+    let any_warm_up = differences.iter().any(takes_warm_up_along);
+    let is_other_length = |difference: &Difference| {
+        let warms_up = any_warm_up && difference.path == WARM_UP;
+        is_length(difference) || warms_up || is_of_before(difference)
+    };
+    if steps == 0 || !same_inputs || !differences.iter().all(is_other_length) {
+        return Ok(StageState::Changed(what));
+    }
+    // A state that another version has left, or one of another warm-up, is not gone on from.
+    let goes_on = inputs.is_empty() && differences.iter().all(is_length);
+    Ok(if goes_on && (wanted.ends)()? >= steps {
+        StageState::Longer { steps, what }
+    } else {
+        StageState::Unfit { steps, what }
+    })
+}
+
+/// The settings in which a stage is wanted otherwise than it was made.
+fn changed_settings(old: &Value, wanted: &Wanted) -> Vec<Difference> {
     // `auto` and what it means on the device are one type.
     let computed_in =
         |settings: &Value| settings["target"][COMPUTED_IN].as_str().map(str::to_owned);
     let now = computed_in(wanted.settings);
-    let same_type = now.is_some() && now == computed_in(&manifest.settings);
+    let same_type = now.is_some() && now == computed_in(old);
     let mut differences = Vec::new();
-    find_differences("", &manifest.settings, wanted.settings, &mut differences);
+    find_differences("", old, wanted.settings, &mut differences);
     differences.retain(|difference| {
         // Earlier versions recorded tables that the stage does not read.
         let table = difference.table();
@@ -160,44 +226,37 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
         let is_same_type = difference.path == "target.dtype" && same_type;
         is_read && !is_same_type && (wanted.effect)(&difference.path) != Effect::Nothing
     });
-    let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
-    if differences.is_empty() && inputs.is_empty() {
-        return Ok(match manifest.status {
-            Status::Done => StageState::Done(manifest.summary),
-            Status::Started => StageState::Interrupted,
-        });
-    }
-    let steps = state::latest(&run.join(stage))?.map_or(0, |saved| saved.step);
-    let is_longer = |difference: &Difference| {
-        let (old, new) = (difference.old.as_f64(), difference.new.as_f64());
-        // Epochs are no whole numbers: how many steps the new ones come to is not known here, only that there are more.
-        let more = match difference.new.as_u64() {
-            // A training may end at the step that it has reached.
-            Some(new) => new >= steps,
-            None => old.zip(new).is_some_and(|(old, new)| new > old),
-        };
-        (wanted.effect)(&difference.path) == Effect::GoesOn && more
-    };
-    let longer = steps > 0 && inputs.is_empty() && differences.iter().all(is_longer);
-    let mut what: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    what.extend(inputs);
-    Ok(if longer {
-        StageState::Longer { steps, what }
-    } else {
-        StageState::Changed(what)
-    })
+    differences
 }
 
-fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<String> {
+/// The names of the inputs that are not the same, each with what has become of it.
+fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<(String, &'static str)> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    // Another path to the same files is no change.
+    let is_at_other_path = |name: &str, hash: &String, inputs: &Inputs| {
+        let mut others = inputs.iter();
+        name.starts_with(FOLDER_OF_FEATURES)
+            && others.any(|(other, found)| other.starts_with(FOLDER_OF_FEATURES) && found == hash)
+    };
     let change = |name: &String| match (old.get(name), new.get(name)) {
         (Some(old), Some(new)) if old == new => None,
-        (Some(_), Some(_)) => Some(format!("{name} has changed")),
+        (Some(_), Some(_)) => Some("has changed"),
         (None, _) if RECORDED_LATER.iter().any(|later| name.starts_with(later)) => None,
-        (None, _) => Some(format!("{name} is a new input")),
-        (_, None) => Some(format!("{name} is no longer an input")),
+        (None, Some(hash)) if is_at_other_path(name, hash, old) => None,
+        (Some(hash), None) if is_at_other_path(name, hash, new) => None,
+        (None, _) => Some("is a new input"),
+        (_, None) => Some("is no longer an input"),
     };
-    names.into_iter().filter_map(change).collect()
+    let told = |name: &String| Some((name.clone(), change(name)?));
+    names.into_iter().filter_map(told).collect()
+}
+
+/// Whether an input is of a kind of which the version that made a finished stage recorded none, or this one records none.
+fn is_of_one_version(name: &str, old: &Inputs, new: &Inputs) -> bool {
+    let none = |inputs: &Inputs, kind: &str| !inputs.keys().any(|name| name.starts_with(kind));
+    let is_recorded_later = |kind: &&str| name.starts_with(*kind) && none(old, kind);
+    let is_recorded_no_more = name.starts_with(ANSWERS) && none(new, ANSWERS);
+    is_recorded_no_more || RECORDED_LATER_IN_STATES.iter().any(is_recorded_later)
 }
 
 /// A setting that is another now.
@@ -212,6 +271,11 @@ impl Difference {
     /// The first of its keys; nothing where one of the two has no keys at all.
     fn table(&self) -> &str {
         self.path.split('.').next().unwrap_or_default()
+    }
+
+    /// Whether an earlier version made without this key what its default makes now.
+    fn is_default_of_new_key(&self) -> bool {
+        self.path == "drafter.layers" && self.old.is_null() && self.new == 1
     }
 }
 

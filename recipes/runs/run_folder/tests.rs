@@ -28,6 +28,12 @@ fn start(settings: &Value, hash: &str) -> Start {
 
 /// What `train` holds for these settings, of which a change of `train.steps` and of `train.log` is none.
 fn state_of(run: &RunFolder, settings: &Value, hash: &str) -> StageState {
+    let steps = settings["train"]["steps"].as_u64().unwrap_or_default();
+    state_to(run, settings, (hash, steps))
+}
+
+/// The same where it ends at this step.
+fn state_to(run: &RunFolder, settings: &Value, (hash, end): (&str, u64)) -> StageState {
     let wanted = Wanted {
         settings,
         inputs: &inputs(hash),
@@ -36,6 +42,18 @@ fn state_of(run: &RunFolder, settings: &Value, hash: &str) -> StageState {
             "train.log" => Effect::Nothing,
             _ => Effect::StartsOver,
         },
+        ends: &|| Ok(end),
+    };
+    run.stage_state("train", wanted).unwrap()
+}
+
+/// What it holds for these settings and inputs, of which every change is one.
+fn state_for(run: &RunFolder, settings: &Value, inputs: &Inputs) -> StageState {
+    let wanted = Wanted {
+        settings,
+        inputs,
+        effect: |_| Effect::StartsOver,
+        ends: &|| Ok(0),
     };
     run.stage_state("train", wanted).unwrap()
 }
@@ -276,7 +294,7 @@ fn a_change_names_the_keys_and_inputs_that_differ() {
 }
 
 #[test]
-fn a_training_goes_on_to_where_it_is_or_later_and_starts_over_for_an_earlier_end() {
+fn a_training_goes_on_to_where_it_is_or_later_and_to_no_earlier_end() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
     let settings = |steps: u64, rate: u64| json!({"train": {"steps": steps, "rate": rate}});
@@ -296,8 +314,18 @@ fn a_training_goes_on_to_where_it_is_or_later_and_starts_over_for_an_earlier_end
             let expected = StageState::Longer { steps: 60, what };
             assert_eq!(state_of(&run, &longer(steps), "1"), expected);
         }
-        let what = "`train.steps`: 100 → 59";
-        assert_eq!(state_of(&run, &longer(59), "1"), changed(&[what]));
+        let what = vec!["`train.steps`: 100 → 59".to_owned()];
+        let expected = StageState::Unfit { steps: 60, what };
+        assert_eq!(state_of(&run, &longer(59), "1"), expected);
+        // Of so few steps the warm-up is another where nobody sets it.
+        let few = json!({"train": {"steps": 3, "rate": 1, "warmup_steps": 0}});
+        let what = [
+            "`train.steps`: 100 → 3",
+            "`train.warmup_steps`: nothing → 0",
+        ];
+        let what = what.map(str::to_owned).to_vec();
+        let expected = StageState::Unfit { steps: 60, what };
+        assert_eq!(state_of(&run, &few, "1"), expected);
         let other = state_of(&run, &settings(200, 2), "1");
         assert_eq!(other, changed(&["`train.rate`: 1 → 2", from_100]));
         let other = state_of(&run, &longer(200), "2");
@@ -306,22 +334,50 @@ fn a_training_goes_on_to_where_it_is_or_later_and_starts_over_for_an_earlier_end
 }
 
 #[test]
-fn a_training_goes_on_for_more_epochs_and_starts_over_for_fewer() {
+fn a_training_goes_on_to_whatever_epochs_do_not_end_before_it() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
     let settings = |epochs: f64| json!({"train": {"epochs": epochs}});
-    let manifest = run.start("train", start(&settings(1.5), "1")).unwrap();
+    run.start("train", start(&settings(1.5), "1")).unwrap();
     state::save_state(&run.stage("train"), 60, &json!({}), &[]).unwrap();
-    run.finish(manifest, 1.0, Value::Null).unwrap();
-    let what = vec!["`train.epochs`: 1.5 → 2.0".to_owned()];
-    assert_eq!(
-        state_of(&run, &settings(2.0), "1"),
-        StageState::Longer { steps: 60, what }
-    );
-    assert_eq!(
-        state_of(&run, &settings(1.0), "1"),
-        changed(&["`train.epochs`: 1.5 → 1.0"])
-    );
+    // So many steps are these epochs.
+    for (epochs, end) in [(2.0, 80), (1.0, 70), (0.5, 60), (0.25, 30)] {
+        let (steps, what) = (60, vec![format!("`train.epochs`: 1.5 → {epochs:?}")]);
+        let expected = if end >= steps {
+            StageState::Longer { steps, what }
+        } else {
+            StageState::Unfit { steps, what }
+        };
+        let found = state_to(&run, &settings(epochs), ("1", end));
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_length_that_is_counted_otherwise_never_starts_a_training_over() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let epochs = json!({"train": {"epochs": 3.0}});
+    run.start("train", start(&epochs, "1")).unwrap();
+    state::save_state(&run.stage("train"), 60, &json!({}), &[]).unwrap();
+    let counted = [
+        "`train.epochs`: 3.0 → nothing",
+        "`train.steps`: nothing → 90",
+    ];
+    let what = counted.map(str::to_owned).to_vec();
+    let steps = json!({"train": {"steps": 90}});
+    let expected = StageState::Longer { steps: 60, what };
+    assert_eq!(state_of(&run, &steps, "1"), expected);
+    // The warm-up of so many steps is not that of the epochs.
+    let steps = json!({"train": {"steps": 90, "warmup_steps": 9}});
+    let mut what = counted.map(str::to_owned).to_vec();
+    what.push("`train.warmup_steps`: nothing → 9".into());
+    let expected = StageState::Unfit { steps: 60, what };
+    assert_eq!(state_of(&run, &steps, "1"), expected);
+    // Without another way to count, a warm-up was asked for.
+    let warm = json!({"train": {"epochs": 3.0, "warmup_steps": 9}});
+    let other = changed(&["`train.warmup_steps`: nothing → 9"]);
+    assert_eq!(state_of(&run, &warm, "1"), other);
 }
 
 #[test]
@@ -405,17 +461,103 @@ fn what_an_earlier_version_did_not_record_or_read_otherwise_is_no_change() {
         let mut inputs = inputs("1");
         let later = later.iter().map(|name| ((*name).into(), "2".into()));
         inputs.extend(later);
-        let wanted = Wanted {
-            settings: &settings,
-            inputs: &inputs,
-            effect: |_| Effect::StartsOver,
-        };
-        run.stage_state("train", wanted).unwrap()
+        state_for(&run, &settings, &inputs)
     };
     let of_another = format!("{STOP_TOKENS} of `m`");
     let later = [CAPTURED_LAYERS, OWN_SAMPLING, STOP_TOKENS, &of_another];
     assert_eq!(state(&later), StageState::Done(Value::Null));
     assert_eq!(state(&["`start`"]), changed(&["`start` is a new input"]));
+}
+
+#[test]
+fn what_an_earlier_version_has_finished_stays_so_and_what_it_has_begun_does_not_go_on() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let before = json!({"train": {"steps": 6}, "drafter": {"heads": 2}});
+    let manifest = run.start("train", start(&before, "1")).unwrap();
+    state::save_state(&run.stage("train"), 6, &json!({}), &[]).unwrap();
+    let mut later = inputs("1");
+    for name in ["`drafter.model`", "`features/features.json`"] {
+        later.insert(name.into(), "2".into());
+    }
+    let now = |steps: u64, layers: u64| {
+        let drafter = json!({"heads": 2, "layers": layers});
+        json!({"train": {"steps": steps}, "drafter": drafter})
+    };
+    let all = [
+        "`drafter.layers`: nothing → 1",
+        "`drafter.model` is a new input",
+        "`features/features.json` is a new input",
+    ];
+    assert_eq!(state_for(&run, &now(6, 1), &later), changed(&all));
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let done = StageState::Done(Value::Null);
+    assert_eq!(state_for(&run, &now(6, 1), &later), done);
+    assert_eq!(
+        state_for(&run, &now(6, 2), &inputs("1")),
+        changed(&["`drafter.layers`: nothing → 2"])
+    );
+    // Its states are not gone on from.
+    let what = ["`drafter.layers`: nothing → 1", "`train.steps`: 6 → 9"];
+    let what = what.map(str::to_owned).to_vec();
+    let expected = StageState::Unfit { steps: 6, what };
+    assert_eq!(state_of(&run, &now(9, 1), "1"), expected);
+}
+
+#[test]
+fn answers_are_an_input_of_a_finished_training_in_both_versions_or_in_none() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = Value::Null;
+    let of = |answers: &[(&str, &str)]| -> Inputs {
+        let named = |&(at, hash): &(&str, &str)| (format!("`answers/{at}`"), hash.to_owned());
+        answers.iter().map(named).collect()
+    };
+    let start = Start {
+        inputs: of(&[("T=0", "1")]),
+        ..Start::default()
+    };
+    let manifest = run.start("train", start).unwrap();
+    let gone = "`answers/T=0` is no longer an input";
+    assert_eq!(state_for(&run, &settings, &of(&[])), changed(&[gone]));
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let done = StageState::Done(Value::Null);
+    assert_eq!(state_for(&run, &settings, &of(&[])), done);
+    let other = of(&[("T=0", "2")]);
+    assert_eq!(
+        state_for(&run, &settings, &other),
+        changed(&["`answers/T=0` has changed"])
+    );
+    let other = of(&[("T=1", "1")]);
+    let what = [gone, "`answers/T=1` is a new input"];
+    assert_eq!(state_for(&run, &settings, &other), changed(&what));
+}
+
+#[test]
+fn another_path_to_the_same_features_is_no_change() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let of = |folders: &[(&str, &str)]| -> Inputs {
+        let named = |&(path, hash): &(&str, &str)| {
+            (format!("{FOLDER_OF_FEATURES}{path}`"), hash.to_owned())
+        };
+        folders.iter().map(named).collect()
+    };
+    let start = Start {
+        inputs: of(&[("own", "1"), ("other", "2")]),
+        ..Start::default()
+    };
+    run.start("train", start).unwrap();
+    let state = |folders: &[(&str, &str)]| state_for(&run, &Value::Null, &of(folders));
+    let moved = [("/data/own", "1"), ("other", "2")];
+    assert_eq!(state(&moved), StageState::Interrupted);
+    let what = "the features `other` is no longer an input";
+    assert_eq!(state(&moved[..1]), changed(&[what]));
+    let corrected = [("own", "3"), ("other", "2")];
+    assert_eq!(
+        state(&corrected),
+        changed(&["the features `own` has changed"])
+    );
 }
 
 #[test]
@@ -435,6 +577,7 @@ fn auto_and_the_type_that_it_means_on_the_device_are_the_same() {
                 "target.computed_in" => Effect::Nothing,
                 _ => Effect::StartsOver,
             },
+            ends: &|| Ok(0),
         };
         run.stage_state("train", wanted).unwrap()
     };

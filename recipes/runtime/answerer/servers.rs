@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
 
 use super::server::{Server, ServerSettings};
-use crate::cli::progress::Output;
 use crate::runtime::server::client::Client;
 use crate::runtime::server::pool::Pool;
 use crate::runtime::server::waiting::Waiting;
@@ -18,7 +17,6 @@ pub struct Servers {
     /// What came of the question for each one's model, where it was asked.
     models: Vec<OnceLock<Result<(), String>>>,
     pool: Pool,
-    output: Output,
 }
 
 impl Servers {
@@ -61,17 +59,13 @@ impl Servers {
             let silent: Vec<String> = silent.map(|silent| silent.to_string()).collect();
             bail!("{}{}", silent.join("; "), waiting.in_vain());
         };
-        let (pool, output) = (
-            Pool::new(settings.len(), concurrency.into(), waiting),
-            waiting.output,
-        );
+        let pool = Pool::new(settings.len(), concurrency.into(), waiting);
         let servers = clients.into_iter().zip(settings);
         let servers = servers.map(|(client, settings)| Server::of(client, settings, model.clone()));
         Ok(Self {
             servers: servers.collect(),
             models,
             pool,
-            output,
         })
     }
 
@@ -89,9 +83,7 @@ impl Servers {
                 && let Err(reason) = &found
             {
                 let root = server.client().root();
-                let message = format!("`{root}`: {reason}; this server is not used");
-                self.output.warn(message);
-                self.pool.leave_out(number);
+                self.pool.leave_out(number, &format!("`{root}`: {reason}"));
             }
         }
         let found = asked.get().cloned().unwrap_or(Ok(()));

@@ -2,6 +2,8 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -113,29 +115,91 @@ pub fn slot(states: &NamedTensor, slot: usize, device: &Device) -> Tensor<2> {
     tensor_from::<2>(states, device).cast(burn::tensor::DType::F32)
 }
 
-/// Reads and deletes the file at `path`, once its writer has let go of the lock beside it. It may have `tokens` tokens of `slots`
-/// states of `d_model` numbers, at most.
-///
-/// # Errors
-/// It does not come within `patience`, was not written whole, or holds something else. What another request may not meet passes.
-pub fn take(
-    path: &Path,
-    sizes: [usize; 3],
-    patience: Duration,
-) -> std::result::Result<HiddenStates, Failure> {
-    let lock = lock_beside(path);
-    let found = wait_for(path, &lock, patience).and_then(|()| read(path, sizes));
-    for file in [path, &lock] {
-        if let Err(error) = fs::remove_file(file)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(
-                "cannot delete `{}`, which is no longer needed: {error}",
-                file.display()
-            );
+/// The files that come from one server.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Whether one of them was found: then this machine has the server's folder.
+    any: AtomicBool,
+    /// Those that are no longer needed, but whose writer still holds the lock.
+    given_up: Mutex<Vec<PathBuf>>,
+}
+
+impl Received {
+    /// Reads and deletes the file at `path`, once its writer has let go of the lock beside it. It may have `tokens` tokens of
+    /// `slots` states of `d_model` numbers, at most.
+    ///
+    /// # Errors
+    /// It does not come within `patience`, was not written whole, or holds something else. What another request may not meet
+    /// passes.
+    pub fn take(
+        &self,
+        path: &Path,
+        sizes: [usize; 3],
+        patience: Duration,
+    ) -> std::result::Result<HiddenStates, Failure> {
+        let found = match wait_for(path, patience) {
+            Ok(()) => {
+                self.any.store(true, Ordering::Relaxed);
+                read(path, sizes)
+            }
+            Err(Missing::Failed(failure)) => Err(failure),
+            Err(Missing::Late(held)) => Err(self.late(path, held, patience)),
+        };
+        self.delete(Some(path));
+        found
+    }
+
+    /// What is said of a file that did not come in time. Where no file ever came and not even its lock is there, no other one
+    /// would come.
+    fn late(&self, path: &Path, held: Lock, patience: Duration) -> Failure {
+        let (path, seconds) = (path.display(), patience.as_secs_f64());
+        let reason =
+            format!("`{path}` was not complete within {seconds:.0} s (`features.timeout`)");
+        match held {
+            Lock::Missing if !self.any.load(Ordering::Relaxed) => Failure::Lasting {
+                reason: format!(
+                    "{reason}; set `target.local_folder` to the path at which this machine has the server's folder"
+                ),
+            },
+            Lock::Missing => passing(format!(
+                "{reason}: it is gone, as after a restart of the server's machine or container"
+            )),
+            Lock::Held | Lock::Free => passing(reason),
         }
     }
-    found
+
+    /// Deletes a file with its lock, and those before it that were still written then. A writer that is at work would make its
+    /// file again, so that such a file waits for the next one's turn.
+    fn delete(&self, path: Option<&Path>) {
+        let given_up = self.given_up.lock();
+        let mut given_up = given_up.unwrap_or_else(PoisonError::into_inner);
+        given_up.extend(path.map(Path::to_owned));
+        given_up.retain(|path| {
+            let lock = lock_beside(path);
+            let is_written = matches!(Lock::of(&lock), Ok(Lock::Held));
+            if !is_written {
+                [path, &lock].into_iter().for_each(|file| remove(file));
+            }
+            is_written
+        });
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.delete(None);
+    }
+}
+
+fn remove(file: &Path) {
+    if let Err(error) = fs::remove_file(file)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(
+            "cannot delete `{}`, which is no longer needed: {error}",
+            file.display()
+        );
+    }
 }
 
 fn lock_beside(path: &Path) -> PathBuf {
@@ -170,13 +234,21 @@ impl Lock {
     }
 }
 
+/// Why a file is not there.
+enum Missing {
+    /// It did not come in time, and this is what became of its lock.
+    Late(Lock),
+    /// No more is to be waited for.
+    Failed(Failure),
+}
+
 /// Waits until the file is there and nobody writes it.
-fn wait_for(path: &Path, lock: &Path, patience: Duration) -> std::result::Result<(), Failure> {
-    let since = Instant::now();
+fn wait_for(path: &Path, patience: Duration) -> std::result::Result<(), Missing> {
+    let (lock, since) = (lock_beside(path), Instant::now());
     let mut free_since = None;
     loop {
         // A writer makes the lock first, and the file while it holds it.
-        let held = Lock::of(lock).map_err(|error| lasting(&error))?;
+        let held = Lock::of(&lock).map_err(|error| Missing::Failed(lasting(&error)))?;
         if held != Lock::Held && path.exists() {
             return Ok(());
         }
@@ -184,30 +256,16 @@ fn wait_for(path: &Path, lock: &Path, patience: Duration) -> std::result::Result
             // It lets go of the lock where it fails, too.
             let free_since = *free_since.get_or_insert_with(Instant::now);
             if free_since.elapsed() >= UNSEEN.min(patience) {
-                return Err(passing(format!(
+                return Err(Missing::Failed(passing(format!(
                     "the server did not write `{}`, although it let go of the lock beside it: see its log; its folder may be full",
                     path.display()
-                )));
+                ))));
             }
         }
         if since.elapsed() > patience {
-            return Err(late(path, held, patience));
+            return Err(Missing::Late(held));
         }
         std::thread::sleep(LOOK_EVERY);
-    }
-}
-
-/// What is said of a file that did not come in time. Where not even its lock is there, no other one would come.
-fn late(path: &Path, held: Lock, patience: Duration) -> Failure {
-    let (path, seconds) = (path.display(), patience.as_secs_f64());
-    let reason = format!("`{path}` was not complete within {seconds:.0} s (`features.timeout`)");
-    match held {
-        Lock::Missing => Failure::Lasting {
-            reason: format!(
-                "{reason}; set `target.local_folder` to the path at which this machine has the server's folder"
-            ),
-        },
-        Lock::Held | Lock::Free => passing(reason),
     }
 }
 
@@ -327,6 +385,15 @@ mod tests {
         assert_eq!(shared.abandoned(Duration::from_secs(60)), one);
     }
 
+    /// What comes of the first file of a server.
+    fn take(
+        path: &Path,
+        sizes: [usize; 3],
+        patience: Duration,
+    ) -> std::result::Result<HiddenStates, Failure> {
+        Received::default().take(path, sizes, patience)
+    }
+
     fn states(tokens: usize, shape: [usize; 3]) -> Vec<NamedTensor> {
         let values = vec![0.5; shape.iter().product()];
         let ids: Vec<i64> = (0..tokens as i64).collect();
@@ -414,7 +481,31 @@ mod tests {
         // It writes for longer than a request may take.
         let lock = File::create(lock_beside(&path)).unwrap();
         lock.lock().unwrap();
-        let told = passing_reason(take(&path, [8, 3, 2], Duration::from_millis(20)));
+        let received = Received::default();
+        let late = |path: &Path| received.take(path, [8, 3, 2], Duration::from_millis(20));
+        let told = passing_reason(late(&path));
         assert!(told.contains("`features.timeout`"), "{told}");
+        // Once it is done, the file goes with the next one.
+        write_safetensors(&path, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+        let next = folder.path().join("b.safetensors");
+        lasting_reason(late(&next));
+        assert!(path.exists(), "it is still written");
+        drop(lock);
+        lasting_reason(late(&next));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_no_wrong_folder_where_others_came() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, gone] = ["a", "b"].map(|name| folder.path().join(name));
+        let received = Received::default();
+        write_safetensors(&first, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+        received
+            .take(&first, [8, 3, 2], Duration::from_secs(20))
+            .unwrap();
+        let told = passing_reason(received.take(&gone, [8, 3, 2], Duration::from_millis(20)));
+        assert!(told.contains("after a restart"), "{told}");
+        assert!(!told.contains("`target.local_folder`"), "{told}");
     }
 }

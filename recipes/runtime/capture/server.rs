@@ -10,8 +10,9 @@ use spectrain_checkpoints::launch::quote;
 use spectrain_data::regenerate::Failure;
 use spectrain_models::Sampling;
 
-use super::file::{HiddenStates, SharedFolder, take};
+use super::file::{HiddenStates, Received, SharedFolder};
 use super::response::{Likely, Response};
+use super::same::Same;
 use crate::runtime::server::client::{Client, lasting, passing, unless_silent};
 use crate::runtime::server::key::ApiKey;
 
@@ -140,6 +141,8 @@ pub struct CaptureServer {
     /// Tokens of a prompt and its answer, at most, where the server tells.
     pub longest: Option<usize>,
     settings: CaptureSettings,
+    received: Received,
+    same: Same,
 }
 
 impl CaptureServer {
@@ -162,6 +165,8 @@ impl CaptureServer {
             model: model.id,
             longest: model.max_model_len,
             settings,
+            received: Received::default(),
+            same: Same::default(),
         })
     }
 
@@ -180,11 +185,38 @@ impl CaptureServer {
         &self.settings
     }
 
+    /// Notes what it was proven by, and what [`breaks`](Client::breaks) of its connection there were before.
+    pub(super) fn remember(&self, by: &[Captured], breaks: u64) {
+        let texts = by.iter().map(|captured| &captured.states);
+        self.same.begin(texts, breaks);
+    }
+
+    /// Whether another server was found in the place of the one that was proven.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.same.is_lost()
+    }
+
     /// Asks for hidden states.
     ///
     /// # Errors
-    /// There are none, or they are not those of the prompt.
+    /// There are none, or they are not those of the prompt; or another server than the one that was proven hands them out.
     pub fn capture(&self, asked: &Asked) -> std::result::Result<Captured, Failure> {
+        let found = self.captured(asked);
+        // Looked at behind the answer: it may be the first one of another server.
+        if !matches!(found, Err(Failure::Passing { .. })) {
+            let again = |tokens: &[u32]| {
+                let asked = Asked {
+                    tokens: tokens.to_vec(),
+                    ..Asked::default()
+                };
+                self.captured(&asked).map(|captured| captured.states)
+            };
+            self.same.check(self.client.breaks(), again)?;
+        }
+        found
+    }
+
+    fn captured(&self, asked: &Asked) -> std::result::Result<Captured, Failure> {
         let body = self.client.post("/v1/completions", &self.body(asked))?;
         let response: Response = serde_json::from_slice(&body)
             .map_err(|error| passing(format!("the response is no completion: {error}")))?;
@@ -195,7 +227,7 @@ impl CaptureServer {
             .map_or(0, |answer| answer.max_new_tokens);
         let slots = self.settings.layers.len() + 1;
         let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
-        let states = take(&file, most, self.settings.timeout)?;
+        let states = self.received.take(&file, most, self.settings.timeout)?;
         captured(asked, response, states).map_err(|error| lasting(&error))
     }
 

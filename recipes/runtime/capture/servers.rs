@@ -118,6 +118,7 @@ impl Servers {
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
         for server in std::mem::take(&mut self.servers) {
             let named = || format!("the server `{}`", server.url());
+            let breaks = server.client().breaks();
             let found = match self.captured(&server, texts) {
                 Ok(found) => found,
                 Err(Failure::Passing { reason, .. }) => {
@@ -131,6 +132,7 @@ impl Servers {
                 proof.layers = first.compare(&found).with_context(named)?;
             }
             tell(&proof, server.url(), self.layers.layers.len(), output);
+            server.remember(&found, breaks);
             self.proofs.push(proof);
             answering.push(server);
         }

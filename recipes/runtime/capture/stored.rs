@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use spectrain_checkpoints::DType;
+use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::features::StoredSample;
 use spectrain_models::TargetParts;
 
@@ -29,6 +30,15 @@ impl Bits {
             last: &self.last,
         }
     }
+}
+
+/// What a text is known by among those that are stored.
+pub fn digest(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    sha256_bytes(&bytes)
 }
 
 /// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted; `target` makes the last one what

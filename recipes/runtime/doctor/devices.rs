@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use burn::prelude::*;
+use spectrain_models::device::cuda_devices;
 use spectrain_models::weights::host_f32;
 
 use super::finding::Finding;
@@ -22,44 +23,44 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub(super) fn devices() -> Vec<Finding> {
     let here = (0..MOST).filter(|number| Path::new(&format!("/dev/nvidia{number}")).exists());
     let here = here.count();
-    let shown = std::env::var_os(VISIBLE);
-    let gpus = visible(
-        here,
-        shown.map(|shown| shown.to_string_lossy().into_owned()),
-    );
     let mut found = vec![computes("cpu")];
-    match check_built("cuda:0") {
-        Ok(()) if gpus.is_empty() && here > 0 => found.push(
-            Finding::good("cuda", format!("`{VISIBLE}` shows none of the GPUs that are here ({here})"))
-                .note(format!("to train on a GPU, name it in `{VISIBLE}`, or unset it")),
-        ),
-        Ok(()) if gpus.is_empty() => found.push(Finding::good("cuda", "no GPU is here").note(
-            "with a GPU, check that its driver is installed and that this program may see it (`nvidia-smi -L`)",
-        )),
-        Ok(()) => found.extend(gpus.iter().map(|name| computes(name))),
-        Err(_) if gpus.is_empty() => {}
-        Err(error) => found.push(
-            Finding::good("cuda", format!("{} here, unused", gpus.join(", "))).note(error.to_string()),
-        ),
+    match (check_built("cuda:0"), cuda_devices()) {
+        (Ok(()), 0) => found.push(none_shown(here, std::env::var_os(VISIBLE).is_some())),
+        (Ok(()), shown) => {
+            found.extend((0..shown).map(|number| computes(&format!("cuda:{number}"))));
+        }
+        (Err(_), _) if here == 0 => {}
+        (Err(error), _) => {
+            let noun = if here == 1 { "GPU" } else { "GPUs" };
+            let unused = Finding::good("cuda", format!("{here} {noun} here, unused"));
+            found.push(unused.note(error.to_string()));
+        }
     }
     found
 }
 
-/// The names of the GPUs that CUDA shows to a program, where there are so many and the variable is as given: it counts those that it
-/// shows from 0, whatever they are called in `/dev`.
-fn visible(here: usize, variable: Option<String>) -> Vec<String> {
-    // The first entry that names nothing ends the list (<https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars>).
-    let names_one = |entry: &&str| match entry.parse::<usize>() {
-        Ok(number) => number < here,
-        Err(_) => ["GPU-", "MIG-"]
-            .iter()
-            .any(|start| entry.starts_with(start)),
-    };
-    let count = variable.map_or(here, |variable| {
-        let entries = variable.split(',').map(str::trim);
-        entries.take_while(names_one).count().min(here)
-    });
-    (0..count).map(|number| format!("cuda:{number}")).collect()
+/// What is said where the driver shows no GPU to this program, although so many have a file in `/dev`. Which those are says nothing
+/// of what the driver shows, and not all systems have such files.
+fn none_shown(here: usize, variable_is_set: bool) -> Finding {
+    match (here, variable_is_set) {
+        (0, false) => Finding::good("cuda", "no GPU is here").note(
+            "with a GPU, check that its driver is installed and that this program may see it (`nvidia-smi -L`)",
+        ),
+        (0, true) => Finding::good("cuda", format!("no GPU is here, or `{VISIBLE}` shows none"))
+            .note(format!(
+                "with a GPU, name it in `{VISIBLE}`, or unset it, and check that its driver is installed (`nvidia-smi -L`)"
+            )),
+        (_, true) => Finding::good(
+            "cuda",
+            format!("`{VISIBLE}` shows none of the GPUs that are here ({here})"),
+        )
+        .note(format!("to train on a GPU, name it in `{VISIBLE}`, or unset it")),
+        (_, false) => Finding::good(
+            "cuda",
+            format!("the driver shows none of the GPUs that are here ({here})"),
+        )
+        .problem("check the driver (`nvidia-smi`), and that it is as new as the CUDA this program was built with"),
+    }
 }
 
 /// Whether a device computes a product as integers say that it is.
@@ -110,25 +111,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_have_the_numbers_that_cuda_gives_those_it_shows() {
-        let count = |variable: Option<&str>| visible(4, variable.map(str::to_owned)).len();
-        assert_eq!(count(None), 4);
-        for (variable, expected) in [
-            ("", 0),
-            ("-1", 0),
-            ("NoDevFiles", 0),
-            ("3", 1),
-            ("2, 0", 2),
-            ("1,4,2", 1),
-            ("0,-1,1", 1),
-            ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,1", 2),
-            ("MIG-GPU-8932f937/1/2", 1),
-            ("0,1,2,3,0", 4),
-        ] {
-            assert_eq!(count(Some(variable)), expected, "{variable}");
+    fn where_the_driver_shows_no_gpu_it_is_said_what_may_hide_it() {
+        let said = |here: usize, variable_is_set: bool| {
+            let finding = none_shown(here, variable_is_set);
+            (finding.state, finding.found)
+        };
+        let (state, found) = said(0, false);
+        assert_eq!((state, &*found), (State::Note, "no GPU is here"));
+        let (state, found) = said(2, false);
+        assert_eq!(state, State::Problem);
+        assert!(
+            found.contains("the driver") && found.contains("(2)"),
+            "{found}"
+        );
+        for here in [0, 2] {
+            let (state, found) = said(here, true);
+            assert_eq!(state, State::Note);
+            assert!(found.contains(VISIBLE), "{found}");
         }
-        assert_eq!(visible(4, Some("3,1".into())), ["cuda:0", "cuda:1"]);
-        assert!(visible(0, Some("0".into())).is_empty());
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_the_feature_no_gpu_is_shown_and_none_is_tried() {
+        assert_eq!(cuda_devices(), 0);
+        let tried = |finding: &Finding| finding.name.starts_with("cuda:");
+        assert!(!devices().iter().any(tried));
     }
 
     #[test]

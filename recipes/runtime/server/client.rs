@@ -40,8 +40,15 @@ pub struct Client {
     key: Option<ApiKey>,
     /// The key or the option that says how long a request may take.
     limit: &'static str,
+    presence: Mutex<Presence>,
+}
+
+/// Whether a server is at an address.
+#[derive(Default)]
+struct Presence {
     /// Since when nobody is there, where nobody was the last time.
-    refused: Mutex<Option<Instant>>,
+    refused: Option<Instant>,
+    breaks: u64,
 }
 
 impl Client {
@@ -78,7 +85,7 @@ impl Client {
             root: root.to_owned(),
             key,
             limit: limit_of(option),
-            refused: Mutex::default(),
+            presence: Mutex::default(),
         })
     }
 
@@ -122,19 +129,25 @@ impl Client {
 
     /// For how long nobody has been there; nothing where somebody was the last time.
     pub(crate) fn refuses_for(&self) -> Option<Duration> {
-        self.refused().map(|since| since.elapsed())
+        self.presence().refused.map(|since| since.elapsed())
     }
 
-    fn refused(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How often nobody was there, or a request got no response: since the last time another server may be at the address.
+    pub(crate) fn breaks(&self) -> u64 {
+        self.presence().breaks
+    }
+
+    fn presence(&self) -> MutexGuard<'_, Presence> {
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, is_away: bool) {
-        let mut refused = self.refused();
-        if is_away {
-            refused.get_or_insert_with(Instant::now);
-        } else {
-            *refused = None;
+        let mut presence = self.presence();
+        if !is_away {
+            presence.refused = None;
+        } else if presence.refused.is_none() {
+            presence.refused = Some(Instant::now());
+            presence.breaks += 1;
         }
     }
 
@@ -149,6 +162,7 @@ impl Client {
             Err(error) => is_cut_off(error),
         };
         if is_unclear {
+            self.presence().breaks += 1;
             // It notes what it finds.
             let _ = self.is_there();
         } else {

@@ -96,9 +96,19 @@ impl Pool {
         self.lock().ended.clone()
     }
 
-    /// Asks a server no more.
-    pub(crate) fn leave_out(&self, server: usize) {
-        self.lock().seats[server].is_out = true;
+    /// Asks a server no more, and says `why`; it is over where it was the last one.
+    pub(crate) fn leave_out(&self, server: usize, why: &str) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.seats[server].is_out, true) {
+            return;
+        }
+        if state.seats.iter().all(|seat| seat.is_out) {
+            state.ended.get_or_insert_with(|| why.to_owned());
+            return;
+        }
+        drop(state);
+        let message = format!("{why}; this server is not used");
+        self.waiting.output.warn(message);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -431,7 +441,7 @@ mod tests {
         let ask = |server: usize| {
             clients[server].post("/", &json!({}))?;
             if server == 1 {
-                pool.leave_out(server);
+                pool.leave_out(server, "another model");
                 return Err(lasting("another model"));
             }
             Ok(server)
@@ -439,6 +449,27 @@ mod tests {
         assert_eq!(pool.ask(&request, &clients, &ask), Ok(0));
         assert_eq!(pool.lock().seats[1].under_way, 0);
         assert_eq!(pool.ended(), None);
+    }
+
+    #[test]
+    fn it_is_over_where_no_server_has_the_model() {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let clients = [client(&listeners[0]), client(&listeners[1])];
+        let clients = [&clients[0], &clients[1]];
+        let pool = Pool::new(2, 1, waiting(60));
+        let request = Request {
+            row: 1,
+            turn: 1,
+            messages: &[],
+            tools: &[],
+        };
+        let ask = |server: usize| -> Result<(), Failure> {
+            pool.leave_out(server, &format!("`{server}`: another model"));
+            Err(lasting("another model"))
+        };
+        let told = reason(pool.ask(&request, &clients, &ask).unwrap_err());
+        assert_eq!(told, "`1`: another model");
+        assert_eq!(pool.ended(), Some(told));
     }
 
     #[test]

@@ -130,7 +130,10 @@ impl<'a> Capturing<'a> {
         let shares = match shares {
             Ok(shares) => shares,
             Err(error) => {
-                sink.writer.pause()?;
+                // What came first is the cause, as of a disk that is full.
+                if let Err(further) = sink.writer.pause() {
+                    context.output.warn(further);
+                }
                 return Err(error);
             }
         };

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
 
-use crate::runtime::capture::stored::Bits;
+use crate::runtime::capture::stored::{Bits, digest};
 use crate::runtime::columns::{columns, pick};
 use crate::runtime::target;
 
@@ -121,12 +120,4 @@ impl Folder {
             last: stored.last[..tokens * d_model].to_vec(),
         }
     }
-}
-
-fn digest(tokens: &[u32]) -> String {
-    let bytes: Vec<u8> = tokens
-        .iter()
-        .flat_map(|token| token.to_le_bytes())
-        .collect();
-    sha256_bytes(&bytes)
 }

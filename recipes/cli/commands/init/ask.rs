@@ -20,6 +20,8 @@ pub(super) struct Question<'a> {
     pub(super) flag: &'a str,
     /// What gave the answer in place of that option, as messages name it.
     pub(super) source: Option<&'a str>,
+    /// Why what would answer it does not.
+    pub(super) lacks: Option<&'a str>,
     /// What that option was given.
     pub(super) given: Option<String>,
     /// The question, in lines for a terminal.
@@ -42,6 +44,7 @@ impl Asking {
         let Question {
             flag,
             source,
+            lacks,
             given,
             text,
             default,
@@ -53,9 +56,17 @@ impl Asking {
             })?;
             return Ok(given);
         }
-        let missing = || Misuse(format!("`{flag}` is missing, and there is nobody to ask"));
+        let missing = || {
+            let why = lacks.map_or_else(String::new, |why| format!("; {why}"));
+            Misuse(format!(
+                "`{flag}` is missing, and there is nobody to ask{why}"
+            ))
+        };
         if self.silent {
             return Ok(default.ok_or_else(missing)?.to_owned());
+        }
+        if let Some(why) = lacks {
+            tell(why);
         }
         tell(text.trim_end());
         loop {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::keys::Keys;
-use crate::runtime::free_tokens::free_tokens;
+use crate::runtime::free_tokens::{FreeToken, free_tokens};
 use crate::runtime::sizes::sizes_of;
 
 /// Keys that take a token that no text holds, each another one.
@@ -13,15 +13,25 @@ const LAYERS: &str = "keep_layers";
 /// The keys that say otherwise what a language model starts from.
 const STARTS: [&str; 2] = ["model", "fresh"];
 
+/// A line of `[drafter]`.
+pub(super) struct Needed {
+    /// Its key.
+    pub(super) key: &'static str,
+    /// `KEY = VALUE`, as in the recipe.
+    pub(super) line: String,
+    /// What is to be known of the value, in a sentence; empty where that is nothing.
+    pub(super) about: String,
+}
+
 /// The lines of `[drafter]` that a recipe of these keys needs for `target`; `is_set` says of a key of that table that it is set
 /// already.
 ///
 /// # Errors
 /// The target's sizes or tokens are not known, or it has no token that no text holds.
-pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {
+pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Result<Vec<Needed>> {
     let names = keys.names("drafter");
     let has = |key: &&str| names.iter().any(|name| name == key) && !is_set(key);
-    let tokens: Vec<&str> = TOKENS.into_iter().filter(has).collect();
+    let tokens: Vec<&'static str> = TOKENS.into_iter().filter(has).collect();
     let starts = has(&LAYERS) && !STARTS.iter().any(|key| is_set(key));
     if tokens.is_empty() && !starts {
         return Ok(Vec::new());
@@ -44,7 +54,11 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
         } else {
             format!("0, {last}")
         };
-        lines.push(format!("{LAYERS} = [{layers}]"));
+        lines.push(Needed {
+            key: LAYERS,
+            line: format!("{LAYERS} = [{layers}]"),
+            about: String::new(),
+        });
     }
     if tokens.is_empty() {
         return Ok(lines);
@@ -57,7 +71,11 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
             hint(tokens[0])
         );
     }
-    let with_token = |(key, id): (&&str, &u32)| format!("{key} = {id}");
-    lines.extend(tokens.iter().zip(&free).map(with_token));
+    let with_token = |(key, FreeToken { id, about }): (&'static str, &FreeToken)| Needed {
+        key,
+        line: format!("{key} = {id}"),
+        about: format!("Token {id} of this target is {about}."),
+    };
+    lines.extend(tokens.into_iter().zip(&free).map(with_token));
     Ok(lines)
 }

@@ -10,10 +10,7 @@ use crate::trainers::rounded_rate;
 /// Keys that are taken from it, by their tables: what is right for one target is a good start for another.
 const TAKEN: [(&str, &[&str]); 3] = [
     ("drafter", &[DRAFT_VOCAB, "fc_norm", "norm_output"]),
-    (
-        "objective",
-        &["label_weight", "teacher_weight", "divergence"],
-    ),
+    (OBJECTIVE, &["label_weight", "teacher_weight", "divergence"]),
     (
         TRAIN,
         &[
@@ -25,6 +22,15 @@ const TAKEN: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
+/// Keys of sizes that are taken from it for a small target, of drafters that fill blocks: the defaults are for large targets, beside
+/// which such a drafter costs little.
+const SIZES: [(&str, &[&str]); 2] = [
+    ("drafter", &["layers", "block_size"]),
+    (OBJECTIVE, &[ANCHORS]),
+];
+/// The table and the key by which the recipe of such a drafter is known.
+const OBJECTIVE: &str = "objective";
+const ANCHORS: &str = "anchors";
 /// The key that takes a number of the target's tokens.
 const DRAFT_VOCAB: &str = "draft_vocab";
 /// The key of a rate that goes with the root of the target's width.
@@ -55,21 +61,18 @@ pub(super) fn of(own: &Own) -> Recommendation {
     };
     let is_of_size = closest.name.ends_with(OF_LARGE) == is_large;
     let document: toml::Table = closest.text.parse().unwrap_or_default();
+    let vocab = sizes.as_ref().map(|spec| spec.vocab as i64);
     // A part of a small vocabulary saves nothing.
-    let has_more_tokens = |value: &toml::Value| {
-        let vocab = sizes.as_ref().map(|spec| spec.vocab as i64);
-        is_large
-            && value
-                .as_integer()
-                .is_some_and(|few| vocab.is_none_or(|vocab| few < vocab))
-    };
+    let has_more_tokens = |few: i64| is_large && vocab.is_none_or(|vocab| few < vocab);
+    let is_small_block = !is_large && is_of_size && has_anchors(&document);
+    let block_sizes = SIZES.into_iter().filter(|_| is_small_block);
     let mut keys = Vec::new();
-    for (table, names) in TAKEN {
+    for (table, names) in TAKEN.into_iter().chain(block_sizes) {
         let is_free = |key: &&&str| (own.set)(&format!("{table}.{key}")).is_none();
         for key in names.iter().filter(is_free) {
             let value = document.get(table).and_then(|table| table.get(*key));
             let value = value.filter(|value| match *key {
-                DRAFT_VOCAB => has_more_tokens(value),
+                DRAFT_VOCAB => value.as_integer().is_some_and(has_more_tokens),
                 _ => table != TRAIN || is_of_size,
             });
             let value = value.map(|value| match *key {
@@ -89,6 +92,10 @@ pub(super) fn of(own: &Own) -> Recommendation {
         "Drafter, objective and optimiser are set as in the shipped recipe `{}` where that differs.",
         closest.name
     );
+    if is_small_block {
+        told += " So are the numbers of layers, of tokens in a block and of anchors: the defaults of these keys are for large targets, \
+                 and make a small one's drafter slow.";
+    }
     // Recipes of small targets train on texts of their own, which say nothing of other data.
     if is_large && is_of_size {
         let amount = Amount {
@@ -100,6 +107,12 @@ pub(super) fn of(own: &Own) -> Recommendation {
         amount.add(&mut keys, &mut told);
     }
     Recommendation { keys, told }
+}
+
+/// Whether a recipe is of a drafter that fills blocks.
+fn has_anchors(document: &toml::Table) -> bool {
+    let objective = document.get(OBJECTIVE);
+    objective.is_some_and(|table| table.get(ANCHORS).is_some())
 }
 
 /// A recipe's rate of matrices for a target of these sizes, where both widths are known.
@@ -179,6 +192,38 @@ mod tests {
         assert_eq!(rate("Qwen/Qwen3-8B"), ["matrix_learning_rate = 0.0128"]);
         assert_eq!(rate("Qwen/Qwen3-14B"), ["matrix_learning_rate = 0.0143"]);
         assert_eq!(rate("nobody/nothing"), ["matrix_learning_rate = 0.0128"]);
+    }
+
+    #[test]
+    fn sizes_of_a_block_are_those_of_a_target_of_the_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = include_str!("../../../../tests/golden/targets/qwen3/config.json");
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let small = folder.path().to_str().unwrap();
+        let found = |kind: &str, target: &str| {
+            let own = Own {
+                kind: registry::find(kind).unwrap(),
+                target,
+                tokens: None,
+                set: &|key| (key == "drafter.layers").then(|| "3".to_owned()),
+            };
+            let found = of(&own);
+            let lines = found.keys.into_iter().map(|found| found.line);
+            (lines.collect::<Vec<_>>(), found.told)
+        };
+        let (lines, told) = found("dflash", small);
+        for line in ["block_size = 8", "anchors = 32"] {
+            assert!(lines.iter().any(|found| found == line), "{lines:?}");
+        }
+        assert!(told.contains("anchors"), "{told}");
+        for (kind, target) in [("dflash", "Qwen/Qwen3-8B"), ("deer", small)] {
+            let (lines, told) = found(kind, target);
+            assert!(!told.contains("anchors"), "{told}");
+            let is_size = |line: &String| line.starts_with("block_size");
+            assert!(!lines.iter().any(is_size), "{lines:?}");
+        }
+        let is_set = |line: &String| line.starts_with("layers");
+        assert!(!lines.iter().any(is_set), "{lines:?}");
     }
 
     #[test]

@@ -10,8 +10,9 @@ use spectrain_data::rows::{files, text_bytes};
 
 use super::amount::Own;
 use super::keys::Keys;
+use super::needs::{self, Needed};
 use super::recommended::{self, Recommendation};
-use super::{needs, served};
+use super::served;
 use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
 use crate::plan::data::BYTES_PER_TOKEN;
@@ -52,6 +53,9 @@ const SHOWN: [(&str, &[&str]); 9] = [
 
 /// The key of a table that is shown though it has no value of its own, with what stands there.
 const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
+
+/// The key of the warm-up.
+const WARM_UP: &str = "train.warmup_steps";
 
 /// The file with the schema of recipe files.
 const SCHEMA: &str = "schema.json";
@@ -125,6 +129,8 @@ pub(super) struct Wanted {
     pub(super) answers: Answers,
     /// Where it is to be trained.
     pub(super) device: String,
+    /// How many processes train together, each on a GPU of its own where there are several.
+    pub(super) ranks: usize,
     /// Further keys, as `KEY=VALUE`.
     pub(super) settings: Vec<String>,
     /// The settings of another trainer that these are, where they are some.
@@ -141,6 +147,38 @@ struct OwnLayer {
 }
 
 impl Wanted {
+    /// The option that names the devices.
+    pub(super) fn on(&self) -> String {
+        match self.ranks {
+            0 | 1 => format!("--device {}", self.device),
+            several => format!("--devices cuda:0-{}", several - 1),
+        }
+    }
+
+    /// Sets a warm-up that is a share of another trainer's steps, where the size of the data says how many these are.
+    pub(super) fn fill_warm_up(&mut self) {
+        let Some(steps) = self.estimated_steps() else {
+            return;
+        };
+        let translated = self.translated.as_mut();
+        if let Some(steps) = translated.and_then(|found| found.warm_up_of(steps)) {
+            self.settings.push(format!("{WARM_UP}={steps}"));
+        }
+    }
+
+    /// How many steps the epochs that are set take, by the size of the data.
+    fn estimated_steps(&self) -> Option<u64> {
+        // Answers that are to come are longer or shorter, and of some rows the size is not known.
+        let is_whole = matches!(self.answers, Answers::Kept) && !self.sets("data.max_samples");
+        let tokens = self.data.tokens().filter(|tokens| *tokens > 0)?;
+        let number = |key: &str| self.set(key)?.replace('_', "").parse::<f64>().ok();
+        let batches = number("train.gradient_accumulation").unwrap_or(1.0);
+        let step = number("train.batch_tokens")? * batches;
+        let steps = tokens as f64 * number("train.epochs")? / step;
+        let is_known = is_whole && steps.is_finite() && !self.sets(WARM_UP);
+        is_known.then_some(steps.ceil() as u64)
+    }
+
     /// The text of the recipe in `file`, and what it says.
     ///
     /// # Errors
@@ -149,14 +187,16 @@ impl Wanted {
         let keys = Keys::of(self.recipe);
         let mut own = self.own_layer();
         let recommended = self.recommended();
-        let mut least = self.least(&keys, &own, &recommended)?;
+        let is_set = |key: &str| self.sets(&format!("drafter.{key}"));
+        let needed = needs::of(&keys, &self.target, &is_set)?;
+        let mut least = self.least(&needed, &own, &recommended);
         let mut resolved = read(&least, &self.settings)?;
         if own.start.is_empty()
             && !self.sets("start")
             && let Some(key) = served::key(&keys, &resolved, &|key| self.sets(key))
         {
             own.keys.push(format!("{key} = true"));
-            let other = self.least(&keys, &own, &recommended)?;
+            let other = self.least(&needed, &own, &recommended);
             let changed = read(&other, &self.settings)?;
             if served::unserved(&changed).is_none() {
                 (least, resolved) = (other, changed);
@@ -173,7 +213,7 @@ impl Wanted {
             inside.is_some() || (table.is_empty() && given.contains_key(key)) || self.sets(&path)
         };
         let text = self.heading(file, &keys, &recommended.told)
-            + &tables(&keys, &resolved.json, &is_given);
+            + &tables(&keys, &resolved.json, &is_given, &needed);
         // What is shown behind a `#` is what holds without it.
         let again = read(&text, &[])?;
         if again.json != resolved.json {
@@ -218,10 +258,9 @@ impl Wanted {
     }
 
     /// A recipe of what is wanted, needed and recommended, without the further keys.
-    fn least(&self, keys: &Keys, own: &OwnLayer, recommended: &Recommendation) -> Result<String> {
-        let needed = needs::of(keys, &self.target, &|key| {
-            self.sets(&format!("drafter.{key}"))
-        })?;
+    fn least(&self, needed: &[Needed], own: &OwnLayer, recommended: &Recommendation) -> String {
+        let needed = needed.iter().map(|needed| needed.line.clone() + "\n");
+        let own_keys = own.keys.iter().map(|line| line.clone() + "\n");
         let (key, data) = match &self.data {
             Conversations::Train(given) => ("train", quoted(given)),
             Conversations::Preset(name) => ("preset", quoted(name)),
@@ -233,8 +272,8 @@ impl Wanted {
                 .map(|found| found.line.clone() + "\n")
                 .collect::<String>()
         };
-        Ok(format!(
-            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}{}[drafter]\n{}\n{}[objective]\n{}[train]\n{}",
+        format!(
+            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}{}[drafter]\n{}{}[objective]\n{}[train]\n{}",
             quoted(self.recipe.name),
             quoted(&self.name),
             own.start,
@@ -242,11 +281,11 @@ impl Wanted {
             data,
             lines_of("data"),
             self.answers.table(),
-            [&needed[..], &own.keys[..]].concat().join("\n"),
+            needed.chain(own_keys).collect::<String>(),
             lines_of("drafter"),
             lines_of("objective"),
             lines_of("train"),
-        ))
+        )
     }
 
     /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
@@ -277,7 +316,7 @@ impl Wanted {
 
     /// What stands above the keys; `recommended` says which are a shipped recipe's.
     fn heading(&self, file: &Path, keys: &Keys, recommended: &str) -> String {
-        let (recipe, device) = (self.recipe, &self.device);
+        let recipe = self.recipe;
         let mut text = format!(
             "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and recipes/README.md have all others.",
             recipe.name, recipe.about, recipe.name
@@ -296,9 +335,10 @@ impl Wanted {
             notes.extend(lines.map(|text| commented(&text)));
         }
         let command = format!(
-            "{}# spectrain recipe {} --device {device}\n#\n",
+            "{}# spectrain recipe {} {}\n#\n",
             schema_line(file, keys),
-            file.display()
+            file.display(),
+            self.on()
         );
         command + &comment(&text) + &notes
     }
@@ -316,13 +356,19 @@ fn schema_line(file: &Path, keys: &Keys) -> String {
     }
 }
 
-/// Every table with its keys: those that are given, and the defaults of those that are shown.
-fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) -> String {
+/// Every table with its keys: those that are given, and the defaults of those that are shown. What is to be known of the values of
+/// some is said with them.
+fn tables(
+    keys: &Keys,
+    recipe: &Value,
+    is_given: &dyn Fn(&str, &str) -> bool,
+    needed: &[Needed],
+) -> String {
     let mut text = String::new();
     for key in keys.names("") {
         let is_value = recipe.get(&key).is_some_and(|value| !value.is_object());
         if is_value {
-            text += &line(keys, recipe, ("", &key), is_given("", &key));
+            text += &line(keys, recipe, ("", &key), is_given("", &key), "");
         }
     }
     let is_there = |table: &str| recipe.get(table).is_some_and(Value::is_object);
@@ -335,8 +381,11 @@ fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) ->
             // A table in a table is shown where it is given.
             let default = (all && !value.is_object()) || shown.contains(&key.as_str());
             let (of, name, example) = WITHOUT_DEFAULT;
+            let mut own = needed.iter();
+            let own = own.find(|needed| table == "drafter" && needed.key == key);
+            let about = own.map_or("", |needed| needed.about.as_str());
             if !value.is_null() && (given || default) {
-                lines += &line(keys, &recipe[table], (table, &key), given);
+                lines += &line(keys, &recipe[table], (table, &key), given, about);
             } else if (table, key.as_str()) == (of, name) {
                 let meaning = format!("{} For example:", keys.meaning(of, name));
                 _ = write!(
@@ -352,13 +401,22 @@ fn tables(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) ->
     text
 }
 
-/// A key with what it means, behind a `#` unless it is given.
-fn line(keys: &Keys, values: &Value, (table, key): (&str, &str), given: bool) -> String {
+/// A key with what it means and what is to be known of its value, behind a `#` unless it is given.
+fn line(
+    keys: &Keys,
+    values: &Value,
+    (table, key): (&str, &str),
+    given: bool,
+    about: &str,
+) -> String {
     let sign = if given { "" } else { "#" };
     let choices = keys.values(table, key).join(", ");
     let mut meaning = keys.meaning(table, key);
     if !choices.is_empty() {
         meaning += &format!(" One of {choices}.");
+    }
+    if !about.is_empty() {
+        meaning += &format!(" {about}");
     }
     let meaning = comment(&meaning);
     format!("\n{meaning}{sign}{key} = {}\n", inline(&values[key]))

@@ -103,7 +103,7 @@ pub struct RegenerateArguments {
     pub(super) template: TemplateArgument,
     #[command(flatten)]
     pub(super) device: TargetDevice,
-    /// Move an older output and its journal aside and start anew
+    /// Move an older output and its journal aside, and with `--capture` what is in DIR, and start anew
     #[arg(long)]
     pub(super) fresh: bool,
     /// Show no progress

@@ -1,5 +1,6 @@
 //! Answers of servers that hand out the hidden states of what they write, so that a text is gone through once.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +11,8 @@ use spectrain_checkpoints::DType;
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::conversation::Content;
 use spectrain_data::dataset::Dataset;
-use spectrain_data::features::{FeatureHeader, FeatureWriter};
-use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Written};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, set_aside};
+use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Truncated, Written};
 use spectrain_data::rows::LocatedRow;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
@@ -28,14 +29,21 @@ use crate::runs::hashes::HashMemory;
 use crate::runs::run_folder::lock_for;
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::in_order::Asking;
-use crate::runtime::capture::server::{Answering, Asked, CaptureServer, Captured};
+use crate::runtime::capture::server::{Answering, Asked, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
-use crate::runtime::capture::stored::bits;
+use crate::runtime::capture::stored::{bits, digest};
 use crate::runtime::model_files::part_files;
 use crate::runtime::server::client::{Client, lasting};
 use crate::runtime::server::pool::Pool;
 use crate::runtime::server::waiting::Waiting;
 use crate::runtime::{device, target};
+
+/// The features that are kept.
+struct Kept {
+    writer: FeatureWriter,
+    /// Digests of the texts that they are of, by earlier runs too: where a turn fails, those before it are asked for again.
+    texts: HashSet<String>,
+}
 
 /// Servers of a target, and where the features of what they write are kept.
 pub struct CapturedAnswers {
@@ -49,8 +57,9 @@ pub struct CapturedAnswers {
     longest_answer: usize,
     seed: u64,
     settings: Map<String, Value>,
+    truncated: Truncated,
     /// Gone once it is closed.
-    features: Mutex<Option<FeatureWriter>>,
+    features: Mutex<Option<Kept>>,
     /// Held so that nobody else writes into the folder.
     _lock: File,
 }
@@ -102,7 +111,8 @@ impl CapturedAnswers {
             bail!("{data} holds no conversation");
         }
         servers.prove(&texts, output)?;
-        let (lock, features) = locked(folder, header, recipe.features.samples_per_shard)?;
+        let per_shard = recipe.features.samples_per_shard;
+        let (lock, features) = locked(folder, header, (per_shard, arguments.fresh))?;
         let per_server = arguments.concurrency.into();
         Ok(Self {
             pool: Pool::new(servers.servers.len(), per_server, waiting),
@@ -114,6 +124,7 @@ impl CapturedAnswers {
             longest_answer,
             seed,
             settings: settings.as_object().cloned().unwrap_or_default(),
+            truncated: arguments.truncated,
             features: Mutex::new(Some(features)),
             _lock: lock,
         })
@@ -137,14 +148,14 @@ impl CapturedAnswers {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let Some(features) = features else {
+        let Some(Kept { writer, .. }) = features else {
             return Ok(0);
         };
-        let samples = features.next_sample();
+        let samples = writer.next_sample();
         if is_complete && samples > 0 {
-            features.finish()?;
+            writer.finish()?;
         } else {
-            features.pause()?;
+            writer.pause()?;
         }
         Ok(samples)
     }
@@ -164,7 +175,14 @@ impl CapturedAnswers {
         let features = features
             .as_mut()
             .context("the folder of features is closed")?;
-        Ok(features.push(&found.sample(&captured.tokens, &loss_mask))?)
+        let text = digest(&captured.tokens);
+        if !features.texts.contains(&text) {
+            features
+                .writer
+                .push(&found.sample(&captured.tokens, &loss_mask))?;
+            features.texts.insert(text);
+        }
+        Ok(())
     }
 
     fn message(&self, answer: &[u32]) -> Result<Message> {
@@ -182,7 +200,7 @@ impl Answers for CapturedAnswers {
         let prompt = self.prompt(request).map_err(|error| lasting(&error))?;
         let servers = &self.servers.servers;
         let clients: Vec<&Client> = servers.iter().map(|server| server.client()).collect();
-        let ask = |server: usize| self.answer_of(&servers[server], &prompt, request);
+        let ask = |server: usize| self.answer_of(server, &prompt, request);
         self.pool.ask(request, &clients, &ask)
     }
 }
@@ -191,10 +209,11 @@ impl CapturedAnswers {
     /// The answer of one server to a prompt, whose features are kept.
     fn answer_of(
         &self,
-        server: &CaptureServer,
+        number: usize,
         prompt: &[u32],
         request: &Request,
     ) -> Result<Answer, Failure> {
+        let server = &self.servers.servers[number];
         let room = server
             .longest
             .map_or(usize::MAX, |longest| longest.saturating_sub(prompt.len()));
@@ -215,7 +234,14 @@ impl CapturedAnswers {
                 stop: self.stop.clone(),
             }),
             log_probabilities: false,
-        })?;
+        });
+        if let Err(Failure::Lasting { reason }) = &captured
+            && server.is_lost()
+        {
+            let why = format!("`{}`: {reason}", server.url());
+            self.pool.leave_out(number, &why);
+        }
+        let captured = captured?;
         let answer = captured.tokens[prompt.len()..].to_vec();
         let Some(last) = answer.last() else {
             return Err(Failure::Passing {
@@ -224,8 +250,10 @@ impl CapturedAnswers {
             });
         };
         let truncated = !self.stop.contains(last);
-        self.keep(&captured, prompt.len())
-            .map_err(|error| lasting(&error))?;
+        if !truncated || self.truncated == Truncated::Keep {
+            self.keep(&captured, prompt.len())
+                .map_err(|error| lasting(&error))?;
+        }
         Ok(Answer {
             message: self.message(&answer).map_err(|error| lasting(&error))?,
             truncated,
@@ -237,15 +265,30 @@ impl CapturedAnswers {
     }
 }
 
-/// A folder of features, in which nobody else writes as long as the lock is held.
+/// A folder of features, in which nobody else writes as long as the lock is held. What was in it is moved aside where one starts
+/// anew.
 fn locked(
     folder: &Path,
     header: FeatureHeader,
-    samples_per_shard: usize,
-) -> Result<(File, FeatureWriter)> {
+    (samples_per_shard, starts_anew): (usize, bool),
+) -> Result<(File, Kept)> {
     let lock = lock_for(folder, "choose another `--capture`")?;
-    let features = FeatureWriter::open(folder, header, samples_per_shard as u64)?;
-    Ok((lock, features))
+    if starts_anew {
+        set_aside(folder)?;
+    }
+    Ok((lock, Kept::open(folder, header, samples_per_shard)?))
+}
+
+impl Kept {
+    /// Begins a folder, or goes on with it.
+    fn open(folder: &Path, header: FeatureHeader, samples_per_shard: usize) -> Result<Self> {
+        let writer = FeatureWriter::open(folder, header, samples_per_shard as u64)?;
+        let mut texts = HashSet::new();
+        writer.each_text(&mut |tokens| {
+            texts.insert(digest(tokens));
+        })?;
+        Ok(Self { writer, texts })
+    }
 }
 
 /// The servers that a recipe names, for the layers that its drafters read of the target in a folder.
