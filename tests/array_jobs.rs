@@ -1,6 +1,8 @@
 //! Parts of the stage `features`, captured by several processes, are the stage.
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 use spectrain_data::features::FeatureShards;
@@ -113,7 +115,7 @@ fn a_part_goes_on_only_as_it_has_begun() {
     part(&workspace, "1/2", &format!("{few} --set target.dtype=int8")).failed(&[
         "part 1/2",
         "has begun with other inputs or settings",
-        "target.dtype`: expected \"int8\"",
+        "`target.dtype`: \"auto\" → \"int8\"",
     ]);
     part(&workspace, "1/2", few).succeeded();
     assert_eq!(contents_of(&folder), before);
@@ -152,10 +154,14 @@ fn parts_that_do_not_go_together_are_named() {
     // Of another recipe, and of another target.
     part(&workspace, "2/2", " --set seed=5").succeeded();
     whole(&workspace, "").failed(&["part 2/2", "`seed`: expected 0, found 5"]);
-    part(&workspace, "2/2", "").failed(&["made from other inputs or settings", "`seed`"]);
+    part(&workspace, "2/2", "").failed(&[
+        "made from other inputs or settings",
+        "`seed`",
+        "remove the part's folder there",
+    ]);
     fs::remove_dir_all(at("part-00002-of-00002")).unwrap();
     part(&workspace, "2/2", " --set drafter.captured_layers=[0]").succeeded();
-    whole(&workspace, "").failed(&["part 2/2", "the list of captured layers`: expected"]);
+    whole(&workspace, "").failed(&["part 2/2", "the list of captured layers has changed"]);
     fs::remove_dir_all(at("part-00002-of-00002")).unwrap();
     workspace.write_target_of("other", 99, |_| {});
     let target = workspace.path("target").join("model.safetensors");
@@ -163,7 +169,7 @@ fn parts_that_do_not_go_together_are_named() {
     fs::copy(workspace.path("other/model.safetensors"), &target).unwrap();
     part(&workspace, "2/2", "").succeeded();
     fs::write(&target, own).unwrap();
-    whole(&workspace, "").failed(&["part 2/2", "the target`: expected"]);
+    whole(&workspace, "").failed(&["part 2/2", "the target has changed"]);
     // There twice, and of two jobs.
     fs::remove_dir_all(at("part-00002-of-00002")).unwrap();
     let copy = |from: &str, to: &str| {
@@ -187,6 +193,33 @@ fn parts_that_do_not_go_together_are_named() {
     bytes[200] ^= 1;
     fs::write(&shard, bytes).unwrap();
     whole(&workspace, "").failed(&["part-00002-of-00002/features-00000.arrow", "sha256"]);
+}
+
+#[test]
+fn a_single_element_of_the_example_is_the_same_part_of_all() {
+    let workspace = Workspace::of("");
+    workspace.write("spectrain", "#!/bin/sh\necho \"$@\"\n");
+    let program = workspace.path("spectrain");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/jobs/slurm.sh");
+    let told = |parts: Option<&str>| {
+        let folder = program.parent().unwrap().display();
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+        let mut command = Command::new("bash");
+        command.arg(&script).env("PATH", path);
+        command.env_remove("TRAIN").env_remove("PARTS");
+        // As of `--array=3`.
+        command.env("SLURM_ARRAY_TASK_ID", "3");
+        command.env("SLURM_ARRAY_TASK_COUNT", "1");
+        command.envs(parts.map(|parts| ("PARTS", parts)));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let of_16 = told(None);
+    assert!(
+        of_16.ends_with(" --stage features --part 3/16\n"),
+        "{of_16}"
+    );
+    assert!(told(Some("8")).ends_with(" --part 3/8\n"));
 }
 
 #[test]

@@ -419,6 +419,70 @@ fn a_training_that_goes_on_and_logs_at_other_steps_is_sent_from_the_last_step_on
 }
 
 #[test]
+fn a_training_killed_before_its_first_state_goes_on_in_the_same_run() {
+    // One that an earlier version has begun, too.
+    for is_of_before in [false, true] {
+        let workspace = Workspace::finished();
+        let server = Server::new(Wrong::Nothing);
+        let sync = || {
+            let words = ["track", "sync", "run", "--mlflow", &server.address];
+            workspace.run(&words).succeeded();
+        };
+        let train = workspace.path("runs/run/train");
+        if is_of_before {
+            std::fs::remove_file(train.join("events/begun.json")).unwrap();
+        }
+        sync();
+        let known = logged(&server);
+        let lines = || std::fs::read_to_string(train.join("events/metrics.jsonl")).unwrap();
+        let before = lines();
+        workspace.unfinish("train");
+        for entry in std::fs::read_dir(&train).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name().to_string_lossy().starts_with("step-") {
+                std::fs::remove_dir_all(entry.path()).unwrap();
+            }
+        }
+        workspace.run_recipe(&[]).succeeded();
+        assert!(lines() != before, "it was trained from the first step on");
+        sync();
+        assert_eq!(server.state().runs.len(), 1);
+        assert_eq!(logged(&server), known);
+    }
+}
+
+#[test]
+fn a_copy_of_a_run_is_another_one_and_a_run_that_has_moved_is_the_same() {
+    let workspace = Workspace::finished();
+    let server = Server::new(Wrong::Nothing);
+    let sync = |run: &str| {
+        let words = ["track", "sync", run, "--mlflow", &server.address];
+        let synced = workspace.run(&words).succeeded();
+        !synced.stdout.contains(": 0 figures")
+    };
+    assert!(sync("run"));
+    let copy = workspace.path("runs/copy");
+    for (name, bytes) in workspace.files("runs/run") {
+        let path = copy.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert!(sync("copy"));
+    assert!(!sync("copy") && !sync("run"));
+    std::fs::rename(&copy, workspace.path("runs/moved")).unwrap();
+    assert!(!sync("moved"));
+    // Earlier versions did not say where the run was.
+    let mut sent = workspace.json("runs/run/track.json");
+    assert!(sent.as_object_mut().unwrap().remove("place").is_some());
+    workspace.write("runs/run/track.json", sent.to_string());
+    assert!(!sync("run"));
+    let state = server.state();
+    let names: Vec<&str> = state.runs.iter().map(|run| &*run.name).collect();
+    assert_eq!(names, ["run", "copy"]);
+    assert_eq!(state.runs[0].metrics.len(), state.runs[1].metrics.len());
+}
+
+#[test]
 fn addresses_with_secrets_and_none_at_all_are_refused() {
     let workspace = Workspace::finished();
     for address in [

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::atomic::write_file;
 
 /// The file's name.
 const NAME: &str = "metrics.jsonl";
+/// The file beside it that says at which step a training began, and when: its first lines may be dropped and logged anew.
+const BEGUN: &str = "begun.json";
 
 /// The file of one training, all of its sessions together. A line is in it whole or not at all.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ impl Metrics {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             text => text?,
         };
+        note_beginning(folder, step, &text)?;
         let done = |line: &&[u8]| {
             let line: Option<Value> = serde_json::from_slice(line).ok();
             let of = line.and_then(|line| line["step"].as_u64());
@@ -95,6 +99,21 @@ impl Metrics {
     }
 }
 
+/// Notes that a training begins at `step`, unless it began before. One that an earlier version has begun is known by its first line.
+fn note_beginning(folder: &Path, step: usize, lines: &[u8]) -> io::Result<()> {
+    let path = folder.join(BEGUN);
+    if path.exists() {
+        return Ok(());
+    }
+    let first = lines.split(|&byte| byte == b'\n').next();
+    let first = first.and_then(|line| serde_json::from_slice::<Map<String, Value>>(line).ok());
+    let begun = match first {
+        Some(line) => json!({"step": line.get("step"), "time": line.get("time")}),
+        None => json!({"step": step, "time": seconds_since_1970()}),
+    };
+    write_file(&path, begun.to_string().as_bytes()).map_err(io::Error::other)
+}
+
 fn seconds_since_1970() -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
@@ -154,6 +173,29 @@ mod tests {
         // From the start again.
         Metrics::resume(folder, 0).unwrap();
         assert_eq!(read(folder), []);
+    }
+
+    #[test]
+    fn when_a_training_began_is_known_after_its_lines_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let begun = || -> Value {
+            let text = fs::read(folder.join(BEGUN)).unwrap();
+            serde_json::from_slice(&text).unwrap()
+        };
+        let mut metrics = Metrics::resume(folder, 0).unwrap();
+        let first = begun();
+        assert!(first["step"] == 0 && first["time"].as_f64().unwrap() > 1e9);
+        log(&mut metrics, 10, 0.5);
+        Metrics::resume(folder, 0).unwrap();
+        assert_eq!((begun(), read(folder)), (first, vec![]));
+        // An earlier version left lines alone.
+        fs::remove_file(folder.join(BEGUN)).unwrap();
+        fs::write(folder.join(NAME), "{\"step\":5,\"time\":1764100000.123}\n").unwrap();
+        for step in [0, 10] {
+            Metrics::resume(folder, step).unwrap();
+            assert_eq!(begun(), json!({"step": 5, "time": 1_764_100_000.123}));
+        }
     }
 
     #[test]

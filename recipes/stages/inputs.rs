@@ -92,11 +92,11 @@ impl StageContext<'_> {
             }
             Input::Trained => self.output(&trained(self.recipe.last_trained()))?,
             Input::CapturedLayers => (CAPTURED_LAYERS.into(), self.captured_layers()?),
-            Input::OwnSampling => (OWN_SAMPLING.into(), self.own_sampling()?),
             Input::StopTokens => {
                 let hash = stop_tokens(&self.target_folder()?)?;
                 (STOP_TOKENS.into(), hash)
             }
+            Input::OwnDecoding => return self.own_decoding(),
             Input::FurtherTargets => return self.of_further_targets(),
             Input::PromptSets => return self.prompt_sets(),
             Input::KnownFeatures => return self.known_features(),
@@ -129,13 +129,21 @@ impl StageContext<'_> {
         Ok(hash::sha256_bytes(json!(layers).to_string().as_bytes()))
     }
 
-    /// SHA-256 of how the target samples, with what `[regenerate]` says of that.
-    fn own_sampling(&self) -> Result<String> {
-        let own = generation_config(&self.target_folder()?)?;
+    /// SHA-256 of the tokens at which the target stops, and of how it samples, with what `[regenerate]` says of that; nothing where
+    /// servers answer, which are sent neither.
+    fn own_decoding(&self) -> Result<Inputs> {
         let table = self.recipe.regenerate.as_ref();
-        let asked = table.map_or([None; 2], |table| [table.temperature, table.top_p]);
-        let sampling = json!(sampling(own.as_ref(), asked));
-        Ok(hash::sha256_bytes(sampling.to_string().as_bytes()))
+        let Some(table) = table.filter(|table| table.server.is_none()) else {
+            return Ok(Inputs::new());
+        };
+        let folder = self.target_folder()?;
+        let own = generation_config(&folder)?;
+        let sampling = json!(sampling(own.as_ref(), [table.temperature, table.top_p]));
+        let sampling = hash::sha256_bytes(sampling.to_string().as_bytes());
+        Ok(Inputs::from([
+            (STOP_TOKENS.into(), stop_tokens(&folder)?),
+            (OWN_SAMPLING.into(), sampling),
+        ]))
     }
 
     /// SHA-256 of the language model of `drafter.model`, where training starts from its weights; downloads what is missing.

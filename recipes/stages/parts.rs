@@ -11,11 +11,11 @@ use spectrain_checkpoints::hash::sha256_file;
 use spectrain_data::features::join;
 
 use crate::runs::files::{entries, write_json};
-use crate::runs::run_folder::Inputs;
+use crate::runs::run_folder::{COMPUTED_IN, Inputs, differences};
 use crate::runtime::store::{Remote, Store};
 use crate::stages::array::Part;
 use crate::stages::context::StageContext;
-use crate::stages::inputs::settings;
+use crate::stages::inputs::{effect, settings};
 use crate::stages::stage::Stage;
 
 /// The stage that has parts.
@@ -76,39 +76,45 @@ impl FileOf {
 
 impl Made {
     pub(super) fn of(context: &StageContext, stage: &Stage, part: Part) -> Result<Self> {
+        // Where servers compute, the type on this device says nothing.
+        let settings = if context.recipe.features.mode.computes_target() {
+            context.settings(stage)?
+        } else {
+            settings(context.recipe, stage)?
+        };
         Ok(Self {
             part: part.part,
             of: part.of,
             recipe: context.recipe.recipe.clone(),
             seed: context.recipe.seed,
-            settings: settings(context.recipe, stage)?,
+            settings,
             inputs: context.inputs(stage)?,
         })
     }
 
-    /// The first thing that differs in `found`, in words.
+    /// The first thing that differs in `found`, in words: what a stage would start over for.
     fn difference(&self, found: &Self) -> Option<String> {
-        let [own, other] = [self, found].map(|made| json!(made));
-        let keys = own.as_object()?.keys();
-        let mut differences = keys.filter_map(|key| difference(key, &own[key], &other[key]));
-        differences.next()
-    }
-}
-
-/// Where two values differ first, by their keys.
-fn difference(path: &str, own: &Value, found: &Value) -> Option<String> {
-    if own == found {
-        return None;
-    }
-    if let (Value::Object(own), Value::Object(other)) = (own, found) {
-        let keys = own.keys().chain(other.keys());
-        let at = |key: &String| {
-            let [own, other] = [own, other].map(|table| table.get(key).unwrap_or(&Value::Null));
-            difference(&format!("{path}.{key}"), own, other)
+        let numbers = |made: &Self| {
+            [
+                ("part", json!(made.part)),
+                ("of", json!(made.of)),
+                ("recipe", json!(made.recipe)),
+                ("seed", json!(made.seed)),
+            ]
         };
-        return keys.filter_map(at).next();
+        for ((key, own), (_, other)) in numbers(self).into_iter().zip(numbers(found)) {
+            if own != other {
+                return Some(format!("`{key}`: expected {own}, found {other}"));
+            }
+        }
+        let both = [found, self].map(|made| (&made.settings, &made.inputs));
+        differences(both, effect).into_iter().next()
     }
-    Some(format!("`{path}`: expected {own}, found {found}"))
+
+    /// The type that the target computed in, where it computed here.
+    fn computed_in(&self) -> Option<&str> {
+        self.settings["target"][COMPUTED_IN].as_str()
+    }
 }
 
 /// Where the parts of a run are: as given, or in the run.
@@ -148,13 +154,21 @@ pub(super) fn begin(folder: &Path, made: &Made, part: Part) -> Result<()> {
     let text = fs::read(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let found: Made = serde_json::from_slice(&text)
         .with_context(|| format!("cannot read `{}`; {}", path.display(), anew()))?;
-    match made.difference(&found) {
-        Some(difference) => bail!(
+    if let Some(difference) = made.difference(&found) {
+        bail!(
             "part {part} in `{}` has begun with other inputs or settings: {difference}; {}",
             folder.display(),
             anew()
+        );
+    }
+    // What is finished may be joined anywhere; what goes on computes.
+    match (found.computed_in(), made.computed_in()) {
+        (Some(began), Some(here)) if began != here => bail!(
+            "`target.dtype`: expected `{began}`, in which part {part} has begun, found `{here}` on this device; \
+             `--set target.dtype={began}` goes on with it, or {}",
+            anew()
         ),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -391,16 +405,79 @@ fn join_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runs::run_folder::CAPTURED_LAYERS;
+
+    fn made(settings: Value, inputs: &[(&str, &str)]) -> Made {
+        let inputs = inputs.iter();
+        Made {
+            part: 1,
+            of: 2,
+            recipe: "eagle3".into(),
+            seed: 7,
+            settings,
+            inputs: inputs
+                .map(|&(name, hash)| (name.into(), hash.into()))
+                .collect(),
+        }
+    }
+
+    /// Settings of a part with this type, which is that on the device.
+    fn computed(dtype: &str, computed_in: &str) -> Value {
+        let target = json!({"dtype": dtype, "computed_in": computed_in});
+        json!({"features": {"mode": "stored", "from": ["own"]}, "target": target})
+    }
 
     #[test]
-    fn a_difference_is_named_by_its_keys() {
-        let [own, other] = [
-            json!({"a": {"b": 1, "c": 2}}),
-            json!({"a": {"b": 1, "c": 3}}),
-        ];
-        assert_eq!(difference("x", &own, &own), None);
-        let told = difference("x", &own, &other).unwrap();
-        assert_eq!(told, "`x.a.c`: expected 2, found 3");
+    fn a_part_of_an_earlier_version_is_the_same_until_what_it_is_of_is_not() {
+        let before = json!({
+            "recipe": "eagle3",
+            "features": {"mode": "stored", "from": ["../own"]},
+            "drafter": {"heads": 2},
+            "target": {"dtype": "auto"},
+        });
+        let old = [("the target", "1"), ("the features `../own`", "2")];
+        let found = made(before, &old);
+        let new = |target: &'static str| {
+            let layers = (CAPTURED_LAYERS, "3");
+            [("the target", target), ("the features `own`", "2"), layers]
+        };
+        let difference = |dtype: &str, inputs: &[(&str, &str)]| {
+            made(computed(dtype, "f32"), inputs).difference(&found)
+        };
+        assert_eq!(difference("auto", &new("1")), None);
+        let other = difference("auto", &new("5"));
+        assert_eq!(other.unwrap(), "the target has changed");
+        let other = difference("int8", &new("1"));
+        assert_eq!(other.unwrap(), "`target.dtype`: \"auto\" → \"int8\"");
+        let mut other = made(computed("auto", "f32"), &new("1"));
+        other.seed = 8;
+        let told = other.difference(&found).unwrap();
+        assert_eq!(told, "`seed`: expected 8, found 7");
+    }
+
+    #[test]
+    fn a_part_goes_on_only_in_the_type_that_it_has_begun_in_and_is_joined_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Part { part: 1, of: 2 };
+        let go_on = |dtype: &str, computed_in: &str| {
+            begin(
+                folder.path(),
+                &made(computed(dtype, computed_in), &[]),
+                part,
+            )
+        };
+        go_on("auto", "bf16").unwrap();
+        go_on("auto", "bf16").unwrap();
+        let told = go_on("auto", "f32").unwrap_err().to_string();
+        let advice = "`--set target.dtype=bf16` goes on with it";
+        assert!(
+            told.starts_with("`target.dtype`: expected `bf16`") && told.contains(advice),
+            "{told}"
+        );
+        go_on("bf16", "bf16").unwrap();
+        let [gpu, cpu] =
+            ["bf16", "f32"].map(|computed_in| made(computed("auto", computed_in), &[]));
+        assert_eq!(cpu.difference(&gpu), None);
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub enum Input {
     CapturedLayers,
     /// The tokens at which the target stops.
     StopTokens,
-    /// How the target samples where `[regenerate]` does not say it.
-    OwnSampling,
+    /// The tokens at which the target stops, and how it samples where `[regenerate]` does not say it, where it answers here.
+    OwnDecoding,
     /// Stored features of the samples to train on and of held-out ones, as far as they were made elsewhere.
     Features,
     /// The target's stored answers to held-out prompts, where it is not here itself.

@@ -25,7 +25,9 @@ use crate::recipe;
 use crate::recipe::ResolvedRecipe;
 use crate::recipe::tables::RegenerateTable;
 use crate::runs::places::{EXPORTED, trained};
-use crate::runs::run_folder::{Existing, RunFolder, RunName, StageState, Start, Status};
+use crate::runs::run_folder::{
+    Existing, OWN_SAMPLING, RunFolder, RunName, STOP_TOKENS, StageState, Start, Status,
+};
 use crate::runtime::model_files::read_json;
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
@@ -669,6 +671,14 @@ fn the_targets_own_sampling_is_an_input_of_answers_that_leave_it_open() {
     assert_ne!(found(&open, 0.5), found(&open, 0.6));
     let given = ["regenerate.temperature=1.0"];
     assert_eq!(found(&given, 0.5), found(&given, 0.6));
+    // Servers are sent neither this nor where the target stops.
+    let served = ["regenerate.server=\"http://localhost:1\""];
+    let inputs = found(&served, 0.5);
+    assert_eq!(inputs, found(&served, 0.6));
+    for name in [OWN_SAMPLING, STOP_TOKENS] {
+        assert!(found(&open, 0.5).contains_key(name), "{name}");
+        assert!(!inputs.contains_key(name), "{name}");
+    }
 }
 
 #[test]

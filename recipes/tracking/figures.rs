@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use spectrain_eval::Report;
 
 use crate::recipe::resolved::ResolvedRecipe;
@@ -26,7 +26,7 @@ pub(super) struct Figure {
     pub(super) time: i64,
 }
 
-/// When a line was logged: no two trainings of a stage log their first one alike.
+/// When a training began, or a line was logged: no two trainings of a stage begin alike, or log their first line alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Logged {
     /// The optimiser's step.
@@ -44,6 +44,15 @@ pub(super) struct Line {
     pub(super) figures: Vec<Figure>,
 }
 
+/// When a training stage began, as its folder says.
+pub(super) fn begun(run: &Path, stage: &str) -> Option<Logged> {
+    let path = run.join(stage).join("events").join("begun.json");
+    // Earlier versions wrote none.
+    let text = std::fs::read_to_string(path).ok()?;
+    let begun: Map<String, Value> = serde_json::from_str(&text).ok()?;
+    Some(logged(&begun))
+}
+
 /// The lines of a training stage, whose figures are called by `prefix` and their own names. What is not a whole line yet is left out.
 pub(super) fn lines(run: &Path, stage: &str, prefix: &str) -> Vec<Line> {
     let path = run.join(stage).join("events").join("metrics.jsonl");
@@ -59,10 +68,8 @@ fn line(text: &str, prefix: &str) -> Option<Line> {
     let Ok(Value::Object(line)) = serde_json::from_str(text) else {
         return None;
     };
-    let (step, time) = (line.get("step"), line.get("time"));
-    let step = step.and_then(Value::as_u64).unwrap_or(0);
-    let time = time.and_then(Value::as_f64).unwrap_or(0.0);
-    let time = (time * 1000.0) as i64;
+    let logged = logged(&line);
+    let Logged { step, time } = logged;
     let of = |(key, value): (&String, &Value)| {
         let is_value = key != "step" && key != "time";
         Some(Figure {
@@ -73,9 +80,19 @@ fn line(text: &str, prefix: &str) -> Option<Line> {
         })
     };
     Some(Line {
-        logged: Logged { step, time },
+        logged,
         figures: line.iter().filter_map(of).collect(),
     })
+}
+
+/// When that was, by the step and the seconds that a line says.
+fn logged(line: &Map<String, Value>) -> Logged {
+    let (step, time) = (line.get("step"), line.get("time"));
+    let time = time.and_then(Value::as_f64).unwrap_or(0.0);
+    Logged {
+        step: step.and_then(Value::as_u64).unwrap_or(0),
+        time: (time * 1000.0) as i64,
+    }
 }
 
 /// The figures of a report: τ and α of each way of decoding and dataset, with the ends of their intervals.

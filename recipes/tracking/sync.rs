@@ -36,12 +36,15 @@ struct Sent {
     stages: BTreeMap<String, SentLines>,
     /// Digest of the report.
     report: Option<String>,
+    /// The folder of the run that was sent. Earlier versions did not say it.
+    #[serde(default)]
+    place: String,
 }
 
 /// The lines of a training that a server has: from its first one on, none left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct SentLines {
-    /// By it a training is told from one that has started over.
+    /// When the training began: by it one is told from another that has started over.
     first: Logged,
     /// The step of the last one. How many lines there are says nothing: a training that goes on from a saved state may log at other
     /// steps than before.
@@ -53,6 +56,8 @@ struct SentLines {
 /// A training stage and what it has logged.
 struct Trained {
     stage: &'static str,
+    /// When it began; of an earlier version's training, when its first line was logged.
+    begun: Option<Logged>,
     lines: Vec<Line>,
 }
 
@@ -109,12 +114,13 @@ fn send(
     let path = run.join(FILE);
     let settings = figures::settings(recipe);
     let trained = trained(run, recipe);
-    let mut sent = match kept(&path)? {
-        Some(kept) if kept.is_of((address, experiment), &trained) => kept,
-        _ => Sent {
+    let mut sent = match sent_before(run, (address, experiment), &trained)? {
+        Some(sent) => sent,
+        None => Sent {
             server: address.to_owned(),
             experiment: experiment.to_owned(),
             tag: server_tag(run, &trained, &settings)?,
+            place: place(run),
             ..Sent::default()
         },
     };
@@ -129,12 +135,12 @@ fn send(
         report: false,
         place: Place::Server(address.to_owned()),
     };
-    for Trained { stage, lines } in &trained {
-        let lines = sent.unsent(stage, lines);
+    for training in &trained {
+        let lines = sent.unsent(training.stage, &training.lines);
         let all: Vec<Figure> = lines.iter().flat_map(|line| line.figures.clone()).collect();
         if !lines.is_empty() {
             server.figures(&id, &all)?;
-            sent.add(stage, lines);
+            sent.add(training, lines);
             keep(&path, &sent)?;
             synced.figures += all.len();
         }
@@ -159,10 +165,20 @@ impl Sent {
     fn is_of(&self, (server, experiment): (&str, &str), trained: &[Trained]) -> bool {
         let is_same = |training: &Trained| {
             let known = self.stages.get(training.stage);
-            let both = known.zip(training.begun());
+            let both = known.zip(training.begun);
             both.is_none_or(|(known, begun)| known.first == begun)
         };
         self.server == server && self.experiment == experiment && trained.iter().all(is_same)
+    }
+
+    /// Whether the run in this folder is a copy of one that is still there, whose run on the server this is.
+    fn is_copied_to(&self, place: &str) -> bool {
+        if self.place.is_empty() || self.place == place {
+            return false;
+        }
+        // What cannot be read there is of no run that goes on.
+        let there = kept(&Path::new(&self.place).join(FILE)).ok().flatten();
+        there.is_some_and(|there| there.tag == self.tag)
     }
 
     /// The lines of a stage behind those that the server has.
@@ -176,20 +192,20 @@ impl Sent {
     }
 
     /// Adds lines of a stage that the server has by now, behind the others.
-    fn add(&mut self, stage: &str, lines: &[Line]) {
-        let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
+    fn add(&mut self, training: &Trained, lines: &[Line]) {
+        let (Some(begun), Some(last)) = (training.begun, lines.last()) else {
             return;
         };
         let step = last.logged.step;
-        let known = self.stages.get(stage);
+        let known = self.stages.get(training.stage);
         let before = known.filter(|known| known.step == step);
         let from = lines.partition_point(|line| line.logged.step < step);
         let sent = SentLines {
-            first: known.map_or(first.logged, |known| known.first),
+            first: begun,
             step,
             of_step: before.map_or(0, |known| known.of_step) + of_step(&lines[from..], step),
         };
-        self.stages.insert(stage.to_owned(), sent);
+        self.stages.insert(training.stage.to_owned(), sent);
     }
 }
 
@@ -198,19 +214,17 @@ fn of_step(lines: &[Line], step: u64) -> usize {
     lines.partition_point(|line| line.logged.step <= step)
 }
 
-impl Trained {
-    /// When its first line was logged.
-    fn begun(&self) -> Option<Logged> {
-        self.lines.first().map(|line| line.logged)
-    }
-}
-
 /// The training stages of a run.
 fn trained(run: &Path, recipe: &ResolvedRecipe) -> Vec<Trained> {
     let stages = recipe.training_stages();
-    let trained = |&stage: &&'static str| Trained {
-        stage,
-        lines: figures::lines(run, stage, &prefix(&stages, stage)),
+    let trained = |&stage: &&'static str| {
+        let lines = figures::lines(run, stage, &prefix(&stages, stage));
+        let first = lines.first().map(|line| line.logged);
+        Trained {
+            stage,
+            begun: figures::begun(run, stage).or(first),
+            lines,
+        }
     };
     stages.iter().map(trained).collect()
 }
@@ -225,7 +239,7 @@ fn prefix(stages: &[&str], stage: &str) -> String {
 
 /// The report of these trainings and when it was written; none where it is of an earlier one, which has started over since.
 fn report(run: &Path, trained: &[Trained]) -> Result<Option<(Report, i64)>> {
-    let begun = trained.iter().filter_map(Trained::begun);
+    let begun = trained.iter().filter_map(|training| training.begun);
     let begun = begun.map(|begun| begun.time).max();
     let report = figures::report(run)?;
     Ok(report.filter(|(_, time)| begun.is_none_or(|begun| begun <= *time)))
@@ -239,7 +253,7 @@ fn write_whole(run: &Path, name: &str, recipe: &ResolvedRecipe, project: &str) -
         .as_ref()
         .map_or_else(Vec::new, |(report, time)| figures::of_report(report, *time));
     // Of several trainings the first one: the file may be written before the others have begun, and stays the same.
-    let begun = trained.iter().find_map(Trained::begun);
+    let begun = trained.iter().find_map(|training| training.begun);
     let figures_of = |training: Trained| -> Vec<Figure> {
         let lines = training.lines.into_iter();
         lines.flat_map(|line| line.figures).collect()
@@ -263,6 +277,21 @@ fn write_whole(run: &Path, name: &str, recipe: &ResolvedRecipe, project: &str) -
     })
 }
 
+/// What an experiment on a server has of a run with these trainings; nothing where it is of others, or of the run that this one is a
+/// copy of.
+fn sent_before(run: &Path, wanted: (&str, &str), trained: &[Trained]) -> Result<Option<Sent>> {
+    let (path, place) = (run.join(FILE), place(run));
+    let sent = kept(&path)?.filter(|sent| sent.is_of(wanted, trained));
+    let Some(mut sent) = sent.filter(|sent| !sent.is_copied_to(&place)) else {
+        return Ok(None);
+    };
+    if sent.place != place {
+        sent.place = place;
+        keep(&path, &sent)?;
+    }
+    Ok(Some(sent))
+}
+
 /// What was sent, by the file that says it, where there is one.
 fn kept(path: &Path) -> Result<Option<Sent>> {
     match std::fs::read_to_string(path) {
@@ -280,8 +309,15 @@ fn kept(path: &Path) -> Result<Option<Sent>> {
 /// The tag of a run on a server, which keeps the settings that it is given first: of the same trainings under other settings it is
 /// another run.
 fn server_tag(run: &Path, trained: &[Trained], settings: &[(String, String)]) -> Result<String> {
-    let begun: Vec<Option<Logged>> = trained.iter().map(Trained::begun).collect();
+    let begun: Vec<Option<Logged>> = trained.iter().map(|training| training.begun).collect();
     tag(run, &json!([begun, settings]))
+}
+
+/// The folder of a run, by whatever path it was reached.
+fn place(run: &Path) -> String {
+    let place = std::fs::canonicalize(run).or_else(|_| std::path::absolute(run));
+    let place = place.unwrap_or_else(|_| run.to_owned());
+    place.display().to_string()
 }
 
 /// A name that no other run has: of its folder, the time at which that was made, and what else tells it from others.

@@ -28,7 +28,7 @@ pub const STOP_TOKENS: &str = "the list of stop tokens";
 /// The input that says how the target samples.
 pub const OWN_SAMPLING: &str = "the target's own sampling";
 
-/// What inputs begin with that earlier versions did not record: that a manifest lacks one says nothing of a change.
+/// What inputs begin with that one version records and another does not: that one is there or is missing says nothing of a change.
 const RECORDED_LATER: [&str; 3] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING];
 
 /// What the inputs begin with that are answers in the run.
@@ -171,7 +171,7 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let Some(manifest) = manifest_in(run, stage)? else {
         return Ok(StageState::Missing);
     };
-    let differences = changed_settings(&manifest.settings, &wanted);
+    let differences = changed_settings(&manifest.settings, wanted.settings, wanted.effect);
     let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
     let is_done = manifest.status == Status::Done;
     let is_of_before = |difference: &Difference| is_done && difference.is_default_of_new_key();
@@ -184,8 +184,7 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
             Status::Started => StageState::Interrupted,
         });
     }
-    let mut what: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    what.extend(inputs.iter().map(|(name, how)| format!("{name} {how}")));
+    let what = in_words(&differences, &inputs);
     let steps = state::latest(&run.join(stage))?.map_or(0, |saved| saved.step);
     let is_length = |difference: &Difference| (wanted.effect)(&difference.path) == Effect::GoesOn;
     let takes_warm_up_along = |difference: &Difference| match difference.path.as_str() {
@@ -210,21 +209,34 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     })
 }
 
+/// What differs between the settings and inputs of what was made and of what is wanted, as a stage would start over for it; `effect`
+/// says what a change of a setting does.
+pub fn differences([old, new]: [(&Value, &Inputs); 2], effect: fn(&str) -> Effect) -> Vec<String> {
+    let settings = changed_settings(old.0, new.0, effect);
+    in_words(&settings, &changed_inputs(old.1, new.1))
+}
+
+fn in_words(settings: &[Difference], inputs: &[(String, &str)]) -> Vec<String> {
+    let inputs = inputs.iter().map(|(name, how)| format!("{name} {how}"));
+    let settings = settings.iter().map(ToString::to_string);
+    settings.chain(inputs).collect()
+}
+
 /// The settings in which a stage is wanted otherwise than it was made.
-fn changed_settings(old: &Value, wanted: &Wanted) -> Vec<Difference> {
+fn changed_settings(old: &Value, new: &Value, effect: fn(&str) -> Effect) -> Vec<Difference> {
     // `auto` and what it means on the device are one type.
     let computed_in =
         |settings: &Value| settings["target"][COMPUTED_IN].as_str().map(str::to_owned);
-    let now = computed_in(wanted.settings);
+    let now = computed_in(new);
     let same_type = now.is_some() && now == computed_in(old);
     let mut differences = Vec::new();
-    find_differences("", old, wanted.settings, &mut differences);
+    find_differences("", old, new, &mut differences);
     differences.retain(|difference| {
         // Earlier versions recorded tables that the stage does not read.
         let table = difference.table();
-        let is_read = table.is_empty() || wanted.settings.get(table).is_some();
+        let is_read = table.is_empty() || new.get(table).is_some();
         let is_same_type = difference.path == "target.dtype" && same_type;
-        is_read && !is_same_type && (wanted.effect)(&difference.path) != Effect::Nothing
+        is_read && !is_same_type && effect(&difference.path) != Effect::Nothing
     });
     differences
 }
@@ -238,10 +250,12 @@ fn changed_inputs(old: &Inputs, new: &Inputs) -> Vec<(String, &'static str)> {
         name.starts_with(FOLDER_OF_FEATURES)
             && others.any(|(other, found)| other.starts_with(FOLDER_OF_FEATURES) && found == hash)
     };
+    let is_not_always_recorded =
+        |name: &str| RECORDED_LATER.iter().any(|later| name.starts_with(later));
     let change = |name: &String| match (old.get(name), new.get(name)) {
         (Some(old), Some(new)) if old == new => None,
         (Some(_), Some(_)) => Some("has changed"),
-        (None, _) if RECORDED_LATER.iter().any(|later| name.starts_with(later)) => None,
+        _ if is_not_always_recorded(name) => None,
         (None, Some(hash)) if is_at_other_path(name, hash, old) => None,
         (Some(hash), None) if is_at_other_path(name, hash, new) => None,
         (None, _) => Some("is a new input"),

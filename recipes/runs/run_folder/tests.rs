@@ -470,6 +470,25 @@ fn what_an_earlier_version_did_not_record_or_read_otherwise_is_no_change() {
 }
 
 #[test]
+fn what_an_earlier_version_recorded_without_reading_it_is_no_change() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let mut recorded = inputs("1");
+    let more = [CAPTURED_LAYERS, OWN_SAMPLING, STOP_TOKENS];
+    recorded.extend(more.map(|name| (name.to_owned(), "2".to_owned())));
+    let start = Start {
+        inputs: recorded.clone(),
+        ..Start::default()
+    };
+    run.start("train", start).unwrap();
+    let state = |inputs: &Inputs| state_for(&run, &Value::Null, inputs);
+    assert_eq!(state(&inputs("1")), StageState::Interrupted);
+    recorded.insert(OWN_SAMPLING.into(), "3".into());
+    let what = format!("{OWN_SAMPLING} has changed");
+    assert_eq!(state(&recorded), changed(&[&what]));
+}
+
+#[test]
 fn what_an_earlier_version_has_finished_stays_so_and_what_it_has_begun_does_not_go_on() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
