@@ -338,6 +338,16 @@ mod tests {
         }
     }
 
+    /// The first turn of a conversation.
+    fn first_turn(row: u64) -> Request<'static> {
+        Request {
+            row,
+            turn: 1,
+            messages: &[],
+            tools: &[],
+        }
+    }
+
     #[test]
     fn the_server_with_the_fewest_requests_is_asked_and_none_more_than_it_may() {
         let pool = pool(2, 2);
@@ -395,12 +405,7 @@ mod tests {
 
     /// What comes of the first turn of this row.
     fn asked(pool: &Pool, row: u64, clients: &[&Client]) -> Result<usize, Failure> {
-        let request = Request {
-            row,
-            turn: 1,
-            messages: &[],
-            tools: &[],
-        };
+        let request = first_turn(row);
         let ask = |server: usize| clients[server].post("/", &json!({})).map(|_| server);
         pool.ask(&request, clients, &ask)
     }
@@ -432,12 +437,7 @@ mod tests {
             answer(TcpListener::bind(address).unwrap(), "200 OK");
         });
         let pool = Pool::new(2, 1, waiting(60));
-        let request = Request {
-            row: 1,
-            turn: 1,
-            messages: &[],
-            tools: &[],
-        };
+        let request = first_turn(1);
         let ask = |server: usize| {
             clients[server].post("/", &json!({}))?;
             if server == 1 {
@@ -457,12 +457,7 @@ mod tests {
         let clients = [client(&listeners[0]), client(&listeners[1])];
         let clients = [&clients[0], &clients[1]];
         let pool = Pool::new(2, 1, waiting(60));
-        let request = Request {
-            row: 1,
-            turn: 1,
-            messages: &[],
-            tools: &[],
-        };
+        let request = first_turn(1);
         let ask = |server: usize| -> Result<(), Failure> {
             pool.leave_out(server, &format!("`{server}`: another model"));
             Err(lasting("another model"))
