@@ -27,6 +27,13 @@ pub struct Variation {
     pub reports: Vec<Report>,
 }
 
+impl Variation {
+    /// Of the training of a seed, on average.
+    fn mean_seconds(&self) -> f64 {
+        self.seconds.iter().sum::<f64>() / self.seconds.len() as f64
+    }
+}
+
 /// A row of the table.
 struct Row<'a> {
     variation: &'a Variation,
@@ -37,6 +44,8 @@ struct Row<'a> {
     each: Vec<f64>,
     /// Against the first variation; none for itself.
     difference: Option<PairedReport>,
+    /// How many times as long as that of the first variation the training took; none for itself.
+    times: Option<f64>,
 }
 
 /// A table of `variations` for each way of decoding, the largest τ first. Of runs that were judged by different targets or on
@@ -139,6 +148,8 @@ fn compared(variations: &[Variation]) -> Result<String> {
                 ci95,
                 each: variation.reports.iter().filter_map(of_seed).collect(),
                 difference,
+                times: (number > 0)
+                    .then(|| variation.mean_seconds() / variations[0].mean_seconds()),
             });
         }
         rows.sort_by(|one, other| {
@@ -187,8 +198,10 @@ fn shown(row: &Row) -> String {
         }
     };
     let tau = with_interval(row.tau, row.ci95);
-    let all = &row.variation.seconds;
-    let seconds = format!("{:.0} s", all.iter().sum::<f64>() / all.len() as f64);
+    let mut seconds = format!("{:.0} s", row.variation.mean_seconds());
+    if let Some(times) = row.times.filter(|times| times.is_finite()) {
+        _ = write!(seconds, ", ×{times:.2}");
+    }
     let mut text = line(&row.variation.name, [&tau, &difference, &seconds]);
     if row.each.len() > 1 {
         let each: Vec<String> = row.each.iter().map(|tau| format!("{tau:.2}")).collect();
@@ -272,12 +285,12 @@ mod tests {
         let expected = "
 T=0, greedy, chain 5
                               τ [95 % CI]        against the first             training
-lr=2                          2.00 [1.50, 3.00]  +0.40 [+0.30, +0.60]          12 s
+lr=2                          2.00 [1.50, 3.00]  +0.40 [+0.30, +0.60]          12 s, ×1.00
     seeds: 2.00, 2.00
 lr=1                          1.60 [1.20, 2.40]  the first                     12 s
     seeds: 2.00, 1.33
 a name that has a line of its own
-                              1.33 [1.00, 2.00]  -0.27 [-0.40, -0.20]          12 s
+                              1.33 [1.00, 2.00]  -0.27 [-0.40, -0.20]          12 s, ×1.00
     seeds: 1.33, 1.33
 
 No variation is called better or worse: 2 prompts are too few to choose by.

@@ -58,6 +58,50 @@ fn divergences_equal_pytorch() {
     }
 }
 
+/// A sum is its parts, each times its factor, which PyTorch judged one by one.
+#[test]
+fn a_sum_is_that_of_its_parts() {
+    let device = test_device();
+    let golden = json("divergences.json");
+    let logits = |key: &str| {
+        Tensor::<1>::from_floats(rows(&golden[key]).as_slice(), &device).reshape([3, 7])
+    };
+    let teacher = TeacherRows {
+        log_p: log_softmax(logits("target_logits"), 1),
+        covered: None,
+    };
+    let factors = [
+        ("fkl", "kl", 0.9),
+        ("rkl", "reverse_kl", 0.3),
+        ("jsd_0.5", "jsd", 2.0),
+        ("ce", "ce", 0.7),
+        ("tv", "tv", 0.1),
+        ("nla", "nla", 1.5),
+        ("lk_hybrid", "lk_hybrid", 0.2),
+    ];
+    // Each beside one other, and all together.
+    let pairs = (1..factors.len()).map(|second| vec![factors[0], factors[second]]);
+    for parts in pairs.chain([factors.to_vec()]) {
+        let table: serde_json::Map<_, _> = parts
+            .iter()
+            .map(|(_, key, factor)| ((*key).to_owned(), (*factor).into()))
+            .collect();
+        let sum: Divergence = serde_json::from_value(serde_json::json!({ "sum": table })).unwrap();
+        let judged = sum.judge(logits("draft_logits"), &teacher);
+        for (what, found) in [("value", judged.value), ("gradient", judged.gradient)] {
+            let found = host_f32(found);
+            let mut expected = vec![0.0; found.len()];
+            for (name, _, factor) in &parts {
+                let part = rows(&golden["divergences"][name][what]);
+                for (sum, part) in expected.iter_mut().zip(part) {
+                    *sum += *factor as f32 * part;
+                }
+            }
+            assert_close(&format!("{table:?} {what}"), &found, &expected, 2e-5);
+        }
+    }
+}
+
 /// Probabilities of a row of logits, in f64.
 fn softmax(logits: &[f64]) -> Vec<f64> {
     let all: f64 = logits.iter().map(|logit| logit.exp()).sum();

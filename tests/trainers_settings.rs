@@ -799,15 +799,9 @@ fn a_warm_up_is_a_share_of_the_steps_that_the_schedule_is_made_for() {
     has(&found, &["train.warmup_steps=100", "train.steps=500"]);
     let found = speculators("eagle3 --scheduler-total-steps 3000");
     has(&found, &["train.warmup_steps=30"]);
-    let mut found = specforge("  warmup_ratio: 0.05\n");
+    let found = specforge("  warmup_ratio: 0.05\n");
+    has(&found, &["train.warmup_ratio=0.05"]);
     lacks(&found, "train.warmup_steps");
-    tells(&found, &["warmup_ratio = 0.05`", "--plan"]);
-    assert_eq!(found.warm_up_of(1000), Some(50));
-    tells(
-        &found,
-        &["`train.warmup_steps = 50`, 0.05 of about 1,000 steps"],
-    );
-    assert_eq!(found.warm_up_of(1000), None, "it is told once");
 }
 
 #[test]
@@ -819,8 +813,7 @@ fn a_script_finds_its_own_folder() {
     }
     workspace.write("SF/cache/train.jsonl", &text);
     workspace.write("SF/configs/draft.json", r#"{"intermediate_size": 96}"#);
-    let steps = (text.len() as u64 / 4 * 20).div_ceil(4 * 32);
-    let warm_up = format!("\nwarmup_steps = {}\n", (0.1 * steps as f64) as u64);
+    let warm_up = "\nwarmup_ratio = 0.1\n";
     for (number, own) in [
         "SCRIPT_DIR=$( cd -- \"$( dirname -- \"${BASH_SOURCE[0]}\" )\" &> /dev/null && pwd )\nROOT_DIR=$(dirname $SCRIPT_DIR)",
         "SCRIPT_DIR=`dirname $0`\nROOT_DIR=\"$(dirname \"$SCRIPT_DIR\")\"",
@@ -840,7 +833,7 @@ fn a_script_finds_its_own_folder() {
         let found = workspace.run_line(line).succeeded();
         let recipe = workspace.text(&format!("{number}.toml"));
         assert!(recipe.contains("SF/cache/train.jsonl\"\n"), "{recipe}");
-        for line in ["\nd_ff = 96\n", "\ngradient_accumulation = 4\n", &warm_up] {
+        for line in ["\nd_ff = 96\n", "\ngradient_accumulation = 4\n", warm_up] {
             assert!(recipe.contains(line), "no {line}: {recipe}");
         }
         let said = found.stderr.split_whitespace().collect::<Vec<_>>().join(" ");

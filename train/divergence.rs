@@ -37,6 +37,92 @@ pub enum Divergence {
     LkHybrid,
     /// `-Σ p log q` over this many of the most likely tokens of `p`, not renormalised (HASS).
     TopK(usize),
+    /// The sum of several, each times its factor, such as `{ sum = { kl = 0.9, tv = 0.1 } }`.
+    Sum(Factors),
+}
+
+/// What each divergence of a sum is multiplied by; those left out are not in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Factors {
+    /// Of `"kl"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub kl: f64,
+    /// Of `"reverse_kl"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reverse_kl: f64,
+    /// Of `{ jsd = 0.5 }`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub jsd: f64,
+    /// Of `"ce"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ce: f64,
+    /// Of `"tv"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tv: f64,
+    /// Of `"nla"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub nla: f64,
+    /// Of `"lk_hybrid"`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lk_hybrid: f64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde calls"
+)]
+fn is_zero(factor: &f64) -> bool {
+    *factor == 0.0
+}
+
+/// The largest factor: far beyond any that trains.
+const MOST: f64 = 1e6;
+
+impl Factors {
+    /// Each divergence with its factor.
+    fn all(self) -> [(Divergence, f64); 7] {
+        [
+            (Divergence::Kl, self.kl),
+            (Divergence::ReverseKl, self.reverse_kl),
+            (Divergence::Jsd(0.5), self.jsd),
+            (Divergence::Ce, self.ce),
+            (Divergence::Tv, self.tv),
+            (Divergence::Nla, self.nla),
+            (Divergence::LkHybrid, self.lk_hybrid),
+        ]
+    }
+
+    /// Those that are in the sum.
+    fn given(self) -> impl Iterator<Item = (Divergence, f64)> {
+        let all = self.all().into_iter();
+        all.filter(|(_, factor)| *factor != 0.0)
+    }
+
+    /// Whether all make sense, and there is one at least.
+    fn is_sound(self) -> bool {
+        let mut all = self.all().into_iter();
+        self.given().next().is_some() && all.all(|(_, factor)| (0.0..=MOST).contains(&factor))
+    }
+
+    fn judge(self, logits: &Tensor<2>, teacher: &TeacherRows) -> Distance {
+        let each = self.given().map(|(divergence, factor)| {
+            let Distance { value, gradient } = divergence.judge(logits.clone(), teacher);
+            Distance {
+                value: value * factor,
+                gradient: gradient * factor,
+            }
+        });
+        let sum = each.reduce(|sum, one| Distance {
+            value: sum.value + one.value,
+            gradient: sum.gradient + one.gradient,
+        });
+        // An objective without any is refused before it trains.
+        sum.unwrap_or_else(|| Distance {
+            value: logits.zeros_like().sum_dim(1),
+            gradient: logits.zeros_like(),
+        })
+    }
 }
 
 /// A distribution made of the target's.
@@ -76,6 +162,8 @@ impl TeacherRows {
 }
 
 const LEAST_ALPHA: f64 = 1e-5;
+/// Far below any that differs from `"ce"`, and far above those whose reciprocal f32 does not hold.
+const LEAST_TEMPERATURE: f64 = 1e-4;
 /// Where the drafter has all but met the target, the deviation of its rewards says nothing more.
 const LEAST_DEVIATION: f64 = 1e-2;
 
@@ -106,11 +194,21 @@ impl Divergence {
             Self::TopK(k) if k > bounds::VOCABULARY => {
                 Some(("a top_k of no more than all tokens", k.to_string()))
             }
-            Self::TemperedKl(temperature) if !(temperature > 0.0 && temperature.is_finite()) => {
-                Some(("a tempered_kl above 0", temperature.to_string()))
+            Self::TemperedKl(temperature) if !(LEAST_TEMPERATURE..=MOST).contains(&temperature) => {
+                Some((
+                    "a tempered_kl of 0.0001 to 1000000",
+                    temperature.to_string(),
+                ))
             }
             Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
                 Some(("a jsd between 0 and 1", beta.to_string()))
+            }
+            Self::Sum(factors) if !factors.is_sound() => {
+                let found = serde_json::to_string(&factors).unwrap_or_default();
+                Some((
+                    "a sum with factors of 0 to 1000000, one of them above 0",
+                    found,
+                ))
             }
             _ => None,
         }
@@ -119,6 +217,9 @@ impl Divergence {
     /// # Shapes
     /// - logits: `[rows, vocab]`, the drafter's, f32, not in a graph
     pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Distance {
+        if let Self::Sum(factors) = self {
+            return factors.judge(&logits, teacher);
+        }
         let log_q = log_softmax(logits, 1);
         let q = log_q.clone().exp();
         let log_p = teacher.log_p.clone();
@@ -173,6 +274,7 @@ impl Divergence {
                 let mass = kept.clone().sum_dim(1);
                 (-(kept.clone() * log_q).sum_dim(1), q * mass - kept)
             }
+            Self::Sum(_) => unreachable!("a sum is judged by its parts"),
         };
         Distance { value, gradient }
     }

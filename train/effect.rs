@@ -17,7 +17,7 @@ pub enum Effect {
 use Effect::{GoesOn, Nothing, StartsOver};
 
 /// Every key of [`TrainConfig`]. One that is not here counts as [`StartsOver`].
-const EFFECTS: [(&str, Effect); 29] = [
+const EFFECTS: [(&str, Effect); 30] = [
     // The learning rate of a step may depend on it, but a state of any step can be trained on.
     ("steps", GoesOn),
     ("epochs", GoesOn),
@@ -32,6 +32,7 @@ const EFFECTS: [(&str, Effect); 29] = [
     ("schedule", StartsOver),
     ("min_lr_ratio", StartsOver),
     ("warmup_steps", StartsOver),
+    ("warmup_ratio", StartsOver),
     ("max_grad_norm", StartsOver),
     ("clip_value", StartsOver),
     ("weight_decay", StartsOver),
@@ -88,6 +89,7 @@ mod tests {
     fn every_key_of_the_table_is_classified_once_and_no_other() {
         let table = TrainConfig {
             epochs: Some(2.0),
+            warmup_ratio: Some(0.1),
             matrix_learning_rate: Some(1e-3),
             table_learning_rate: Some(1e-3),
             ..TrainConfig::default()

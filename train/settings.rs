@@ -66,6 +66,10 @@ pub struct TrainConfig {
     /// of the steps if there are fewer than 500, those of `epochs` too.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub warmup_steps: usize,
+    /// In place of `warmup_steps`, which goes before it: the share of the steps, those of `epochs` too, over which the learning
+    /// rate rises, such as 0.04.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_ratio: Option<f64>,
     /// Largest global gradient norm; 0 clips nothing.
     pub max_grad_norm: f64,
     /// Size to which every element of the gradient is clipped after that; 0 clips nothing. EAGLE-1 uses 0.5 and does not clip
@@ -142,6 +146,7 @@ impl Default for TrainConfig {
             schedule: Decay::Cosine,
             min_lr_ratio: 0.0,
             warmup_steps: WARM_UP,
+            warmup_ratio: None,
             max_grad_norm: 0.5,
             clip_value: 0.0,
             weight_decay: 0.0,
@@ -161,6 +166,10 @@ impl Default for TrainConfig {
             explosion: 10.0,
         }
     }
+}
+
+fn is_share(ratio: f64) -> bool {
+    (0.0..=1.0).contains(&ratio)
 }
 
 fn wrong<T>(key: &'static str, expected: impl std::fmt::Display, got: String) -> Result<T> {
@@ -251,6 +260,9 @@ impl TrainConfig {
                 return wrong(key, format!("0 to {most}"), value.to_string());
             }
         }
+        if let Some(ratio) = self.warmup_ratio.filter(|ratio| !is_share(*ratio)) {
+            return wrong("warmup_ratio", "0 to 1", ratio.to_string());
+        }
         let betas = [
             ("beta1", self.beta1),
             ("beta2", self.beta2),
@@ -266,7 +278,8 @@ impl TrainConfig {
     }
 
     /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole. A
-    /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less.
+    /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less; one that is a share of them is
+    /// as many as that comes to.
     ///
     /// # Errors
     /// A sample is longer than a row, or there is none.
@@ -291,13 +304,20 @@ impl TrainConfig {
             steps,
             epochs: None,
             warmup_steps: match self.warmup_steps {
-                OF_EPOCHS => WARM_UP.min(steps / 10),
+                OF_EPOCHS => self.warm_up_of(steps).unwrap_or(WARM_UP.min(steps / 10)),
                 // It was said without the steps being known.
                 longer if longer > steps => steps / 10,
                 asked => asked,
             },
             ..self.clone()
         })
+    }
+
+    /// How many of these steps the share that is given is, rounded down as other trainers do; none without a share that makes
+    /// sense.
+    pub fn warm_up_of(&self, steps: usize) -> Option<usize> {
+        let ratio = self.warmup_ratio.filter(|ratio| is_share(*ratio))?;
+        Some((ratio * steps as f64) as usize)
     }
 
     /// The learning rate over the run.
@@ -388,6 +408,18 @@ mod tests {
         );
         // What was asked for holds unless there are fewer steps.
         assert_eq!([warm_up(12.0, 50), warm_up(12.0, 61)], [50, 6]);
+        // A share of 60 steps, unless steps are asked for.
+        let share = |warmup_steps: usize| {
+            let config = TrainConfig {
+                steps: OF_EPOCHS,
+                epochs: Some(12.0),
+                warmup_steps,
+                warmup_ratio: Some(0.26),
+                ..TrainConfig::default()
+            };
+            config.with_steps(&samples).unwrap().warmup_steps
+        };
+        assert_eq!([share(OF_EPOCHS), share(50)], [15, 50]);
         let given = TrainConfig::default();
         assert_eq!(given.with_steps(&samples).unwrap(), given);
     }

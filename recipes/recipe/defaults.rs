@@ -7,6 +7,10 @@ use crate::recipe::file::File;
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::SyntheticTable;
 
+/// The key of the warm-up, and the one that has it as a share of the steps.
+const WARM_UP: &str = "warmup_steps";
+const WARM_UP_SHARE: &str = "warmup_ratio";
+
 /// Fills in the keys that were left out, where `given` says of a key whether it was set.
 pub(super) fn fill<D: Settings, O: Settings>(file: &mut File<D, O>, given: &dyn Fn(&str) -> bool) {
     if let Some(table) = &mut file.synthetic {
@@ -16,7 +20,11 @@ pub(super) fn fill<D: Settings, O: Settings>(file: &mut File<D, O>, given: &dyn 
     fill_training(&mut file.train, row, &|key| given(&format!("train.{key}")));
     for (stage, training) in &mut file.stages {
         let own = |key: &str| given(&format!("stages.{stage}.{key}"));
-        let given = |key: &str| own(key) || given(&format!("train.{key}"));
+        let given = |key: &str| {
+            // A stage's own share of the steps goes before the steps of all.
+            let is_taken = key == WARM_UP && own(WARM_UP_SHARE);
+            own(key) || (!is_taken && given(&format!("train.{key}")))
+        };
         fill_training(training, row, &given);
     }
 }
@@ -26,17 +34,19 @@ fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) ->
     if !given("batch_tokens") && row > 0 {
         training.batch_tokens = (training.batch_tokens / row).max(1).saturating_mul(row);
     }
-    if !given("warmup_steps") {
+    if !given(WARM_UP) {
         training.warmup_steps = match training.steps {
-            // A tenth of as many as it will be.
+            // A share of as many as it will be.
             OF_EPOCHS => OF_EPOCHS,
-            steps => training.warmup_steps.min(steps / 10),
+            steps => training
+                .warm_up_of(steps)
+                .unwrap_or(training.warmup_steps.min(steps / 10)),
         };
     }
 }
 
 fn fill_synthetic(table: &mut SyntheticTable, given: &dyn Fn(&str) -> bool) {
-    if !given("warmup_steps") {
+    if !given(WARM_UP) {
         table.warmup_steps = table.warmup_steps.min(table.steps / 10);
     }
     if !given("max_length") {
@@ -89,6 +99,22 @@ mod tests {
                 "stages.align.warmup_steps",
                 7,
             ),
+            (
+                "[train]\nsteps = 30\nwarmup_ratio = 0.5\n",
+                "train.warmup_steps",
+                15,
+            ),
+            // Steps go before their share, and a stage's own share before the steps of all.
+            (
+                "[train]\nwarmup_ratio = 0.5\nwarmup_steps = 7\n",
+                "train.warmup_steps",
+                7,
+            ),
+            (
+                "[train]\nwarmup_steps = 7\n[stages.align]\nsteps = 20\nwarmup_ratio = 0.25\n",
+                "stages.align.warmup_steps",
+                5,
+            ),
             ("[data]\nmax_length = 1000\n", "train.batch_tokens", 4000),
             ("[data]\nmax_length = 10000\n", "train.batch_tokens", 10_000),
             (
@@ -131,6 +157,8 @@ mod tests {
         };
         assert_eq!(warm_ups(""), [OF_EPOCHS; 3]);
         assert_eq!(warm_ups("warmup_steps = 7\n"), [7; 3]);
+        let stages = "warmup_ratio = 0.25\n[stages.align]\nsteps = 100\n";
+        assert_eq!(warm_ups(stages), [OF_EPOCHS, 25, OF_EPOCHS]);
         let stages = "[stages.align]\nsteps = 100\n[stages.refine]\nwarmup_steps = 9\n";
         assert_eq!(warm_ups(stages), [OF_EPOCHS, 10, 9]);
     }

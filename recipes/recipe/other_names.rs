@@ -4,7 +4,7 @@ use crate::trainers::{Becomes, TRAINERS};
 
 /// A name that is used elsewhere, and what recipes call the same; what settings of other trainers become under their own names, their
 /// rows say.
-const NAMES: [(&str, &str); 53] = [
+const NAMES: [(&str, &str); 52] = [
     ("adam_beta1", "beta1"),
     ("adam_beta2", "beta2"),
     ("adam_epsilon", "epsilon"),
@@ -57,7 +57,6 @@ const NAMES: [(&str, &str); 53] = [
     ("trt-llm", "tensorrt-llm"),
     ("trtllm", "tensorrt-llm"),
     ("ttt_length", "draft_steps"),
-    ("warmup_ratio", "warmup_steps"),
 ];
 
 /// What of the names that are `known` is meant by one that another program has.

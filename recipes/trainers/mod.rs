@@ -24,4 +24,4 @@ pub use model_file::{FILE_KEYS, FileKey};
 pub use rows::{Becomes, Row, Trainer};
 pub(crate) use settings::{TARGET, TRAIN};
 pub(crate) use shared::rounded_rate;
-pub use translate::{Translated, WarmUp, translate};
+pub use translate::{Translated, translate};

@@ -7,7 +7,7 @@ use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, accumulate, by_total_variation, conversations, given_or_as_many, name,
-    positive, rows_of, server, steps_of, warm_up,
+    positive, rows_of, server, steps_of,
 };
 
 const ALL: &[&str] = &[];
@@ -187,7 +187,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.num_train_epochs", "3", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_train_epochs`", steps_of)),
     row(ALL, "training.warmup_steps", "0", Key("train.warmup_steps")),
-    row(ALL, "training.warmup_ratio", "", By("`train.warmup_steps`, where the number of steps is known", warm_up_share)),
+    row(ALL, "training.warmup_ratio", "", By("`train.warmup_ratio`", warm_up_share)),
     row(ALL, "training.weight_decay", "0.0", Key("train.weight_decay")),
     row(ALL, "training.max_grad_norm", "1.0", Key("train.max_grad_norm")),
     row(ALL, "training.adam_beta1", "0.9", Key("train.beta1")),
@@ -340,7 +340,7 @@ fn schedule(asked: &Asked) -> Made {
 
 fn warm_up_share(asked: &Asked) -> Made {
     match asked.value.as_f64() {
-        Some(share) if share > 0.0 => warm_up(share, asked.count("training.max_steps")),
+        Some(share) if share > 0.0 => Made::key("train.warmup_ratio", share),
         _ => Made::nothing(),
     }
 }

@@ -8,7 +8,7 @@ use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, accumulate, by_total_variation, given_or_as_many, hub_or_path, one_layer,
-    positive, rows_of, sources, warm_up,
+    positive, rows_of, sources,
 };
 
 const ALL: &[&str] = &[];
@@ -197,7 +197,7 @@ const ROWS: &[Row] = &[
     row(ALL, "optimizer.lr", "", Key("train.learning_rate")),
     row(ALL, "optimizer.betas", "[0.9, 0.95]", By("`train.beta1` and `train.beta2`", betas)),
     row(ALL, "optimizer.weight_decay", "0.0", Key("train.weight_decay")),
-    row(ALL, "optimizer.warmup_ratio", "0.05", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), None))),
+    row(ALL, "optimizer.warmup_ratio", "0.05", Key("train.warmup_ratio")),
     row(ALL, "optimizer.min_lr_ratio", "0.1", Key("train.min_lr_ratio")),
     row(ALL, "optimizer.*", "", Nothing("the optimiser is AdamW, with its states in f32")),
     row(ALL, "recipe_args.max_grad_norm", "1.0", Key("train.max_grad_norm")),

@@ -96,8 +96,6 @@ pub struct Asked<'a> {
 pub struct Made {
     pub(super) keys: Vec<(&'static str, Value)>,
     pub(super) note: Option<String>,
-    /// The share of the steps that is the warm-up, where their number is not known.
-    pub(super) warm_up: Option<f64>,
     /// How many processes share the batches of a step, where this is known.
     pub(super) processes: Option<u64>,
 }

@@ -46,12 +46,23 @@ pub(super) fn layer_types(asked: &Asked) -> Made {
     made
 }
 
-/// The divergence that libraries call by these names; a table with one name and any weight is that name.
+/// The divergence that libraries call by these names; a table with one name and any weight is that name, one with several their
+/// sum.
 pub(super) fn divergence(value: &Value) -> Option<Value> {
     if let Value::Object(table) = value {
-        let mut names = table.keys();
-        let only = names.next().filter(|_| table.len() == 1)?;
-        return divergence(&json!(only));
+        if let [only] = &*table.keys().collect::<Vec<_>>() {
+            return divergence(&json!(only));
+        }
+        let mut factors = serde_json::Map::new();
+        for (name, factor) in table {
+            let key = match divergence(&json!(name))? {
+                Value::String(plain) => plain,
+                // Its parameter is that of a sum's.
+                _ => name.clone(),
+            };
+            factors.insert(key, json!(factor.as_f64()?));
+        }
+        return (!factors.is_empty()).then(|| json!({ "sum": factors }));
     }
     let found = match value.as_str()? {
         "kl" | "kl_div" => json!("kl"),
@@ -255,17 +266,11 @@ pub(super) fn steps_of(asked: &Asked) -> Made {
     }
 }
 
-/// A warm-up over a share of the steps.
-pub(super) fn warm_up(share: f64, steps: Option<u64>) -> Made {
-    match steps {
+/// A warm-up over a share of the steps that the schedule is made for, which may be others than those that are trained.
+pub(super) fn warm_up(share: f64, horizon: Option<u64>) -> Made {
+    match horizon {
         Some(steps) => Made::key("train.warmup_steps", (share * steps as f64) as u64),
-        None => Made {
-            warm_up: Some(share),
-            ..Made::note(format!(
-                "the warm-up is {share} of the steps, whose number depends on the data: set `train.warmup_steps` to that share of the steps \
-                 that `spectrain recipe FILE --plan` prints"
-            ))
-        },
+        None => Made::key("train.warmup_ratio", share),
     }
 }
 

@@ -286,7 +286,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.num_epochs", "1", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_epochs`", steps_of)),
     row(ALL, "training.total_steps", "", Nothing("the schedule ends with the training")),
-    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), horizon(asked)))),
+    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_ratio`, where the schedule is made for a number of steps `train.warmup_steps`", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), horizon(asked)))),
     row(ALL, "training.batch_size", "1", Read("rows in a batch: see `data.max_length`")),
     row(ALL, "training.accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
     row(ALL, PROCESSES, "", Read("see `training.accumulation_steps`")),

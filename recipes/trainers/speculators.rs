@@ -204,7 +204,7 @@ const ROWS: &[Row] = &[
     row(ALL, "epochs", "20", Key("train.epochs")),
     row(ALL, "max_steps", "", By("`train.steps`, in place of `epochs`", steps_of)),
     row(ALL, "scheduler_warmup_steps", "", By("`train.warmup_steps`; none with `scheduler_type = \"none\"`", warm_up_steps)),
-    row(ALL, "scheduler_warmup_ratio", "", By("`train.warmup_steps`, where the number of steps is known; without both, a hundredth of the steps", warm_up)),
+    row(ALL, "scheduler_warmup_ratio", "", By("`train.warmup_ratio`, where the schedule is made for a number of steps `train.warmup_steps`; without both, a hundredth of the steps", warm_up)),
     row(ALL, PROCESSES, "1", By("`train.gradient_accumulation`: the batches of one step", |asked| accumulate(1, asked.value.as_u64()))),
     // What is kept and shown.
     row(ALL, "checkpoint_freq", "", Nothing("`train.save_every` and `train.validate_every` count steps")),
@@ -380,7 +380,7 @@ fn window_of_file(asked: &Asked) -> Made {
 fn divergence_of(asked: &Asked) -> Made {
     match divergence(&asked.value) {
         Some(found) => Made::key("objective.divergence", found),
-        None => Made::note("an objective has one divergence here; set `objective.divergence`"),
+        None => Made::note("set `objective.divergence`"),
     }
 }
 
@@ -393,8 +393,7 @@ fn block_loss(asked: &Asked) -> Made {
             ("objective.divergence", found),
         ]),
         None => Made::note(
-            "an objective has one divergence from the target here; set `objective.divergence` with `teacher_weight = 1.0` and \
-             `label_weight = 0.0`",
+            "set `objective.divergence` with `teacher_weight = 1.0` and `label_weight = 0.0`",
         ),
     }
 }

@@ -184,7 +184,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.max_grad_norm", "0.5", Key("train.max_grad_norm")),
     row(ALL, "training.num_epochs", "10", Key("train.epochs")),
     row(ALL, "training.num_train_steps", "", By("`train.steps`, in place of `num_epochs`", steps_of)),
-    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_steps`, where the number of steps is known", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), asked.count("training.num_train_steps")))),
+    row(ALL, "training.warmup_ratio", "0.015", By("`train.warmup_ratio`, where the schedule is made for a number of steps `train.warmup_steps`", |asked| warm_up(asked.value.as_f64().unwrap_or_default(), asked.count("training.num_train_steps")))),
     row(ALL, "training.micro_batch_size", "2", Read("rows in a batch: see `training.max_seq_length`")),
     row(ALL, "training.draft_accumulation_steps", "1", By("`train.gradient_accumulation`: the batches of one step, of all devices", batches)),
     row(ALL, "training.training_num_gpus_per_node", "1", Read("see `training.draft_accumulation_steps`")),

@@ -14,7 +14,6 @@ use super::read::read;
 use super::rows::{Asked, Becomes, Made, Row, Trainer};
 use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
 use super::shell::unfilled;
-use crate::plan::words::grouped;
 use crate::recipe::inline::inline;
 
 /// What the names of settings end in that hold secrets.
@@ -51,37 +50,11 @@ pub struct Translated {
     pub notes: Vec<String>,
     /// Why a key of the recipe has no value though there is a setting for it, by the key's name: what the setting says is not known.
     pub unknown: BTreeMap<String, String>,
-    /// The warm-up, where it is a share of steps whose number is not known.
-    pub warm_up: Option<WarmUp>,
     /// How many processes train together, where several do.
     pub processes: Option<u64>,
 }
 
-/// A warm-up over a share of steps whose number is not known.
-pub struct WarmUp {
-    /// The share.
-    pub share: f64,
-    /// What `Translated::notes` says of it.
-    note: String,
-}
-
 impl Translated {
-    /// Takes so many steps as the number that the warm-up is a share of: says it in the notes, and returns how many steps the
-    /// warm-up is. Nothing where it is no such share.
-    pub fn warm_up_of(&mut self, steps: u64) -> Option<u64> {
-        let WarmUp { share, note } = self.warm_up.take()?;
-        let warm_up = (share * steps as f64) as u64;
-        let told = self.notes.iter_mut().find(|told| **told == note);
-        if let (Some(told), Some((setting, _))) = (told, note.split_once("`: ")) {
-            let noun = if steps == 1 { "step" } else { "steps" };
-            *told = format!(
-                "{setting}`: `train.warmup_steps = {warm_up}`, {share} of about {} {noun}, by the size of the data's files",
-                grouped(steps)
-            );
-        }
-        Some(warm_up)
-    }
-
     /// What was carried over, and what was not, for the user.
     pub fn summary(&self) -> String {
         let [carried, given] = self.carried;
@@ -142,7 +115,6 @@ struct Carrying {
     /// What is said of settings whose values are not known, and of the keys that they would be.
     unknown_settings: Vec<String>,
     unknown: BTreeMap<String, String>,
-    warm_up: Option<WarmUp>,
     processes: Option<u64>,
 }
 
@@ -193,13 +165,7 @@ impl Carrying {
         self.carried += usize::from(is_given && is_carried);
         self.processes = self.processes.or(made.processes);
         if let Some(note) = made.note {
-            let note = format!("{shown}: {note}");
-            let warm_up = made.warm_up.map(|share| WarmUp {
-                share,
-                note: note.clone(),
-            });
-            self.warm_up = warm_up.or(self.warm_up.take());
-            self.notes.push(note);
+            self.notes.push(format!("{shown}: {note}"));
         }
         for (key, value) in made.keys {
             self.settings_of.insert(key.to_owned(), setting);
@@ -263,7 +229,6 @@ impl Carrying {
             // What is lacking comes first.
             notes: [self.unknown_settings, self.notes].concat(),
             unknown: self.unknown,
-            warm_up: self.warm_up,
             processes: self.processes,
         }
     }

@@ -112,7 +112,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     if let Some(name) = &own {
         check_name(name).context("`--name`")?;
     }
-    let mut wanted = Wanted {
+    let wanted = Wanted {
         recipe,
         name: own.unwrap_or_else(|| not_shipped(name(recipe, &target))),
         target,
@@ -123,7 +123,6 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
         settings: arguments.settings.clone(),
         translated,
     };
-    wanted.fill_warm_up();
     write(arguments, &wanted)
 }
 

@@ -31,7 +31,7 @@ use crate::tracking::live::Live;
 
 mod sweep;
 
-use sweep::{Combination, Swept};
+use sweep::{Combination, Swept, Varied};
 
 /// Arguments of `spectrain recipe`.
 #[derive(Debug, Args)]
@@ -61,6 +61,11 @@ pub struct RecipeArguments {
     /// print τ of each beside that of the first; repeated, every combination; several of `seed` are pooled
     #[arg(long, value_name = "KEY=V,V", conflicts_with_all = ["part", "devices"])]
     sweep: Vec<Swept>,
+    /// Train the recipe as it is and once with each of these values of a key, such as `train.ema_decay=0.95,0.99`, and print τ of
+    /// each beside that of the recipe; repeated, one change at a time; `KEY=V; KEY=V` is one change of several keys. With
+    /// `--sweep seed=0,1,2`, each with all of these
+    #[arg(long, value_name = "KEY=V,V", conflicts_with_all = ["part", "devices"])]
+    vary: Vec<Varied>,
     /// With `--stage features`, capture only this part of the samples, such as `3/16`, as an element of an array job
     #[arg(long, value_name = "N/PARTS", conflicts_with_all = ["plan", "fresh"])]
     part: Option<Part>,
@@ -108,15 +113,15 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
     if let Some(name) = &arguments.show {
         return print(ShippedRecipe::of(name)?.text);
     }
-    let combinations = sweep::combinations(&arguments.sweep)?;
+    let combinations = sweep::combinations(&arguments.vary, &arguments.sweep)?;
     let recipe = arguments.read_first(&combinations)?;
     order::selected(&recipe, &arguments.stages)?;
     let place = Place::of_environment()?.filter(|_| arguments.part.is_none());
-    if !arguments.sweep.is_empty() {
+    if arguments.are_several() {
         return match place {
             None => arguments.run_sweep(&recipe.name, &combinations),
             Some(_) => Err(Misuse(
-                "`--sweep` trains with one rank, and the environment's `WORLD_SIZE` asks for more"
+                "`--sweep` and `--vary` train with one rank, and the environment's `WORLD_SIZE` asks for more"
                     .into(),
             )
             .into()),
@@ -193,9 +198,14 @@ impl RecipeArguments {
         names.cloned().collect()
     }
 
+    /// Whether the recipe is trained with several values of some key.
+    fn are_several(&self) -> bool {
+        !self.sweep.is_empty() || !self.vary.is_empty()
+    }
+
     /// The recipe as it is given, with the first of the swept values, where there are some: what is swept need not stand in it.
     fn read_first(&self, combinations: &[Combination]) -> Result<ResolvedRecipe> {
-        let first = combinations.first().filter(|_| !self.sweep.is_empty());
+        let first = combinations.first().filter(|_| self.are_several());
         let Some(first) = first else {
             return self.read(&self.overrides);
         };
@@ -315,7 +325,7 @@ impl RecipeArguments {
         let tracked = Live::begin(run.path().to_owned(), recipe);
         let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {
             // Whoever runs a recipe again may want just these, and what comes after may take long.
-            match stage == "export" && self.sweep.is_empty() {
+            match stage == "export" && !self.are_several() {
                 true => print(commands_again(&context)?),
                 false => Ok(()),
             }

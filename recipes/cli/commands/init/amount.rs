@@ -89,7 +89,8 @@ impl Amount<'_> {
         let steps = steps.or_else(|| self.set("train.steps"));
         let warmup = self.number("train", "warmup_steps").filter(|warmup| {
             // Of epochs it is not known yet; a run cuts a warm-up that is longer.
-            steps.is_none_or(|steps| warmup * WARMUP_PART <= steps)
+            let is_short = steps.is_none_or(|steps| warmup * WARMUP_PART <= steps);
+            is_short && (self.own.set)("train.warmup_ratio").is_none()
         });
         if let Some(warmup) = warmup {
             self.put(keys, "warmup_steps", warmup);

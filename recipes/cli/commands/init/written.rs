@@ -54,9 +54,6 @@ const SHOWN: [(&str, &[&str]); 9] = [
 /// The key of a table that is shown though it has no value of its own, with what stands there.
 const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 
-/// The key of the warm-up.
-const WARM_UP: &str = "train.warmup_steps";
-
 /// The file with the schema of recipe files.
 const SCHEMA: &str = "schema.json";
 
@@ -153,30 +150,6 @@ impl Wanted {
             0 | 1 => format!("--device {}", self.device),
             several => format!("--devices cuda:0-{}", several - 1),
         }
-    }
-
-    /// Sets a warm-up that is a share of another trainer's steps, where the size of the data says how many these are.
-    pub(super) fn fill_warm_up(&mut self) {
-        let Some(steps) = self.estimated_steps() else {
-            return;
-        };
-        let translated = self.translated.as_mut();
-        if let Some(steps) = translated.and_then(|found| found.warm_up_of(steps)) {
-            self.settings.push(format!("{WARM_UP}={steps}"));
-        }
-    }
-
-    /// How many steps the epochs that are set take, by the size of the data.
-    fn estimated_steps(&self) -> Option<u64> {
-        // Answers that are to come are longer or shorter, and of some rows the size is not known.
-        let is_whole = matches!(self.answers, Answers::Kept) && !self.sets("data.max_samples");
-        let tokens = self.data.tokens().filter(|tokens| *tokens > 0)?;
-        let number = |key: &str| self.set(key)?.replace('_', "").parse::<f64>().ok();
-        let batches = number("train.gradient_accumulation").unwrap_or(1.0);
-        let step = number("train.batch_tokens")? * batches;
-        let steps = tokens as f64 * number("train.epochs")? / step;
-        let is_known = is_whole && steps.is_finite() && !self.sets(WARM_UP);
-        is_known.then_some(steps.ceil() as u64)
     }
 
     /// The text of the recipe in `file`, and what it says.

@@ -1,4 +1,5 @@
-//! `spectrain recipe --sweep`: one recipe trained with every combination of some values, and one table of what came of it.
+//! `spectrain recipe --sweep` and `--vary`: one recipe trained with every combination of some values, or with one change at a
+//! time, and one table of what came of it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -56,22 +57,7 @@ impl FromStr for Swept {
     fn from_str(given: &str) -> Result<Self, String> {
         let given = key_value(given)?;
         let (key, values) = given.split_once('=').unwrap_or_default();
-        let (mut depth, mut quoted, mut all) = (0, None, vec![String::new()]);
-        for c in values.chars() {
-            match (c, quoted) {
-                ('"' | '\'', None) => quoted = Some(c),
-                (_, Some(quote)) if c == quote => quoted = None,
-                ('[' | '{', None) => depth += 1,
-                (']' | '}', None) => depth -= 1,
-                (',', None) if depth == 0 => {
-                    all.push(String::new());
-                    continue;
-                }
-                _ => {}
-            }
-            all.iter_mut().last().into_iter().for_each(|of| of.push(c));
-        }
-        let values: Vec<String> = all.iter().map(|value| value.trim().to_owned()).collect();
+        let values = parts(values, ',');
         if values.iter().any(String::is_empty) {
             return Err("expected KEY=VALUE,VALUE,… with no value empty".into());
         }
@@ -80,6 +66,64 @@ impl FromStr for Swept {
             values,
         })
     }
+}
+
+/// Changes to a recipe, of which each is tried by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Varied(Vec<Combination>);
+
+impl FromStr for Varied {
+    type Err = String;
+
+    /// Reads `KEY=VALUE,VALUE,…`, a change for each value, or `KEY=VALUE; KEY=VALUE; …`, one change of several keys.
+    fn from_str(given: &str) -> Result<Self, String> {
+        let swept = parts(given, ';').into_iter().map(|part| part.parse());
+        let swept: Vec<Swept> = swept.collect::<Result<_, _>>()?;
+        if swept.iter().any(|swept| swept.key == SEED) {
+            return Err(format!(
+                "`{SEED}` belongs to `--sweep`, which trains every change with each of its values and pools them"
+            ));
+        }
+        if let [Swept { key, values }] = &*swept {
+            let each = values.iter();
+            let each = each.map(|value| Combination::default().with(key, value));
+            return Ok(Self(each.collect()));
+        }
+        let mut change = Combination::default();
+        for Swept { key, values } in swept {
+            let [value] = &*values else {
+                let found = values.join(",");
+                return Err(format!(
+                    "expected one value for each key of KEY=VALUE; KEY=VALUE, found `{key}={found}`"
+                ));
+            };
+            if change.has(&key) {
+                return Err(format!("`{key}` is given twice"));
+            }
+            change = change.with(&key, value);
+        }
+        Ok(Self(vec![change]))
+    }
+}
+
+/// What stands between separators, without spaces around it; those within brackets, braces and quotes separate nothing.
+fn parts(given: &str, separator: char) -> Vec<String> {
+    let (mut depth, mut quoted, mut all) = (0, None, vec![String::new()]);
+    for c in given.chars() {
+        match (c, quoted) {
+            ('"' | '\'', None) => quoted = Some(c),
+            (_, Some(quote)) if c == quote => quoted = None,
+            ('[' | '{', None) => depth += 1,
+            (']' | '}', None) => depth -= 1,
+            (c, None) if depth == 0 && c == separator => {
+                all.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        all.iter_mut().last().into_iter().for_each(|of| of.push(c));
+    }
+    all.iter().map(|part| part.trim().to_owned()).collect()
 }
 
 /// Values of keys, in the order of the keys.
@@ -93,6 +137,10 @@ impl Combination {
         Self(more)
     }
 
+    fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(own, _)| own == key)
+    }
+
     /// What `--set` would be given for it. Names are made of it, so it does not set one.
     pub(super) fn overrides(&self) -> Vec<String> {
         let others = self.0.iter().filter(|(key, _)| key != NAME);
@@ -104,7 +152,10 @@ impl Combination {
     /// What the table calls it.
     fn variation(&self) -> String {
         let others = self.0.iter().filter(|(key, _)| key != SEED);
-        words(others, ", ")
+        match words(others, ", ") {
+            none if none.is_empty() => "the recipe as it is".into(),
+            words => words,
+        }
     }
 
     /// The name of its run.
@@ -115,13 +166,19 @@ impl Combination {
             _ => '_',
         };
         let words = words(self.0.iter(), "-");
+        if words.is_empty() {
+            return recipe.to_owned();
+        }
         format!("{recipe}-{}", words.chars().map(plain).collect::<String>())
     }
 }
 
 impl fmt::Display for Combination {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&words(self.0.iter(), ", "))
+        match words(self.0.iter(), ", ") {
+            none if none.is_empty() => f.write_str(&self.variation()),
+            words => f.write_str(&words),
+        }
     }
 }
 
@@ -134,9 +191,14 @@ fn words<'a>(values: impl Iterator<Item = &'a (String, String)>, between: &str) 
     parts.collect::<Vec<_>>().join(between)
 }
 
-/// Every combination, the last key's values the fastest.
-pub(super) fn combinations(swept: &[Swept]) -> Result<Vec<Combination>> {
-    let mut found = vec![Combination::default()];
+/// The recipe as it is and with each change, where there are changes, and each of these with every combination of what is
+/// swept, the last key's values the fastest.
+pub(super) fn combinations(varied: &[Varied], swept: &[Swept]) -> Result<Vec<Combination>> {
+    let changes = varied.iter().flat_map(|Varied(changes)| changes.clone());
+    let mut found: Vec<Combination> = [Combination::default()]
+        .into_iter()
+        .chain(changes)
+        .collect();
     for (at, Swept { key, values }) in swept.iter().enumerate() {
         if let Some(earlier) = swept[..at].iter().find(|earlier| earlier.key == *key) {
             return Err(Misuse(format!(
@@ -146,17 +208,26 @@ pub(super) fn combinations(swept: &[Swept]) -> Result<Vec<Combination>> {
             ))
             .into());
         }
+        if found.iter().any(|change| change.has(key)) {
+            return Err(Misuse(format!(
+                "`{key}` is given to both `--vary` and `--sweep`; `--sweep` tries each of its values with every change"
+            ))
+            .into());
+        }
         let with_each = |before: &Combination| -> Vec<Combination> {
             values.iter().map(|value| before.with(key, value)).collect()
         };
         found = found.iter().flat_map(with_each).collect();
         if found.len() > MOST {
-            return Err(Misuse(format!(
-                "`--sweep`: expected at most {MOST} combinations, found {}",
-                found.len()
-            ))
-            .into());
+            break;
         }
+    }
+    if found.len() > MOST {
+        return Err(Misuse(format!(
+            "`--sweep` and `--vary`: expected at most {MOST} combinations, found {} or more",
+            found.len()
+        ))
+        .into());
     }
     Ok(found)
 }
@@ -174,8 +245,15 @@ pub(super) fn recipes(
         let recipe = read(&overrides).with_context(|| combination.to_string())?;
         if recipes.iter().any(|other| other.name == recipe.name) {
             let message = format!(
-                "`--sweep`: two combinations would share the run `{}`",
+                "`--sweep`, `--vary`: two combinations would share the run `{}`",
                 recipe.name
+            );
+            return Err(Misuse(message).into());
+        }
+        if let Some(other) = recipes.iter().find(|other| alike(other, &recipe)) {
+            let message = format!(
+                "`--sweep`, `--vary`: `{}` and `{}` would be the same training: {combination} changes nothing there",
+                other.name, recipe.name
             );
             return Err(Misuse(message).into());
         }
@@ -183,6 +261,16 @@ pub(super) fn recipes(
     }
     check_comparable(&recipes)?;
     Ok(recipes)
+}
+
+/// Whether two recipes differ in nothing but their names.
+fn alike(one: &ResolvedRecipe, other: &ResolvedRecipe) -> bool {
+    let unnamed = |recipe: &ResolvedRecipe| {
+        let mut json = recipe.json.clone();
+        json[NAME] = Value::Null;
+        json
+    };
+    unnamed(one) == unnamed(other)
 }
 
 /// Fails where combinations make targets of their own: drafters for different targets are not compared.
@@ -199,8 +287,8 @@ fn check_comparable(recipes: &[ResolvedRecipe]) -> Result<()> {
     {
         return Ok(());
     }
-    let message = "`--sweep`: expected one target for all combinations, found `[synthetic]`, which makes another target for \
-                   each `seed` and for each value of its own keys; make the target once, and sweep a recipe whose \
+    let message = "`--sweep`, `--vary`: expected one target for all combinations, found `[synthetic]`, which makes another target for \
+                   each `seed` and for each value of its own keys; make the target once, and take a recipe whose \
                    `target.model`, `data.train` and `data.eval` are the `target`, `train.jsonl` and `eval.jsonl` in the \
                    `synthetic` folder of that run";
     Err(Misuse(message.into()).into())
@@ -230,7 +318,7 @@ pub(super) fn check_judged_alike(recipes: &[ResolvedRecipe]) -> Result<()> {
                 false => "",
             };
             return Err(Misuse(format!(
-                "`--sweep`: expected runs that are all judged by the same target on the same prompts, found `{key}` = {one} in \
+                "`--sweep`, `--vary`: expected runs that are all judged by the same target on the same prompts, found `{key}` = {one} in \
                  `{}` and {two} in `{}`{advice}",
                 first.name, other.name
             ))
@@ -309,7 +397,7 @@ mod tests {
     #[test]
     fn every_combination_has_a_run_of_its_own() {
         let swept = [swept("train.learning_rate=1e-3,2e-3"), swept("seed=0,1")];
-        let all = combinations(&swept).unwrap();
+        let all = combinations(&[], &swept).unwrap();
         let names: Vec<String> = all.iter().map(|of| of.run_name("a")).collect();
         let expected = [
             "a-learning_rate-1e-3-seed-0",
@@ -324,8 +412,38 @@ mod tests {
         assert_eq!(odd.run_name("a"), "a-y-_1__2_");
         let many = format!("x={}", ["1"; 40].join(","));
         let many = [self::swept(&many), self::swept(&many.replace('x', "y"))];
-        let refused = combinations(&many).unwrap_err().to_string();
+        let refused = combinations(&[], &many).unwrap_err().to_string();
         assert!(refused.contains("found 1600"), "{refused}");
+    }
+
+    #[test]
+    fn changes_are_tried_one_at_a_time_beside_the_recipe_as_it_is() {
+        let varied = ["a.x=1,2", "b.y=3; b.z=[4, 5]"].map(|given| given.parse().unwrap());
+        let seeds = [swept("seed=0,1")];
+        let all = combinations(&varied, &seeds).unwrap();
+        let each: Vec<String> = all.iter().map(|of| of.run_name("r")).collect();
+        let expected = ["", "x-1-", "x-2-", "y-3-z-_4__5_-"];
+        let expected = expected.map(|of| [0, 1].map(|seed| format!("r-{of}seed-{seed}")));
+        assert_eq!(each, expected.concat());
+        assert_eq!(all[0].variation(), "the recipe as it is");
+        assert_eq!(all[7].variation(), "y=3, z=[4, 5]");
+        assert_eq!(all[7].overrides(), ["b.y=3", "b.z=[4, 5]", "seed=1"]);
+        // The recipe as it is has its own run.
+        let alone = combinations(&varied, &[]).unwrap();
+        assert_eq!(alone[0].run_name("r"), "r");
+        assert_eq!(alone[0].to_string(), "the recipe as it is");
+        assert_eq!(alone.len(), 4);
+        for (wrong, told) in [
+            ("seed=1", "`seed` belongs to `--sweep`"),
+            ("a=1,2; b=3", "one value for each key"),
+            ("a=1; a=2", "given twice"),
+            ("a=1;", "expected KEY=VALUE"),
+        ] {
+            let refused = wrong.parse::<Varied>().unwrap_err();
+            assert!(refused.contains(told), "{refused}");
+        }
+        let refused = combinations(&varied, &[swept("b.z=1")]).unwrap_err();
+        assert!(refused.to_string().contains("both"), "{refused}");
     }
 
     #[test]
@@ -333,7 +451,7 @@ mod tests {
         let refusal = |more: &str, set: &str| {
             let text = "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
             let text = format!("{text}{more}\n");
-            let all = combinations(&[swept(set)]).unwrap();
+            let all = combinations(&[], &[swept(set)]).unwrap();
             let read = |overrides: &[String]| recipe::read(&text, overrides);
             let recipes = recipes("a", &all, &read).unwrap();
             check_judged_alike(&recipes).err().map(|error| {
@@ -397,7 +515,7 @@ mod tests {
     #[test]
     fn a_key_that_is_swept_twice_is_refused_with_what_is_meant() {
         let given = [swept("seed=1"), swept("train.steps=2"), swept("seed=2,[3]")];
-        let refused = combinations(&given).unwrap_err();
+        let refused = combinations(&[], &given).unwrap_err();
         assert!(refused.is::<Misuse>());
         let refused = refused.to_string();
         assert!(refused.ends_with("`--sweep seed=1,2,[3]`"), "{refused}");
