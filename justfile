@@ -19,9 +19,9 @@ lint:
 bench:
     cargo run --release -- bench
 
-# The tables of keys and the schema, from the documentation of the code
+# The tables of keys, presets and other trainers' settings, and the schema, from the code
 pages:
-    UPDATE_PAGES=1 cargo test --test spectrain key_tables
+    UPDATE_PAGES=1 cargo test --test spectrain what_the_code_says
 
 # The site, in book/site
 site:

@@ -91,18 +91,21 @@ const SGLANG_BLOCKS: &[&str] = &[
     "NemotronH_Nano_VL_V2",
     "NemotronH_Omni_Reasoning_V3",
 ];
+/// What SGLang calls the algorithm of EAGLE-3.
+const EAGLE3: &str = "EAGLE3";
 /// A class of which vLLM hands over no outputs of layers, and its last state before the final norm.
 const MIMO: &str = "MiMoForCausalLM";
 /// Classes of which SGLang counts layers from 1 only if the first one is 1.
 const DEEPSEEK: &str = "Deepseek";
 
-/// The same commands, but a remark in place of each for an engine that fails beside the target, or drafts from other states.
-pub(crate) fn kept(family: &str, settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
+/// The same commands, but a remark in place of each for an engine that fails beside the target, or drafts from other states. Which
+/// states it hands over follows from the method or algorithm that the command names, whatever the drafter is called here.
+pub(crate) fn kept(settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
     let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
     let why = |line: &Launch| match line.server? {
         Server::Vllm(method) => vllm_fails(method, class, settings),
         Server::Speculators => vllm_fails("", class, settings),
-        Server::Sglang => sglang_fails(family, class, settings),
+        Server::Sglang(algorithm) => sglang_fails(algorithm, class, settings),
         _ => None,
     };
     let told = |line| why(&line).map_or(line, |why| Launch::remark(&why));
@@ -125,11 +128,14 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
     }
 }
 
-fn sglang_fails(family: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
-    let own = match family {
-        "EAGLE-3" => SGLANG_EAGLE3,
-        "DFlash" => SGLANG_BLOCKS,
-        _ => return None,
+fn sglang_fails(algorithm: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
+    let own = match algorithm {
+        EAGLE3 => SGLANG_EAGLE3,
+        "DFLASH" | "DSPARK" => SGLANG_BLOCKS,
+        // These draft from tokens, or from the last hidden state alone.
+        "EAGLE" | "NEXTN" | "STANDALONE" => return None,
+        // Of an algorithm that nobody looked up, the classes that all have.
+        _ => &[],
     };
     let layers = settings.sizes("captured_layers");
     if let Some(class) = class.filter(|class| !SGLANG.contains(class) && !own.contains(class)) {
@@ -141,7 +147,7 @@ fn sglang_fails(family: &str, class: Option<&str>, settings: &Settings) -> Optio
     if last.is_some_and(|last| layers.contains(&last)) {
         return Some("SGLang cannot hand over the output of the target's last layer".to_owned());
     }
-    if family == "EAGLE-3" && layers.len() == 1 {
+    if algorithm == EAGLE3 && layers.len() == 1 {
         return Some("SGLang leaves out what fuses layers where there is one alone".to_owned());
     }
     let is_deepseek = class.is_some_and(|class| class.starts_with(DEEPSEEK));
@@ -164,13 +170,13 @@ mod tests {
     use crate::launch;
 
     /// What is left of a server's command beside a target.
-    fn beside(family: &str, line: Launch, settings: Value) -> Launch {
+    fn beside(line: Launch, settings: Value) -> Launch {
         let settings = Settings::of(settings.as_object().unwrap().clone());
-        kept(family, &settings, vec![line]).remove(0)
+        kept(&settings, vec![line]).remove(0)
     }
 
     fn eagle3() -> Launch {
-        launch::sglang(Path::new("d"), "EAGLE3", "t", 3)
+        launch::sglang(Path::new("d"), EAGLE3, "t", 3)
     }
 
     #[test]
@@ -180,19 +186,21 @@ mod tests {
             json!({"captured_layers": [1, 3, 4], "target_layers": 8}),
             json!({"captured_layers": [1, 3, 4], TARGET_CLASS: "DeepseekV3ForCausalLM"}),
         ] {
-            assert_eq!(beside("EAGLE-3", eagle3(), settings), eagle3());
+            assert_eq!(beside(eagle3(), settings), eagle3());
         }
         let block = launch::sglang_block(Path::new("d"), "DFLASH", "t", 3);
         for class in ["LlamaForCausalLM", "GlmMoeDsaForCausalLM"] {
             let settings = json!({TARGET_CLASS: class});
-            assert_eq!(beside("EAGLE-3", eagle3(), settings.clone()), eagle3());
-            assert_eq!(beside("DFlash", block.clone(), settings), block);
+            assert_eq!(beside(eagle3(), settings.clone()), eagle3());
+            assert_eq!(beside(block.clone(), settings), block);
         }
         let qwen2 = json!({TARGET_CLASS: "Qwen2ForCausalLM"});
-        assert_eq!(beside("EAGLE-3", eagle3(), qwen2), eagle3());
+        assert_eq!(beside(eagle3(), qwen2.clone()), eagle3());
+        let of_last_state = launch::sglang(Path::new("d"), "EAGLE", "t", 3);
+        assert_eq!(beside(of_last_state.clone(), qwen2), of_last_state);
         let mimo = json!({TARGET_CLASS: MIMO});
         let language_model = launch::vllm(Path::new("d"), "draft_model", "t", 3);
-        let kept = beside("language model", language_model.clone(), mimo);
+        let kept = beside(language_model.clone(), mimo);
         assert_eq!(kept, language_model);
     }
 
@@ -200,40 +208,32 @@ mod tests {
     fn those_of_others_are_told_of() {
         let vllm = |method| launch::vllm(Path::new("d"), method, "t", 3);
         let block = launch::sglang_block(Path::new("d"), "DFLASH", "t", 3);
-        for (family, line, settings, told) in [
-            ("EAGLE-3", vllm("eagle3"), json!({TARGET_CLASS: MIMO}), MIMO),
+        let dspark = launch::sglang_dspark(Path::new("d"), "t", 3);
+        let unknown = launch::sglang(Path::new("d"), "NEW", "t", 3);
+        let qwen2 = "Qwen2ForCausalLM";
+        for (line, settings, told) in [
+            (vllm("eagle3"), json!({TARGET_CLASS: MIMO}), MIMO),
+            (vllm("mtp"), json!({TARGET_QUANTISED: true}), "quantised"),
+            (block.clone(), json!({TARGET_CLASS: qwen2}), qwen2),
+            (dspark, json!({TARGET_CLASS: qwen2}), qwen2),
+            (unknown, json!({TARGET_CLASS: qwen2}), qwen2),
             (
-                "MTP",
-                vllm("mtp"),
-                json!({TARGET_QUANTISED: true}),
-                "quantised",
-            ),
-            (
-                "DFlash",
-                block.clone(),
-                json!({TARGET_CLASS: "Qwen2ForCausalLM"}),
-                "Qwen2ForCausalLM",
-            ),
-            (
-                "DFlash",
                 block,
                 json!({"captured_layers": [1, 7], "target_layers": 8}),
                 "last layer",
             ),
             (
-                "EAGLE-3",
                 eagle3(),
                 json!({"captured_layers": [4], "target_layers": 8}),
                 "one alone",
             ),
             (
-                "EAGLE-3",
                 eagle3(),
                 json!({"captured_layers": [2, 3], TARGET_CLASS: "DeepseekV3ForCausalLM"}),
                 "unless the first of them is 1",
             ),
         ] {
-            let remark = beside(family, line, settings);
+            let remark = beside(line, settings);
             assert_eq!(remark.server, None, "{told}");
             assert!(remark.text.contains(told), "{}", remark.text);
         }

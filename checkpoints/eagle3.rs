@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
 use crate::launch::vllm_of_speculators;
+use crate::names::EMBEDDING;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 use crate::tensors::NamedTensor;
 
@@ -301,9 +302,6 @@ pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("eagle_config.use_mtp_layernorm", Neutral::Flag(false)),
     ("eagle_config.parallel_draft_step", Neutral::Size(1)),
 ];
-
-/// The target's, which folders may repeat.
-pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
 
 pub(crate) const QUIRKS: Quirks = Quirks {
     check_folder,

@@ -137,6 +137,42 @@ fn unknown(folder: &ModelFolder, key: &str, remark: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialect::key::Key;
+
+    /// Adds the sources of this crate, without spaces.
+    fn add_sources(folder: &Path, found: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                add_sources(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.extend(text.chars().filter(|letter| !letter.is_whitespace()));
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_are_asked_for_by_name_are_those_that_folders_say() {
+        let keys = DIALECTS.iter().flat_map(|dialect| dialect.all_keys());
+        let mut known: BTreeSet<&str> = keys.flat_map(|keys| keys.keys).map(Key::here).collect();
+        let of_tables = known.iter().filter_map(|name| name.split_once('.'));
+        let tables: Vec<&str> = of_tables.map(|(table, _)| table).collect();
+        known.extend(tables);
+        // These are only written.
+        known.extend(["dtype", "verifier"]);
+        let (mut text, mut found) = (String::new(), 0);
+        add_sources(Path::new(env!("CARGO_MANIFEST_DIR")), &mut text);
+        for kind in ["flag", "size", "sizes", "word", "get"] {
+            let asked = format!("settings.{kind}(\"");
+            for rest in text.split(&asked).skip(1) {
+                let name = rest.split('"').next().unwrap();
+                assert!(known.contains(name), "`settings.{kind}`: `{name}`");
+                found += 1;
+            }
+        }
+        assert!(found >= 50, "{found}");
+    }
 
     #[test]
     fn what_may_stand_in_its_targets_folder_can_be_put_there() {

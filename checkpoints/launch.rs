@@ -14,8 +14,8 @@ pub enum Server {
     Vllm(&'static str),
     /// vLLM, which finds the target and the method in a folder of the speculators library.
     Speculators,
-    /// SGLang.
-    Sglang,
+    /// SGLang, with its name of the algorithm.
+    Sglang(&'static str),
     /// Hugging Face `transformers`.
     Transformers,
     /// TensorRT-LLM: a line of its settings.
@@ -255,7 +255,12 @@ fn vllm_command(method: &'static str, target: &str, speculative: &Value) -> Laun
 }
 
 /// SGLang's, with its name of the algorithm; it can draw only for EAGLE. It counts the root of the tree among the draft tokens.
-pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: usize) -> Launch {
+pub(crate) fn sglang(
+    dir: &Path,
+    algorithm: &'static str,
+    target: &str,
+    draft_tokens: usize,
+) -> Launch {
     let text = format!(
         "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-num-steps {draft_tokens} --speculative-eagle-topk 1 \
@@ -268,24 +273,25 @@ pub(crate) fn sglang(dir: &Path, algorithm: &str, target: &str, draft_tokens: us
         "EAGLE" | "EAGLE3" => SGLANG_DRAWS,
         _ => Choosing::Likeliest,
     };
-    Launch::by(Server::Sglang, text).choosing(choosing)
+    Launch::by(Server::Sglang(algorithm), text).choosing(choosing)
 }
 
 /// SGLang's for a target that drafts by its own layer of multi-token prediction.
 pub(crate) fn sglang_by_own_layer(target: &Path, draft_tokens: usize) -> Launch {
+    let algorithm = "NEXTN";
     let text = format!(
-        "python -m sglang.launch_server --model-path {} --speculative-algorithm NEXTN --speculative-num-steps {draft_tokens} \
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} --speculative-num-steps {draft_tokens} \
          --speculative-eagle-topk 1 --speculative-num-draft-tokens {}",
         quote(&place(target)),
         draft_tokens + 1
     );
-    Launch::by(Server::Sglang, text).choosing(SGLANG_DRAWS)
+    Launch::by(Server::Sglang(algorithm), text).choosing(SGLANG_DRAWS)
 }
 
 /// SGLang's for a drafter that fills a block, in which it counts the last committed token.
 pub(crate) fn sglang_block(
     dir: &Path,
-    algorithm: &str,
+    algorithm: &'static str,
     target: &str,
     draft_tokens: usize,
 ) -> Launch {
@@ -296,18 +302,19 @@ pub(crate) fn sglang_block(
         quote(&place(dir)),
         draft_tokens + 1
     );
-    Launch::by(Server::Sglang, text).choosing(Choosing::Likeliest)
+    Launch::by(Server::Sglang(algorithm), text).choosing(Choosing::Likeliest)
 }
 
 /// SGLang's for DSpark, whose block it takes to be the draft alone.
 pub(crate) fn sglang_dspark(dir: &Path, target: &str, draft_tokens: usize) -> Launch {
+    let algorithm = "DSPARK";
     let text = format!(
-        "python -m sglang.launch_server --model-path {} --speculative-algorithm DSPARK \
+        "python -m sglang.launch_server --model-path {} --speculative-algorithm {algorithm} \
          --speculative-draft-model-path {} --speculative-dspark-block-size {draft_tokens}",
         quote(&named(target)),
         quote(&place(dir)),
     );
-    Launch::by(Server::Sglang, text).choosing(SGLANG_DSPARK)
+    Launch::by(Server::Sglang(algorithm), text).choosing(SGLANG_DSPARK)
 }
 
 /// One of `transformers`, whose assisted generation takes any language model as a drafter.

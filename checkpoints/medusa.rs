@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::dialect::description::{Check, Dialect, Neutral, Quirks, SharedHead, top};
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::llama::DTYPE;
-use crate::dialect::settings::Settings;
+use crate::dialect::settings::{BLOCK_BIAS, Settings};
 use crate::dialect::vocabulary::TokenMap;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,7 +45,9 @@ pub const MEDUSA: Dialect = Dialect {
             },
             |settings, here| settings.get(here).cloned(),
         ),
-        Key::code("medusa_fc_bias", "bias", has_bias, |_, _| Some(json!(true))),
+        Key::code("medusa_fc_bias", BLOCK_BIAS, has_bias, |_, _| {
+            Some(json!(true))
+        }),
         SHARED,
         Key::told("logit_scale", |_, _| Some(json!(1.0))),
         DTYPE,
@@ -205,7 +207,7 @@ fn has_bias(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
 
 /// Blocks here add a bias: where a folder has none, zeros.
 fn complete_biases(file: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
-    if settings.flag("bias") {
+    if settings.flag(BLOCK_BIAS) {
         return Ok(());
     }
     let width = settings.size("d_model");

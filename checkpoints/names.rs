@@ -6,6 +6,9 @@ use crate::error::{Error, Result};
 use crate::folder::{ModelFolder, TensorInfo};
 use crate::tensors::NamedTensor;
 
+/// The target's embedding, which drafters' folders may repeat.
+pub const EMBEDDING: &str = "embed_tokens.weight";
+
 /// What trainers put before the names of a drafter's tensors: the class that wraps it.
 const PREFIXES: [&str; 5] = [
     "model.",

@@ -9,9 +9,10 @@ use crate::dialect::description::{Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama;
 use crate::dialect::settings::Settings;
-use crate::eagle3::{self, EAGLE3, EMBEDDING, NEUTRAL, QUIRKS};
+use crate::eagle3::{self, EAGLE3, NEUTRAL, QUIRKS};
 use crate::folder::ModelFolder;
 use crate::launch::{self, Launch};
+use crate::names::EMBEDDING;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, speculators_config};
 
 /// vLLM's layout: EAGLE-3's under the same architecture.
@@ -30,6 +31,7 @@ pub const PEAGLE: Dialect = Dialect {
             settings.get("mask_token").cloned()
         }),
         EMBEDDINGS,
+        NORM_OUTPUT,
     ])],
     neutral: &[llama::NEUTRAL, NEUTRAL],
     renamed: &[],
@@ -61,6 +63,7 @@ pub const SPECULATORS: Dialect = Dialect {
             }),
             MASK,
             EMBEDDINGS,
+            NORM_OUTPUT,
         ]),
     ],
     neutral: &[llama::NEUTRAL, NEUTRAL],
@@ -82,6 +85,11 @@ const EMBEDDINGS: Key = Key::code(
     |config, _, _| Ok(json!(config.tensor(EMBEDDING).is_none())),
     |_, _| None,
 );
+
+/// What the next draft step reads in EAGLE-3, which says nothing of drafters that have no such step.
+const NORM_OUTPUT: Key = Key::flag("norm_output", "norm_output", false)
+    .with_read(|_, _, _| Ok(Value::Null))
+    .unwritten();
 
 const OF_BOTH: Quirks = Quirks {
     // Engines take what a folder holds.

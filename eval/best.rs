@@ -3,7 +3,9 @@ use crate::counts::Counts;
 use crate::error::Error;
 use crate::interval::with_signs;
 use crate::paired::own::{OwnLengths, counterpart};
-use crate::paired::{PairedReport, PairedVerdict, check_comparable, pairs};
+use crate::paired::{
+    ONE_TRAINING, PairedReport, PairedVerdict, are_trainings, check_comparable, pairs,
+};
 use crate::report::{Report, SettingReport};
 
 /// A sentence for each way of decoding that all of several reports have, or have a chain of their own length for, or why there is
@@ -30,12 +32,23 @@ pub(crate) fn best(reports: &[(String, Report)]) -> Vec<String> {
     }
     let own = OwnLengths::of(reports);
     let settings = first.settings.iter();
-    let sentences = settings.filter_map(|setting| of_setting(reports, setting, &own));
+    let verdicts = settings.filter_map(|setting| of_setting(reports, setting, &own));
+    let verdicts: Vec<Verdict> = verdicts.collect();
+    let of_trainings = verdicts.iter().any(|verdict| verdict.of_trainings);
+    let sentences = verdicts.into_iter().map(|verdict| verdict.sentence);
     let mut found: Vec<String> = sentences.collect();
     if !found.is_empty() {
         found.extend(own.note());
     }
+    found.extend(of_trainings.then(|| format!("Of what is ahead: {ONE_TRAINING}.")));
     found
+}
+
+/// Who is best in one way of decoding.
+struct Verdict {
+    sentence: String,
+    /// Whether it tells a training from another one.
+    of_trainings: bool,
 }
 
 /// A report in one way of decoding.
@@ -53,7 +66,7 @@ fn of_setting(
     reports: &[(String, Report)],
     setting: &SettingReport,
     lengths: &OwnLengths,
-) -> Option<String> {
+) -> Option<Verdict> {
     let (_, first) = reports.first()?;
     let mut places = Vec::new();
     for (name, report) in reports {
@@ -78,7 +91,11 @@ fn of_setting(
     let pairs = pairs(second.report, (second.setting, best.setting)).ok()?;
     let way = lengths.heading(setting);
     let found = PairedReport::of(setting.behind_target(&way), &pairs, reports.len() - 1)?;
-    Some(sentence(&found, best, second))
+    let is_ahead = found.choice() == PairedVerdict::Better;
+    Some(Verdict {
+        sentence: sentence(&found, best, second),
+        of_trainings: is_ahead && are_trainings(best.report, second.report),
+    })
 }
 
 fn sentence(found: &PairedReport, best: &Place, second: &Place) -> String {
@@ -142,6 +159,25 @@ mod tests {
         );
         assert!(told.ends_with("which allows for 2 comparisons."), "{told}");
         assert!(best(&all[..1]).is_empty());
+    }
+
+    #[test]
+    fn of_trainings_it_is_said_once_that_their_seeds_are_not_in_the_interval() {
+        let of_weights = |name: &str, passes: u64| {
+            let (name, mut report) = named(name, [passes; 3]);
+            report.drafter.sha256.clone_from(&name);
+            let mut warm = report.settings[0].clone();
+            warm.temperature = 1.0;
+            report.settings.push(warm);
+            (name, report)
+        };
+        let (slow, fast) = (of_weights("slow", 60), of_weights("fast", 40));
+        let told = best(&[slow.clone(), fast]);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(told[2], format!("Of what is ahead: {ONE_TRAINING}."));
+        // Nobody is ahead.
+        let told = best(&[slow, of_weights("like", 60)]);
+        assert_eq!(told.len(), 2, "{told:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::interval::with_interval;
 use crate::paired::own::OwnLengths;
 use crate::report::table::{FIGURES, figures};
 use crate::report::words::legend;
-use crate::report::{LosslessReport, Report, SettingReport, TargetReport};
+use crate::report::{DatasetReport, LosslessReport, Report, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
 const SHARED: [&str; 11] = [
@@ -23,28 +23,15 @@ const SHARED: [&str; 11] = [
     "/evaluate/seed",
 ];
 
-/// A table of the pooled results of `reports`, each under its name: one group of rows for each way of decoding, in the
-/// order of their first appearance, and for each target if a report has several. Drafters that have no length in common stand
-/// together, with their lengths. Below it stands in what they differ from
+/// A table of the results of `reports`, each under its name: one group of rows for each way of decoding, in the order of their
+/// first appearance, with all prompts pooled and, if there are several datasets, one for each; and for each target if a report has
+/// several. Drafters that have no length in common stand together, with their lengths. Below it stands in what they differ from
 /// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on; and
 /// which has the largest τ.
 pub fn compare(reports: &[(String, Report)]) -> String {
     let several = (reports.iter()).any(|(_, report)| !report.targets.is_empty());
     let own = OwnLengths::of(reports);
-    let mut groups: Vec<(Group, Vec<(String, &SettingReport)>)> = Vec::new();
-    for (name, report) in reports {
-        for setting in &report.settings {
-            let group = Group {
-                target: several.then(|| report.target_of(setting)),
-                heading: own.heading(setting),
-            };
-            let row = (own.row(name, setting), setting);
-            match groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, rows)) => rows.push(row),
-                None => groups.push((group, vec![row])),
-            }
-        }
-    }
+    let groups = groups(reports, several, &own);
     let (column, rule) = if several {
         ("| target ", "|---")
     } else {
@@ -55,17 +42,16 @@ pub fn compare(reports: &[(String, Report)]) -> String {
          {rule}|---|---|--:|--:|---|---|---|---|---|---|\n",
     );
     for (Group { target, heading }, rows) in &groups {
-        for (name, setting) in rows {
+        for (name, found) in rows {
             if let Some(target) = target {
                 _ = write!(text, "| {target} ");
             }
-            let overall = &setting.overall;
             _ = writeln!(
                 text,
                 "| {heading} | {name} | {} | {} | {} |",
-                overall.tokens,
-                with_interval(overall.draft_tokens_per_pass, None),
-                figures(overall),
+                found.tokens,
+                with_interval(found.draft_tokens_per_pass, None),
+                figures(found),
             );
         }
     }
@@ -95,8 +81,36 @@ pub fn compare(reports: &[(String, Report)]) -> String {
 struct Group<'a> {
     /// Named where a report has several.
     target: Option<&'a str>,
-    /// The way of decoding.
+    /// The way of decoding, with the dataset unless it is of all prompts.
     heading: String,
+}
+
+/// The rows of a group, each with the name of its report.
+type Rows<'a> = Vec<(String, &'a DatasetReport)>;
+
+/// The groups of rows; with their targets where there are `several`.
+fn groups<'a>(
+    reports: &'a [(String, Report)],
+    several: bool,
+    own: &OwnLengths,
+) -> Vec<(Group<'a>, Rows<'a>)> {
+    let mut groups: Vec<(Group, Rows)> = Vec::new();
+    for (name, report) in reports {
+        for setting in &report.settings {
+            for (behind, found) in setting.pooled_and_each() {
+                let group = Group {
+                    target: several.then(|| report.target_of(setting)),
+                    heading: own.heading(setting) + &behind,
+                };
+                let row = (own.row(name, setting), found);
+                match groups.iter_mut().find(|(known, _)| *known == group) {
+                    Some((_, rows)) => rows.push(row),
+                    None => groups.push((group, vec![row])),
+                }
+            }
+        }
+    }
+    groups
 }
 
 /// Why the targets of two reports cannot be compared. Of reports with several targets, rows of one name stand together and
@@ -227,7 +241,7 @@ fn other_setting(
 mod tests {
     use super::*;
     use crate::draft::DraftReport;
-    use crate::report::{DatasetReport, DrafterReport, TargetReport};
+    use crate::report::{DrafterReport, SettingReport};
 
     fn report(sha256: &str, prompts: u64, tau: f64) -> Report {
         let overall = DatasetReport {
@@ -308,6 +322,36 @@ mod tests {
         }
         report.target = report.targets[0].clone();
         report
+    }
+
+    #[test]
+    fn of_several_datasets_each_has_its_rows() {
+        let reports = [("a", 2.0), ("b", 3.0)].map(|(name, tau)| {
+            let mut report = report("x", 4, tau);
+            report.settings.truncate(1);
+            let of = |name: &str| DatasetReport {
+                name: name.into(),
+                ..report.settings[0].overall.clone()
+            };
+            report.settings[0].datasets = vec![of("code"), of("math")];
+            (name.into(), report)
+        });
+        let text = compare(&reports);
+        let rows = text.lines().filter(|line| line.starts_with('|')).skip(2);
+        let starts: Vec<String> = rows
+            .map(|line| line.split('|').take(3).collect::<Vec<_>>().join("|"))
+            .collect();
+        assert_eq!(
+            starts,
+            [
+                "| T=0, exact, chain 2 | a ",
+                "| T=0, exact, chain 2 | b ",
+                "| T=0, exact, chain 2 on `code` | a ",
+                "| T=0, exact, chain 2 on `code` | b ",
+                "| T=0, exact, chain 2 on `math` | a ",
+                "| T=0, exact, chain 2 on `math` | b ",
+            ]
+        );
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
+use serde_json::Value;
+
+use crate::paired::{PairedReport, PairedReports};
 use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
 /// The names of the columns.
-const COLUMNS: [&str; 56] = [
+const COLUMNS: [&str; 65] = [
     "report",
     "target",
     "drafter",
@@ -60,6 +63,45 @@ const COLUMNS: [&str; 56] = [
     "alpha_part_of_a_character",
     "alpha_special",
     "alpha_other",
+    "survival",
+    "conditional",
+    "accepted_histogram",
+    "family",
+    "parameters",
+    "seed",
+    "divergence",
+    "learning_rate",
+    "steps",
+];
+
+/// The names of the columns of differences.
+const PAIRED: [&str; 18] = [
+    "report",
+    "setting",
+    "dataset",
+    "conversations",
+    "baseline_tau",
+    "baseline_tau_low",
+    "baseline_tau_high",
+    "tau",
+    "tau_low",
+    "tau_high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "verdict",
+    "other_lengths",
+    "larger_in",
+    "smaller_in",
+    "sign_test",
+];
+
+/// Places in the recipe of what tells trainings apart.
+const OF_RECIPE: [&str; 4] = [
+    "/seed",
+    "/objective/divergence",
+    "/train/learning_rate",
+    "/train/steps",
 ];
 
 /// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
@@ -69,13 +111,47 @@ pub fn csv(reports: &[(String, Report)]) -> String {
     for (name, report) in reports {
         for setting in &report.settings {
             for dataset in setting.shown() {
-                let cells = row(name, report, setting, dataset);
-                let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
-                text += &(cells.join(",") + "\r\n");
+                text += &line(&row(name, report, setting, dataset));
             }
         }
     }
     text
+}
+
+/// One row for each difference of each of `reports` under its name from the report that they are compared with. The dataset of all
+/// prompts together is `overall`.
+pub fn paired_csv(reports: &[(String, PairedReports)]) -> String {
+    let mut text = PAIRED.join(",") + "\r\n";
+    for (name, pairs) in reports {
+        for pair in &pairs.found {
+            text += &line(&paired_row(name, pair));
+        }
+    }
+    text
+}
+
+fn paired_row(name: &str, pair: &PairedReport) -> Vec<String> {
+    let dataset = pair.dataset.as_deref().unwrap_or("overall");
+    let words = [name, pair.setting.as_str(), dataset];
+    let mut cells = words.map(str::to_owned).to_vec();
+    cells.push(pair.conversations.to_string());
+    cells.extend(measured(Some(pair.baseline_tau), pair.baseline_ci95));
+    cells.extend(measured(Some(pair.tau), pair.tau_ci95));
+    cells.extend(measured(Some(pair.difference), pair.ci95));
+    cells.extend([
+        pair.verdict().to_string(),
+        pair.other_lengths.to_string(),
+        pair.better.to_string(),
+        pair.worse.to_string(),
+        pair.sign_test.to_string(),
+    ]);
+    cells
+}
+
+/// Cells as a line.
+fn line(cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+    cells.join(",") + "\r\n"
 }
 
 fn row(
@@ -102,7 +178,10 @@ fn row(
     cells.extend(measured(dataset.tau, dataset.tau_ci95));
     cells.extend(measured(dataset.alpha, dataset.alpha_ci95));
     cells.push(optional(dataset.draft_tokens_per_pass));
-    cells.extend(speedups(dataset.speedup.as_ref()));
+    // Only all prompts together have some figures; a single dataset is all of them.
+    let is_all = setting.datasets.len() == 1 || std::ptr::eq(dataset, &setting.overall);
+    let overall = setting.overall.speedup.filter(|_| is_all);
+    cells.extend(speedups(dataset.speedup.as_ref(), overall));
     let spread = &dataset.spread;
     cells.extend(measured(spread.tau_mean, spread.tau_mean_ci95));
     cells.extend(measured(
@@ -110,8 +189,6 @@ fn row(
         spread.tau_worst_tenth_ci95,
     ));
     cells.extend(measured(spread.slowed, spread.slowed_ci95));
-    // Only all prompts together are estimated; a single dataset is all of them.
-    let is_all = setting.datasets.len() == 1 || std::ptr::eq(dataset, &setting.overall);
     let estimate = setting.estimate.as_ref().filter(|_| is_all);
     let (tau, interval) = (
         estimate.map(|found| found.tau),
@@ -130,10 +207,42 @@ fn row(
         let found = classes.into_iter().find(|found| found.name == class.name());
         optional(found.map(|found| found.alpha))
     }));
+    cells.push(listed(&dataset.survival));
+    cells.push(listed(&dataset.conditional));
+    cells.push(listed(&dataset.accepted_histogram));
+    cells.extend(drafted_by(report, setting));
     cells
 }
 
-fn speedups(found: Option<&Speedup>) -> Vec<String> {
+/// What drafted, and how it was trained, as far as the report says.
+fn drafted_by(report: &Report, setting: &SettingReport) -> Vec<String> {
+    // Of a drafter without training its name says all.
+    let own = Some(report).filter(|_| setting.drafter.is_none());
+    let drafter = own.map(|report| &report.drafter);
+    let known = drafter.filter(|drafter| !drafter.kind.is_empty());
+    let mut cells = vec![
+        optional(known.map(|drafter| &drafter.kind)),
+        optional(known.map(|drafter| drafter.parameters)),
+    ];
+    cells.extend(OF_RECIPE.map(|place| {
+        let found = own.and_then(|report| report.recipe.pointer(place));
+        match found {
+            Some(Value::String(word)) => word.clone(),
+            Some(Value::Null) | None => String::new(),
+            Some(other) => other.to_string(),
+        }
+    }));
+    cells
+}
+
+/// Values one after the other in one cell.
+fn listed(values: &[impl ToString]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    values.join(" ")
+}
+
+/// Those of a dataset, and what is predicted `overall`.
+fn speedups(found: Option<&Speedup>, overall: Option<Speedup>) -> Vec<String> {
     let of = |of: fn(&Speedup) -> Option<f64>| found.and_then(of);
     let interval = |of: fn(&Speedup) -> Option<[f64; 2]>| found.and_then(of);
     let full_batches = measured(
@@ -142,8 +251,8 @@ fn speedups(found: Option<&Speedup>) -> Vec<String> {
     );
     let models = [of(|found| found.model), of(|found| found.memory_bound)].map(optional);
     let predicted = measured(
-        of(|found| found.predicted),
-        interval(|found| found.predicted_ci95),
+        overall.and_then(|found| found.predicted),
+        overall.and_then(|found| found.predicted_ci95),
     );
     let wall = measured(
         of(|found| Some(found.wall)),
@@ -180,7 +289,8 @@ mod tests {
     fn classes_of_tokens_stand_in_the_columns_of_their_names() {
         let names =
             TokenClass::ALL.map(|class| format!("alpha_{}", class.name().replace(' ', "_")));
-        assert_eq!(COLUMNS[COLUMNS.len() - names.len()..], names);
+        let place = COLUMNS.iter().position(|column| *column == names[0]);
+        assert_eq!(COLUMNS[place.unwrap()..][..names.len()], names);
     }
 
     #[test]
@@ -191,11 +301,87 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,";
+                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,,1 0.5,0.75 0.5,0 6 6,eagle3,1234,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");
         }
         assert!(lines[2].contains(",mt-bench,0,0,0,,,,"), "{text}");
+    }
+
+    /// The cell of a column in the first row.
+    fn cell<'a>(text: &'a str, column: &str) -> &'a str {
+        let mut lines = text.split_terminator("\r\n");
+        let mut names = lines.next().unwrap().split(',');
+        let place = names.position(|name| name == column).unwrap();
+        lines.next().unwrap().split(',').nth(place).unwrap()
+    }
+
+    #[test]
+    fn what_is_plotted_is_there_of_one_dataset_too() {
+        let mut report = examples::report();
+        report.recipe = serde_json::json!({
+            "seed": 3,
+            "objective": {"divergence": "kl"},
+            "train": {"learning_rate": 0.008, "steps": 40},
+        });
+        let setting = &mut report.settings[0];
+        setting.datasets.truncate(1);
+        let speedup = setting.overall.speedup.as_mut().unwrap();
+        (speedup.predicted, speedup.predicted_ci95) = (Some(1.75), Some([1.5, 2.0]));
+        let text = csv(&[("a".into(), report.clone())]);
+        for (column, told) in [
+            ("survival", "1 0.5"),
+            ("accepted_histogram", "0 6 6"),
+            ("speedup_wall", "1.5"),
+            ("speedup_predicted", "1.75"),
+            ("speedup_predicted_high", "2"),
+            ("family", "eagle3"),
+            ("seed", "3"),
+            ("divergence", "kl"),
+            ("learning_rate", "0.008"),
+            ("steps", "40"),
+        ] {
+            assert_eq!(cell(&text, column), told, "{column}");
+        }
+        // A drafter without training was not trained by this recipe.
+        report.settings[0].drafter = Some("prompt-lookup".into());
+        let text = csv(&[("a".into(), report)]);
+        for column in ["family", "parameters", "seed", "steps"] {
+            assert_eq!(cell(&text, column), "", "{column}");
+        }
+    }
+
+    #[test]
+    fn differences_have_a_row_for_all_prompts_and_for_each_dataset() {
+        let pair = |dataset: Option<&str>| PairedReport {
+            setting: "T=0, greedy, chain 5".into(),
+            dataset: dataset.map(str::to_owned),
+            other_lengths: false,
+            conversations: 40,
+            baseline_tau: 2.0,
+            baseline_ci95: Some([1.5, 2.5]),
+            tau: 2.25,
+            tau_ci95: None,
+            difference: 0.25,
+            ci95: Some([0.125, 0.5]),
+            among: 1,
+            joint: Some([0.125, 0.5]),
+            better: 30,
+            worse: 9,
+            sign_test: 0.25,
+        };
+        let pairs = PairedReports {
+            found: vec![pair(None), pair(Some("code"))],
+            ..PairedReports::default()
+        };
+        let text = paired_csv(&[("a".into(), pairs)]);
+        let lines: Vec<&str> = text.split_terminator("\r\n").collect();
+        let told = |dataset: &str| {
+            format!(
+                "a,\"T=0, greedy, chain 5\",{dataset},40,2,1.5,2.5,2.25,,,0.25,0.125,0.5,better,false,30,9,0.25"
+            )
+        };
+        assert_eq!(lines, [PAIRED.join(","), told("overall"), told("code")]);
     }
 }

@@ -458,15 +458,24 @@ impl DraftReport {
         self == other || (is_own && is_alike)
     }
 
-    /// How a tuned threshold was found, in words.
+    /// How a tuned threshold was found, in words, or that a tree was made for prompts that are evaluated.
     pub(crate) fn how_tuned(&self) -> Option<String> {
-        let Self::Confident {
-            threshold,
-            tuned: Some(tuned),
-            ..
-        } = self
-        else {
-            return None;
+        let (threshold, tuned) = match self {
+            Self::Confident {
+                threshold,
+                tuned: Some(tuned),
+                ..
+            } => (threshold, tuned),
+            Self::Calibrated {
+                prompts,
+                measured_on: MeasuredOn::Evaluated,
+                ..
+            } => {
+                return Some(format!(
+                    "calibrated on {prompts} prompts that are evaluated, so the tree may suit them better than new ones"
+                ));
+            }
+            _ => return None,
         };
         let which = match tuned.measured_on {
             MeasuredOn::Others => "that are not evaluated",

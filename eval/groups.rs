@@ -20,6 +20,8 @@ const UNLABELLED: &str = "none";
 const PLACES: [usize; 4] = [64, 256, 1024, 4096];
 /// The longest prompts that are in one range.
 const SHORTEST: usize = 32;
+/// What stands in a cell of a table.
+const FIGURES: &str = "τ (prompts, tokens)";
 
 /// Acceptance over some of the prompts or passes of a setting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -288,8 +290,8 @@ impl Group {
     }
 }
 
-/// Tables of τ, one for each column that any setting was broken down by, with a column of figures for each setting under its
-/// heading. Prompts and tokens are those of the first setting that has the group.
+/// Tables of τ, one for each column that any setting was broken down by, with prompts and tokens, in a column for each setting
+/// under its heading.
 pub(crate) fn tables<'a>(settings: &[(String, &'a Groups)]) -> String {
     let mut text = String::new();
     let columns = settings.iter().flat_map(|(_, groups)| groups.keys());
@@ -306,27 +308,22 @@ pub(crate) fn tables<'a>(settings: &[(String, &'a Groups)]) -> String {
         let rule = "---|".repeat(headings.len());
         _ = write!(
             text,
-            "\n| {} | prompts | tokens | τ: {} |\n|---|--:|--:|{rule}\n",
+            "\n| {} | {FIGURES}: {} |\n|---|{rule}\n",
             column.replace('_', " "),
-            headings.join(" | τ: ")
+            headings.join(&format!(" | {FIGURES}: "))
         );
         for row in rows {
             let figure = |(_, groups): &(String, &'a Groups)| {
                 let found = of(groups).iter().find(|group| group.name == row.name);
-                with_interval(
-                    found.and_then(|group| group.tau),
-                    found.and_then(|group| group.tau_ci95),
-                )
+                let Some(group) = found else {
+                    return with_interval(None, None);
+                };
+                let tau = with_interval(group.tau, group.tau_ci95);
+                format!("{tau} ({}, {})", group.prompts, group.tokens)
             };
             let figures: Vec<String> = settings.iter().map(figure).collect();
             let name = row.name.replace('|', "\\|");
-            _ = writeln!(
-                text,
-                "| {name} | {} | {} | {} |",
-                row.prompts,
-                row.tokens,
-                figures.join(" | ")
-            );
+            _ = writeln!(text, "| {name} | {} |", figures.join(" | "));
         }
     }
     text

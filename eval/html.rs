@@ -193,11 +193,16 @@ fn notes(reports: &[(String, Report)], remarks: &[String]) -> String {
         let known = report.known_prompts?;
         Some(format!("{name}: {known}."))
     });
+    let choosing = reports.iter().filter_map(|(name, report)| {
+        let choosing = report.choosing_prompts?;
+        Some(format!("{name}: {choosing}."))
+    });
     let all = remarks
         .iter()
         .cloned()
         .chain(texts)
         .chain(known)
+        .chain(choosing)
         .chain(compare::differences(reports));
     let items: String = all
         .map(|remark| format!("<li>{}</li>\n", prose(&remark)))

@@ -48,7 +48,7 @@ pub use calibrate::{RankTable, measure};
 pub use chi_square::ChiSquare;
 pub use compare::compare;
 pub use counts::Counts;
-pub use csv::csv;
+pub use csv::{csv, paired_csv};
 pub use curves::{Curves, ValidationPoint};
 pub use deploy::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 pub use deploy::servers::{DraftCost, of_servers};
@@ -75,8 +75,8 @@ pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, Reliabilit
 pub use report::ends::EndsReport;
 pub use report::words::NOTHING_ACCEPTED;
 pub use report::{
-    DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report, SecondsReport,
-    SettingReport, Speedup, TargetReport,
+    ChoosingPrompts, DatasetReport, DrafterReport, KnownPrompts, LosslessReport, Report,
+    SecondsReport, SettingReport, Speedup, TargetReport,
 };
 pub use sample::report::{SamplePass, SampleReport};
 pub use sample::{Sample, samples};

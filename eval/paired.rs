@@ -20,29 +20,43 @@ pub(crate) mod parts;
 const SEED: u64 = 0;
 /// Conversations of which fewer are too few to choose among several by: resampled intervals are too narrow then.
 pub(crate) const FEWEST: usize = 20;
+/// What a verdict on two trainings does not say.
+pub(crate) const ONE_TRAINING: &str = "each drafter is one training, and intervals cover the choice of prompts alone: trainings that \
+                                       differ only in their seed may differ as much";
 
 /// τ of a report against that of another, in one way of decoding that both have, or with the chain that each has.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PairedReport {
     /// The way of decoding; with both drafts where they differ.
     pub setting: String,
+    /// The dataset, where this is one of several; else all prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
+    /// Whether it is of chains of different lengths, of which the longer one can reach a larger τ; left out if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub other_lengths: bool,
     /// Conversations that both decoded.
     pub conversations: usize,
     /// Pooled τ of the report that is compared with.
     pub baseline_tau: f64,
     /// Its 95 % interval, by drawing conversations anew; none of one conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_ci95: Option<[f64; 2]>,
     /// Pooled τ of the other.
     pub tau: f64,
     /// Its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tau_ci95: Option<[f64; 2]>,
     /// How much larger it is.
     pub difference: f64,
     /// 95 % interval of the difference, by drawing conversations anew, both τ from the same ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
     /// Differences that are looked at together, this one among them.
+    #[serde(skip)]
     pub among: usize,
     /// An interval so wide that those of all these differences hold at once with 95 %; [`Self::ci95`] of one alone.
+    #[serde(skip)]
     pub joint: Option<[f64; 2]>,
     /// Conversations in which it is larger.
     pub better: usize,
@@ -73,6 +87,18 @@ impl PairedReports {
             format!("{} (only with {})", own.of_target(), other.draft)
         };
         self.uncompared.extend(pairs.iter().map(only));
+        self
+    }
+
+    /// With what must be known of a verdict on two trainings.
+    fn and_trainings(mut self, baseline: &Report, report: &Report) -> Self {
+        let mut verdicts = self.found.iter().map(PairedReport::verdict);
+        let is_told = |verdict: PairedVerdict| {
+            matches!(verdict, PairedVerdict::Better | PairedVerdict::Worse)
+        };
+        if verdicts.any(is_told) && are_trainings(baseline, report) {
+            self.remarks.push(ONE_TRAINING.to_owned());
+        }
         self
     }
 
@@ -130,9 +156,18 @@ impl PairedReport {
         self.verdict()
     }
 
-    /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`.
+    /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`. Chains of
+    /// different lengths do not tell.
     pub fn falls_below(&self, least: f64) -> bool {
-        self.verdict() == PairedVerdict::Worse && self.difference < least
+        !self.other_lengths && self.verdict() == PairedVerdict::Worse && self.difference < least
+    }
+
+    /// The way of decoding, with the dataset where this is one of several.
+    pub fn heading(&self) -> String {
+        match &self.dataset {
+            Some(dataset) => format!("{} on `{dataset}`", self.setting),
+            None => self.setting.clone(),
+        }
     }
 
     /// The p-value of the sign test, however small.
@@ -157,6 +192,8 @@ impl PairedReport {
         };
         Some(Self {
             setting,
+            dataset: None,
+            other_lengths: false,
             conversations: pairs.len(),
             baseline_tau: tau(&all, 0)?,
             baseline_ci95: bootstrap(pairs, SEED, |drawn| tau(drawn, 0)),
@@ -179,7 +216,7 @@ impl fmt::Display for PairedReport {
             f,
             "{}: τ {} against {}, {}, {}; larger in {}, smaller in {} of {} conversations \
              (sign test: p = {})",
-            self.setting,
+            self.heading(),
             with_digits(Some(self.tau), self.tau_ci95, 3),
             with_digits(Some(self.baseline_tau), self.baseline_ci95, 3),
             with_signs(self.difference, self.ci95, 3),
@@ -204,24 +241,51 @@ impl fmt::Display for PairedVerdict {
 }
 
 /// Every way of decoding that `report` shares with `baseline`, on the same prompts, and where their drafters share none the chain
-/// that each has; `among` so many reports that are compared with it.
+/// that each has; `among` so many reports that are compared with it. Behind that of all prompts is each dataset, where there are
+/// several.
 ///
 /// # Errors
 /// They share none and have no such chains, were judged by different targets, decoded other prompts, or their outputs end elsewhere.
 pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<PairedReport>> {
-    let of_each = |([other, setting], pairs): Shared| {
-        let heading = match differ_in_length(other, setting) {
-            true => format!("{} against {}", setting.heading(), other.draft),
-            false => setting.heading(),
-        };
-        PairedReport::of(heading, &pairs, among)
-    };
-    let shared = shared(baseline, report)?.into_iter();
-    let found: Vec<PairedReport> = shared.filter_map(of_each).collect();
+    let shared = shared(baseline, report)?;
+    let found: Vec<PairedReport> = (shared.iter())
+        .flat_map(|shared| of_shared(shared, among))
+        .collect();
     match found.is_empty() {
         true => Err(nothing_shared(baseline, report)),
         false => Ok(found),
     }
+}
+
+/// The difference over all prompts, and where there are several datasets that over each.
+fn of_shared(([other, setting], datasets): &Shared, among: usize) -> Vec<PairedReport> {
+    let other_lengths = differ_in_length(other, setting);
+    let heading = match other_lengths {
+        true => format!("{} against {}", setting.heading(), other.draft),
+        false => setting.heading(),
+    };
+    let of = |dataset: Option<String>, pairs: &[[Counts; 2]]| {
+        let found = PairedReport::of(heading.clone(), pairs, among)?;
+        Some(PairedReport {
+            dataset,
+            other_lengths,
+            ..found
+        })
+    };
+    let all = datasets.iter().flat_map(|(_, pairs)| pairs);
+    let all: Vec<[Counts; 2]> = all.copied().collect();
+    let mut found = Vec::from_iter(of(None, &all));
+    if datasets.len() > 1 {
+        let each = datasets.iter();
+        found.extend(each.filter_map(|(name, pairs)| of(Some((*name).to_owned()), pairs)));
+    }
+    found
+}
+
+/// Whether two reports are of drafters with different weights.
+pub(crate) fn are_trainings(one: &Report, other: &Report) -> bool {
+    let [one, other] = [one, other].map(|report| &report.drafter.sha256);
+    !one.is_empty() && !other.is_empty() && one != other
 }
 
 /// Fails unless two reports share ways of decoding, and both decoded the same prompts in these, for the same targets and to the
@@ -243,8 +307,11 @@ pub(crate) fn check_comparable(one: &Report, other: &Report) -> Result<()> {
     shared(other, one).map(drop)
 }
 
-/// A setting of each of two reports, with tokens and passes of every conversation in both.
-type Shared<'a> = ([&'a SettingReport; 2], Vec<[Counts; 2]>);
+/// A dataset, with tokens and passes of each of its conversations in two settings.
+type OfDataset<'a> = (&'a str, Vec<[Counts; 2]>);
+
+/// A setting of each of two reports, with what both decoded.
+type Shared<'a> = ([&'a SettingReport; 2], Vec<OfDataset<'a>>);
 
 /// The settings of `report` that `baseline` has too, or has a counterpart of.
 fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec<Shared<'a>>> {
@@ -258,7 +325,8 @@ fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec<Shared<'a>
         if let (Some(expected), Some(ends)) = (&other.ends, &setting.ends) {
             expected.check_same(ends)?;
         }
-        shared.push(([other, setting], pairs(baseline, (other, setting))?));
+        let datasets = pairs_by_dataset(baseline, (other, setting))?;
+        shared.push(([other, setting], datasets));
     }
     Ok(shared)
 }
@@ -314,9 +382,18 @@ pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
 /// Tokens and passes of each conversation in both settings.
 pub(crate) fn pairs(
     baseline: &Report,
-    (one, other): (&SettingReport, &SettingReport),
+    settings: (&SettingReport, &SettingReport),
 ) -> Result<Vec<[Counts; 2]>> {
-    let mut pairs = Vec::new();
+    let datasets = pairs_by_dataset(baseline, settings)?.into_iter();
+    Ok(datasets.flat_map(|(_, pairs)| pairs).collect())
+}
+
+/// The same for each dataset.
+fn pairs_by_dataset<'a>(
+    baseline: &Report,
+    (one, other): (&SettingReport, &'a SettingReport),
+) -> Result<Vec<OfDataset<'a>>> {
+    let mut datasets: Vec<OfDataset> = Vec::new();
     for (place, dataset) in other.datasets.iter().enumerate() {
         let Some(same) = same_prompts(one, place, dataset) else {
             let names = one.datasets.iter().map(|known| format!("`{}`", known.name));
@@ -332,9 +409,10 @@ pub(crate) fn pairs(
             });
         };
         let counts = same.counts.iter().zip(&dataset.counts);
-        pairs.extend(counts.map(|(&one, &other)| [one, other]));
+        let pairs = counts.map(|(&one, &other)| [one, other]).collect();
+        datasets.push((dataset.name.as_str(), pairs));
     }
-    Ok(pairs)
+    Ok(datasets)
 }
 
 /// The dataset of `setting` that has the prompts of one at this place of another setting. Names need not be unique, nor need
@@ -476,6 +554,42 @@ pub(crate) mod tests {
         assert!(!found.falls_below(-0.01));
         let back = of_two(counts(0), counts(1));
         assert!(back[0].falls_below(-0.01) && !back[0].falls_below(-0.1));
+    }
+
+    #[test]
+    fn a_fall_on_one_of_several_datasets_is_told_where_all_prompts_hide_it() {
+        let with = |general: u64, support: u64| {
+            let mut report = report(vec![of(general); 24], "general", "t");
+            let datasets = &mut report.settings[0].datasets;
+            datasets[0].name = "general".into();
+            datasets.push(DatasetReport {
+                name: "support".into(),
+                counts: vec![of(support); 24],
+                prompts_sha256: Some("support".into()),
+                ..DatasetReport::default()
+            });
+            report
+        };
+        let (old, new) = (with(60, 60), with(70, 50));
+        let found = paired(&old, &new, 1).unwrap();
+        let told: Vec<(String, bool)> = (found.iter())
+            .map(|pair| (pair.heading(), pair.falls_below(-0.05)))
+            .collect();
+        let way = "T=0, greedy, chain 5";
+        let expected = [
+            (way.to_owned(), false),
+            (format!("{way} on `general`"), true),
+            (format!("{way} on `support`"), false),
+        ];
+        assert_eq!(told, expected);
+        let sizes: Vec<usize> = found.iter().map(|pair| pair.conversations).collect();
+        assert_eq!(sizes, [48, 24, 24]);
+        assert!(found[1].to_string().starts_with(&expected[1].0));
+        let json = serde_json::to_value(&found[1]).unwrap();
+        assert_eq!(json["dataset"], "general");
+        // One dataset is all prompts.
+        let of_two = of_two(counts(0), counts(1));
+        assert_eq!((of_two.len(), &of_two[0].dataset), (1, &None));
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub struct Report {
     /// How many of the held-out prompts are no news to the drafter, where this is the report of a run and there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_prompts: Option<KnownPrompts>,
+    /// How many of the evaluated prompts chose the weights, where the drafter is that of a run and there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choosing_prompts: Option<ChoosingPrompts>,
     /// The texts that all of it is computed from, where nothing was decoded: one for each temperature.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<TextsReport>,
@@ -109,6 +112,25 @@ impl fmt::Display for KnownPrompts {
             f,
             "{} of {} held-out prompts are also in the training data, so acceptance may be higher here than elsewhere",
             self.known, self.of
+        )
+    }
+}
+
+/// Evaluated prompts by which training has chosen its weights: acceptance over them is that of the luckiest weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChoosingPrompts {
+    /// So many.
+    pub chose: u64,
+    /// Of so many that are evaluated.
+    pub of: u64,
+}
+
+impl fmt::Display for ChoosingPrompts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} evaluated prompts also chose the weights, which makes τ a little too high",
+            self.chose, self.of
         )
     }
 }
@@ -378,6 +400,16 @@ impl SettingReport {
         self.datasets.iter().chain(overall)
     }
 
+    /// All prompts and then each dataset, where there are several, each with what stands behind a heading for it.
+    pub(crate) fn pooled_and_each(&self) -> Vec<(String, &DatasetReport)> {
+        let mut parts = vec![(String::new(), &self.overall)];
+        if self.datasets.len() > 1 {
+            let each = self.datasets.iter();
+            parts.extend(each.map(|dataset| (format!(" on `{}`", dataset.name), dataset)));
+        }
+        parts
+    }
+
     /// The setting in a few words, behind the drafter's name where it is not that of the report.
     pub fn heading(&self) -> String {
         let drafter = self.drafter.iter().map(|name| format!("{name}, "));
@@ -439,6 +471,7 @@ impl Report {
             trained: None,
             prepared: BTreeMap::new(),
             known_prompts: None,
+            choosing_prompts: None,
             texts: Vec::new(),
             served: Vec::new(),
             samples: Vec::new(),

@@ -93,27 +93,33 @@ fn prompts(report: &Report) -> String {
     wrapped(&format!("prompts: {}", told.join(", ")), "  ")
 }
 
-/// The figures of every setting; of several reports those of one way of decoding stand together.
+/// The figures of every setting; of several reports those of one way of decoding stand together, and then those on each dataset.
 fn settings(reports: &[(String, Report)]) -> String {
     let compared = reports.len() > 1;
     let targets = reports.iter().any(|(_, report)| report.targets.len() > 1);
     let own = OwnLengths::of(reports);
     let mut groups: Vec<(String, String)> = Vec::new();
+    let mut add = |way: String, rows: String| {
+        let known = groups.iter().position(|(known, _)| *known == way);
+        match known {
+            Some(at) => groups[at].1 += &rows,
+            None => groups.push((way, rows)),
+        }
+    };
     for (name, report) in reports {
         for setting in &report.settings {
             let mut way = own.heading(setting);
             if targets {
                 way = format!("{}: {way}", report.target_of(setting));
             }
-            let rows = if compared {
-                let name = own.row(name, setting);
-                row(&format!("  {}", printable(&name)), &setting.overall)
-            } else {
-                parts(&way, setting)
-            };
-            match groups.iter_mut().find(|(known, _)| *known == way) {
-                Some((_, all)) => *all += &rows,
-                None => groups.push((way, rows)),
+            if !compared {
+                let rows = parts(&way, setting);
+                add(way, rows);
+                continue;
+            }
+            let name = format!("  {}", printable(&own.row(name, setting)));
+            for (behind, found) in setting.pooled_and_each() {
+                add(format!("{way}{behind}"), row(&name, found));
             }
         }
     }
@@ -189,6 +195,8 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     notes.extend(report.baseline_note());
     notes.extend(report.nothing_accepted_note());
     notes.extend(report.known_prompts.iter().map(|known| format!("{known}.")));
+    let choosing = report.choosing_prompts.iter();
+    notes.extend(choosing.map(|choosing| format!("{choosing}.")));
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);
     notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));

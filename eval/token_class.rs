@@ -199,8 +199,8 @@ fn count(turns: &[Answer], classes: &TokenClasses) -> Counts {
     counts
 }
 
-/// A table of α by class, with a column for each setting under its heading; the steps judged are those of the first setting
-/// that has the class. Nothing where no setting has classes.
+/// A table of α by class, with the steps judged, in a column for each setting under its heading. Nothing where no setting has
+/// classes.
 pub(crate) fn table(settings: &[(String, &[ClassReport])]) -> String {
     let found = |name: &str, classes: &[ClassReport]| {
         classes.iter().find(|class| class.name == name).cloned()
@@ -211,22 +211,18 @@ pub(crate) fn table(settings: &[(String, &[ClassReport])]) -> String {
             .iter()
             .map(|(_, classes)| found(class.name(), classes))
             .collect();
-        let Some(first) = known.iter().flatten().next() else {
+        if known.iter().all(Option::is_none) {
             continue;
-        };
-        let cell = |class: &Option<ClassReport>| {
-            let class = class.as_ref();
-            let alpha = class.map(|class| class.alpha);
-            with_interval(alpha, class.and_then(|class| class.alpha_ci95))
+        }
+        let cell = |class: &Option<ClassReport>| match class {
+            Some(class) => {
+                let alpha = with_interval(Some(class.alpha), class.alpha_ci95);
+                format!("{alpha} ({})", class.judged)
+            }
+            None => with_interval(None, None),
         };
         let cells: Vec<String> = known.iter().map(cell).collect();
-        _ = writeln!(
-            rows,
-            "| {} | {} | {} |",
-            first.name,
-            first.judged,
-            cells.join(" | ")
-        );
+        _ = writeln!(rows, "| {} | {} |", class.name(), cells.join(" | "));
     }
     if rows.is_empty() {
         return rows;
@@ -234,8 +230,8 @@ pub(crate) fn table(settings: &[(String, &[ClassReport])]) -> String {
     let headings: Vec<&str> = settings.iter().map(|(name, _)| name.as_str()).collect();
     let rule = "---|".repeat(headings.len());
     format!(
-        "\n| token of the target | steps judged | α: {} |\n|---|--:|{rule}\n{rows}",
-        headings.join(" | α: ")
+        "\n| token of the target | α (steps judged): {} |\n|---|{rule}\n{rows}",
+        headings.join(" | α (steps judged): ")
     )
 }
 
@@ -319,13 +315,18 @@ mod tests {
         );
         assert_eq!(found[1].alpha, 0.5);
         assert_eq!(found[1].alpha_ci95, None);
-        let text = table(&[("T=0".into(), &found), ("T=1".into(), &[])]);
+        // The steps of a setting are its own.
+        let warm = [ClassReport {
+            judged: 9,
+            ..found[1].clone()
+        }];
+        let text = table(&[("T=0".into(), &found), ("T=1".into(), &warm)]);
         let expected = "
-| token of the target | steps judged | α: T=0 | α: T=1 |
-|---|--:|---|---|
-| word start | 3 | 0.67 | – |
-| number | 2 | 0.50 | – |
-| other | 1 | 1.00 | – |
+| token of the target | α (steps judged): T=0 | α (steps judged): T=1 |
+|---|---|---|
+| word start | 0.67 (3) | – |
+| number | 0.50 (2) | 0.50 (9) |
+| other | 1.00 (1) | – |
 ";
         assert_eq!(text, expected);
         assert_eq!(table(&[("T=0".into(), &[])]), "");

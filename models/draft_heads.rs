@@ -27,7 +27,8 @@ use crate::weights::{Init, RandomWeights, Scope};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputHead {
-    /// Each head has its own, which starts as a copy of the target's and is trained.
+    /// Each head has its own, which starts as a copy of the target's and is trained. EAGLE-3 calls that `"copied"`, and a random head
+    /// `"own"`.
     #[default]
     Own,
     /// All heads use the target's, frozen, which saves heads × width × vocabulary parameters.

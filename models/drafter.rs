@@ -165,9 +165,7 @@ pub trait Drafter: Module + Sized {
 
     /// Parameters that one of these passes reads: its own, and the target's head where that is used in place of one. The
     /// target's embedding, of which a pass reads a few rows, does not count.
-    fn parameters_per_pass(&self) -> u64 {
-        self.num_params() as u64
-    }
+    fn parameters_per_pass(&self) -> u64;
 }
 
 /// See [`Drafter::along`]: place by place, as a decoder would draft if it stood there.

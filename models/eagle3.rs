@@ -5,6 +5,7 @@ use burn::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::eagle3::default_captured_layers;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::attention::{Attention, Projects};
@@ -64,7 +65,7 @@ pub struct Eagle3Config {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Head {
-    /// Drawn at random and trained, as in the paper.
+    /// Drawn at random and trained, as in the paper. Medusa's and Hydra's `"own"` heads start as copies, as with `"copied"` here.
     Own,
     /// Starts as the target's rows and is trained, as is the norm before it.
     #[default]
@@ -213,10 +214,6 @@ impl Unrolls for Eagle3 {
         self.fuse(features.captured.clone())
     }
 
-    fn begins_with_parameters(&self) -> bool {
-        true
-    }
-
     fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -273,17 +270,17 @@ impl Eagle3Config {
     fn captured(&self, target: &TargetSpec) -> Result<Vec<usize>> {
         let layers = target.layers;
         let chosen = match self.captured_layers.as_slice() {
-            // Of a target too shallow for the paper's three, those that exist and differ.
-            [] => {
-                let mut default = vec![
+            [] => default_captured_layers(layers).unwrap_or_else(|| {
+                // Of a target too shallow for the paper's three, those that exist and differ.
+                let mut shallow = vec![
                     1.min(layers - 1),
                     (layers / 2).saturating_sub(1),
                     layers.saturating_sub(4),
                 ];
-                default.sort_unstable();
-                default.dedup();
-                default
-            }
+                shallow.sort_unstable();
+                shallow.dedup();
+                shallow
+            }),
             given => given.to_vec(),
         };
         let ascending = chosen.windows(2).all(|pair| pair[0] < pair[1]);

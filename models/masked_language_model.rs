@@ -27,7 +27,7 @@ use crate::frozen::Frozen;
 use crate::language_model::shared_vocabulary;
 use crate::lora;
 use crate::start::{StartConfig as _, table_with_start};
-use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::target::{Capture, Features, Target as _, TargetParts, TargetSpec};
 use crate::transformer::Transformer;
 use crate::tree::Tree;
 use crate::weights::{Scope, Weights};
@@ -256,6 +256,10 @@ impl Drafter for MaskedLanguageModel {
 
     fn passes(&self, depth: usize) -> usize {
         depth.min(1)
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.model.parameters_per_pass()
     }
 
     fn root_logits(&self, state: &mut MaskedState) -> Tensor<2> {

@@ -336,6 +336,10 @@ impl Drafter for Pard {
         depth.min(1)
     }
 
+    fn parameters_per_pass(&self) -> u64 {
+        self.model.parameters_per_pass() + self.target_proj.num_params() as u64
+    }
+
     fn root_logits(&self, state: &mut PardState) -> Tensor<2> {
         state.slot_logits(&self.model, self.mask_token, 0, 1)
     }

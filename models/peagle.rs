@@ -401,8 +401,9 @@ impl PEagleConfig {
             norm_before_residual: self.norm_before_residual,
             fc_norm: self.fc_norm,
             norm_before_fc: self.norm_before_fc,
+            // No draft reads another one's output.
+            norm_output: false,
             window: self.window,
-            ..Eagle3Config::default()
         }
     }
 

@@ -20,11 +20,6 @@ pub trait Unrolls: Drafter<State = DraftState> {
     /// What step 0 reads beside embeddings. `[batch, seq, d_model]`
     fn begin(&self, features: &Features) -> Tensor<3>;
 
-    /// Whether [`begin`](Self::begin) has parameters.
-    fn begins_with_parameters(&self) -> bool {
-        false
-    }
-
     /// Decoder layers, each with keys and values of its own.
     fn layers(&self) -> usize {
         1

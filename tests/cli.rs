@@ -69,6 +69,12 @@ Options:
                            its own, and print τ of each beside that of the
                            first; repeated, every combination; several of `seed`
                            are pooled
+      --vary <KEY=V,V>     Train the recipe as it is and once with each of these
+                           values of a key, such as `train.ema_decay=0.95,0.99`,
+                           and print τ of each beside that of the recipe;
+                           repeated, one change at a time; `KEY=V; KEY=V` is one
+                           change of several keys. With `--sweep seed=0,1,2`,
+                           each with all of these
       --part <N/PARTS>     With `--stage features`, capture only this part of
                            the samples, such as `3/16`, as an element of an
                            array job

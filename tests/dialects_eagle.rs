@@ -424,6 +424,17 @@ fn norms_of_captured_layers_of_a_peagle_folder_for_speculators_are_told_where_vl
 }
 
 #[test]
+fn what_a_next_step_would_read_says_nothing_of_a_peagle_drafter() {
+    for layout in [None, Some(Engine::Speculators)] {
+        let folder = sample("peagle", 0).folder(layout).unwrap();
+        let expected = sorted(folder.open().unwrap().tensors());
+        let folder = folder.with_config(|config| config["norm_output"] = json!(true));
+        let found = sorted(folder.open().unwrap().tensors());
+        assert_eq!(found, expected, "{layout:?}");
+    }
+}
+
+#[test]
 fn a_layer_that_is_told_to_norm_and_not_to_norm_queries_and_keys_is_refused() {
     let changes = [
         ("model_type", json!("llama")),
@@ -494,7 +505,10 @@ fn engines_are_offered_what_they_run_as_it_is_meant() {
     };
     // EAGLE-3.1 with the residual behind the norm, which only vLLM takes whole, then a window.
     assert_eq!(servers(4), [Server::Vllm("eagle3")]);
-    assert_eq!(servers(WINDOW), [Server::Vllm("eagle3"), Server::Sglang]);
+    assert_eq!(
+        servers(WINDOW),
+        [Server::Vllm("eagle3"), Server::Sglang("EAGLE3")]
+    );
     let before = Folder::of("eagle3", WINDOW).config()["sliding_window"]
         .as_u64()
         .unwrap()

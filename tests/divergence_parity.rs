@@ -1,6 +1,10 @@
-//! Value and gradient of every divergence, against PyTorch's autograd in f64.
+//! Value and gradient of every divergence, against PyTorch's autograd in f64, and over a draft vocabulary against its formula.
+use std::collections::BTreeSet;
+
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
+use spectrain::cli::commands::schema;
+use spectrain::families::registry;
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_train::{Divergence, TeacherRows};
@@ -14,6 +18,76 @@ fn rows(value: &serde_json::Value) -> Vec<f32> {
     }
 }
 
+/// Those of `divergences.json`, by their names there.
+const BY_PYTORCH: [(&str, Divergence); 11] = [
+    ("fkl", Divergence::Kl),
+    ("rkl", Divergence::ReverseKl),
+    ("jsd_0.5", Divergence::Jsd(0.5)),
+    ("jsd_0.1", Divergence::Jsd(0.1)),
+    ("ce", Divergence::Ce),
+    ("tv", Divergence::Tv),
+    ("tv_plus_plus", Divergence::TvPlusPlus),
+    ("nla", Divergence::Nla),
+    ("lk_hybrid", Divergence::LkHybrid),
+    ("topk_ce_3", Divergence::TopK(3)),
+    ("tempered_kl_0.5", Divergence::TemperedKl(0.5)),
+];
+
+/// Those that [`by_formula`] knows.
+const BY_FORMULA: [Divergence; 11] = [
+    Divergence::Kl,
+    Divergence::SoftCe,
+    Divergence::ReverseKl,
+    Divergence::Jsd(0.3),
+    Divergence::Ce,
+    Divergence::TemperedKl(0.5),
+    Divergence::Tv,
+    Divergence::TvPlusPlus,
+    Divergence::Nla,
+    Divergence::LkHybrid,
+    Divergence::TopK(3),
+];
+
+/// What a recipe calls it.
+fn called(divergence: Divergence) -> String {
+    match serde_json::to_value(divergence).unwrap() {
+        serde_json::Value::String(name) => name,
+        table => table.as_object().unwrap().keys().next().unwrap().clone(),
+    }
+}
+
+#[test]
+fn every_divergence_is_compared_with_pytorch_and_with_its_formula() {
+    let root = schema::of(&[registry::find("eagle3").unwrap()]).to_value();
+    let choices = root["definitions"]["Divergence"]["oneOf"]
+        .as_array()
+        .unwrap();
+    let name = |choice: &serde_json::Value| {
+        let name = choice["const"].as_str();
+        let name = name.or_else(|| choice["required"][0].as_str());
+        name.unwrap_or_else(|| panic!("{choice}")).to_owned()
+    };
+    let all: BTreeSet<String> = choices.iter().map(name).collect();
+    let by_pytorch = BY_PYTORCH.map(|(_, divergence)| called(divergence));
+    // A sum is compared with its parts; of `"kl"`, which PyTorch judges, `"soft_ce"` has the gradient.
+    for (list, compared, elsewhere) in [
+        (
+            "BY_PYTORCH",
+            by_pytorch.as_slice(),
+            ["soft_ce", "sum"].as_slice(),
+        ),
+        (
+            "BY_FORMULA",
+            BY_FORMULA.map(called).as_slice(),
+            ["sum"].as_slice(),
+        ),
+    ] {
+        let mut missing = all.clone();
+        missing.retain(|name| !compared.contains(name) && !elsewhere.contains(&name.as_str()));
+        assert!(missing.is_empty(), "`{list}` lacks {missing:?}");
+    }
+}
+
 #[test]
 fn divergences_equal_pytorch() {
     let device = test_device();
@@ -21,22 +95,15 @@ fn divergences_equal_pytorch() {
     let logits = |key: &str| {
         Tensor::<1>::from_floats(rows(&golden[key]).as_slice(), &device).reshape([3, 7])
     };
-    let cases = [
-        ("fkl", Divergence::Kl),
-        ("rkl", Divergence::ReverseKl),
-        ("jsd_0.5", Divergence::Jsd(0.5)),
-        ("jsd_0.1", Divergence::Jsd(0.1)),
-        ("ce", Divergence::Ce),
-        ("tv", Divergence::Tv),
-        ("tv_plus_plus", Divergence::TvPlusPlus),
-        ("nla", Divergence::Nla),
-        ("lk_hybrid", Divergence::LkHybrid),
-        ("topk_ce_3", Divergence::TopK(3)),
-        ("tempered_kl_0.5", Divergence::TemperedKl(0.5)),
-    ];
     let known = golden["divergences"].as_object().unwrap();
-    assert_eq!(known.len(), cases.len());
-    for (name, divergence) in cases {
+    let known: BTreeSet<&str> = known.keys().map(String::as_str).collect();
+    let cases = BTreeSet::from(BY_PYTORCH.map(|(name, _)| name));
+    let only_one: Vec<_> = known.symmetric_difference(&cases).collect();
+    assert!(
+        only_one.is_empty(),
+        "`BY_PYTORCH` and `divergences.json` differ in {only_one:?}"
+    );
+    for (name, divergence) in BY_PYTORCH {
         let teacher = TeacherRows {
             log_p: log_softmax(logits("target_logits"), 1),
             covered: None,
@@ -108,60 +175,109 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
     logits.iter().map(|logit| logit.exp() / all).collect()
 }
 
-/// A divergence over a draft vocabulary by its formula: `full` are the target's probabilities of its tokens; `share` is `"lk_hybrid"`'s λ.
+/// `Σ p log (p / q)`.
+fn kl(p: &[f64], q: &[f64]) -> f64 {
+    p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum()
+}
+
+/// `-Σ p log q`.
+fn cross_entropy(p: &[f64], q: &[f64]) -> f64 {
+    p.iter().zip(q).map(|(p, q)| -p * q.ln()).sum()
+}
+
+/// The `k` largest probabilities, and 0 in place of the others.
+fn largest(p: &[f64], k: usize) -> Vec<f64> {
+    let mut sorted = p.to_vec();
+    sorted.sort_by(|one, other| other.total_cmp(one));
+    let kept = |&p: &f64| if p >= sorted[k - 1] { p } else { 0.0 };
+    p.iter().map(kept).collect()
+}
+
+/// The value of a divergence by its formula: `full` are the target's probabilities of the drafter's tokens; `share` is
+/// `"lk_hybrid"`'s λ.
 fn by_formula(divergence: Divergence, full: &[f64], logits: &[f64], share: f64) -> f64 {
     let (q, covered) = (softmax(logits), full.iter().sum::<f64>());
     let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
-    let terms = full.iter().map(|p| p / covered).zip(&q);
-    let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
+    let p: Vec<f64> = full.iter().map(|p| p / covered).collect();
     match divergence {
-        Divergence::Kl => kl,
-        Divergence::Tv => 1.0 - alpha,
+        Divergence::Kl => kl(&p, &q),
+        Divergence::SoftCe => cross_entropy(&p, &q),
+        Divergence::ReverseKl => kl(&q, &p),
+        Divergence::Jsd(beta) => {
+            let pairs = p.iter().zip(&q);
+            let m: Vec<f64> = pairs.map(|(p, q)| beta * p + (1.0 - beta) * q).collect();
+            beta * kl(&p, &m) + (1.0 - beta) * kl(&q, &m)
+        }
+        Divergence::Ce => {
+            let best = largest(&p, 1).into_iter().map(f64::ceil);
+            cross_entropy(&best.collect::<Vec<_>>(), &q)
+        }
+        Divergence::TemperedKl(temperature) => {
+            let logits = p.iter().map(|p| p.ln() / temperature);
+            kl(&softmax(&logits.collect::<Vec<_>>()), &q)
+        }
+        Divergence::Tv | Divergence::TvPlusPlus => 1.0 - alpha,
         Divergence::Nla => -alpha.ln(),
-        Divergence::LkHybrid => share * kl + (1.0 - share) * (1.0 - alpha),
-        other => unreachable!("{other:?} is not compared"),
+        Divergence::LkHybrid => share * kl(&p, &q) + (1.0 - share) * (1.0 - alpha),
+        Divergence::TopK(k) => cross_entropy(&largest(&p, k), &q),
+        Divergence::Sum(_) => unreachable!("a sum is compared with its parts"),
     }
 }
 
-/// Acceptance counts what the target gives to the drafter's tokens among all of its own; other divergences do not.
-#[test]
-fn over_a_draft_vocabulary_acceptance_is_that_of_all_of_the_targets_tokens() {
-    const KNOWN: usize = 5;
+/// What its gradient is, over the slope of its value.
+fn gradient_over_slope(divergence: Divergence, full: &[f64], q: &[f64]) -> f64 {
+    let logs = |values: &[f64]| -> Vec<f32> { values.iter().map(|v| v.ln() as f32).collect() };
+    match divergence {
+        Divergence::TvPlusPlus => 1.0 / deviation(&logs(full), &logs(q)).max(1e-2),
+        _ => 1.0,
+    }
+}
+
+/// Fails unless each divergence of a row of the target's and one of the drafter's logits, over the first `known` tokens, is what its
+/// formula says, and its gradient the slope.
+fn equal_their_formulas(target: &[f64], draft: &[f64], known: usize) {
     let device = test_device();
+    let there = |row: &[f64]| {
+        let row: Vec<f32> = row.iter().map(|&value| value as f32).collect();
+        Tensor::<1>::from_floats(row.as_slice(), &device).unsqueeze::<2>()
+    };
+    let full = &softmax(target)[..known];
+    let draft = &draft[..known];
+    let covered = || there(&[full.iter().sum::<f64>()]);
+    let teacher = TeacherRows {
+        log_p: log_softmax(there(&target[..known]), 1),
+        covered: (known < target.len()).then(covered),
+    };
+    let q = softmax(draft);
+    let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
+    let share = (-3.0 * alpha).exp();
+    for divergence in BY_FORMULA {
+        let at = |moved: usize, by: f64| {
+            let mut logits = draft.to_vec();
+            logits[moved] += by;
+            by_formula(divergence, full, &logits, share)
+        };
+        let factor = gradient_over_slope(divergence, full, &q) / 2e-6;
+        let slope = |token| (factor * (at(token, 1e-6) - at(token, -1e-6))) as f32;
+        let expected: Vec<f32> = (0..known).map(slope).collect();
+        let judged = divergence.judge(there(draft), &teacher);
+        let what = format!("{divergence:?} over {known}");
+        let value = [at(0, 0.0) as f32];
+        assert_close(&what, &host_f32(judged.value), &value, 1e-5);
+        assert_close(&what, &host_f32(judged.gradient), &expected, 1e-5);
+    }
+}
+
+/// Over a draft vocabulary acceptance counts what the target gives to the drafter's tokens among all of its own; other divergences do
+/// not.
+#[test]
+fn divergences_over_all_tokens_and_over_a_draft_vocabulary_equal_their_formulas() {
     let golden = json("divergences.json");
     let logits = |key: &str| rows(&golden[key]).into_iter().map(f64::from).collect();
     let [target, draft]: [Vec<f64>; 2] = ["target_logits", "draft_logits"].map(logits);
-    let there = |rows: &[f32], width: usize| {
-        Tensor::<1>::from_floats(rows, &device).reshape([rows.len() / width, width])
-    };
-    let first = |row: &[f64]| -> Vec<f32> { row[..KNOWN].iter().map(|&v| v as f32).collect() };
     for (target, draft) in target.chunks(7).zip(draft.chunks(7)) {
-        let full = &softmax(target)[..KNOWN];
-        let teacher = TeacherRows {
-            log_p: log_softmax(there(&first(target), KNOWN), 1),
-            covered: Some(there(&[full.iter().sum::<f64>() as f32], 1)),
-        };
-        let q = softmax(&draft[..KNOWN]);
-        let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
-        let share = (-3.0 * alpha).exp();
-        for divergence in [
-            Divergence::Kl,
-            Divergence::Tv,
-            Divergence::Nla,
-            Divergence::LkHybrid,
-        ] {
-            let at = |moved: usize, by: f64| {
-                let mut logits = draft[..KNOWN].to_vec();
-                logits[moved] += by;
-                by_formula(divergence, full, &logits, share)
-            };
-            let slope = |token| ((at(token, 1e-6) - at(token, -1e-6)) / 2e-6) as f32;
-            let expected: Vec<f32> = (0..KNOWN).map(slope).collect();
-            let judged = divergence.judge(there(&first(draft), KNOWN), &teacher);
-            let what = format!("{divergence:?}");
-            let value = [at(0, 0.0) as f32];
-            assert_close(&what, &host_f32(judged.value), &value, 1e-5);
-            assert_close(&what, &host_f32(judged.gradient), &expected, 1e-5);
+        for known in [5, 7] {
+            equal_their_formulas(target, draft, known);
         }
     }
 }

@@ -5,14 +5,21 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use spectrain::families::family::Writing;
+use spectrain::families::registry::RECIPES;
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
 use spectrain_checkpoints::{DType, hash, seal, write_folder};
 
-use crate::samples::samples;
+use crate::samples::{Sample, parts, samples};
 use crate::workspace::Workspace;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/exports.txt");
+/// The engines that samples with a switch or a word of `[drafter]` are offered to, a line for each. Nothing writes it: who adds a line
+/// has looked at what each engine computes.
+const BY_KEY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/golden/engines_by_key.txt"
+);
 
 /// Digests, commands and refusals by what they are of.
 struct Taken<'a> {
@@ -112,6 +119,80 @@ fn an_export_has_the_bytes_that_it_always_had() {
     assert!(
         told.is_empty(),
         "{told:#?}\n`UPDATE=1` writes `{GOLDEN}` anew"
+    );
+}
+
+/// The samples of one recipe of each family: the others have the same.
+fn of_each_family() -> impl Iterator<Item = Sample> {
+    samples().filter(|sample| {
+        let mut recipes = RECIPES.iter();
+        let first = recipes.find(|recipe| recipe.family == sample.recipe.family);
+        first.unwrap().name == sample.recipe.name
+    })
+}
+
+/// The engines that a drafter of a sample is offered to, beside a target of Llama's class of which none reads the last layer.
+fn offered(sample: Sample) -> BTreeSet<&'static str> {
+    let method = sample.resolved().method;
+    let mut spec = parts().spec;
+    spec.layers = 40;
+    let check = |to: &[Engine]| method.check_export(to, &spec, Some("LlamaForCausalLM"));
+    let [_, mut engines] = check(&[]).unwrap();
+    // Some layouts have no place for it.
+    engines.retain(|engine| check(&[*engine]).is_ok());
+    if engines.is_empty() {
+        // Language models are offered by their own commands alone, and some layers beside targets of another class.
+        let (drafter, writing) = (sample.drafter(), writing(Path::new("d")));
+        let lines = drafter.launch_lines(Engine::Vllm, &writing).unwrap();
+        let servers = lines.into_iter().filter_map(|line| line.server);
+        engines.extend(servers.map(Engine::of));
+    }
+    engines.into_iter().map(Engine::key).collect()
+}
+
+#[test]
+fn the_engines_of_a_family_are_those_that_its_samples_are_offered_to() {
+    let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for sample in of_each_family() {
+        let engines = found.entry(sample.recipe.family).or_default();
+        engines.extend(offered(sample));
+    }
+    for recipe in RECIPES {
+        let said: BTreeSet<&str> = recipe.engines.iter().map(|engine| engine.key()).collect();
+        let (family, found) = (recipe.family, &found[recipe.family]);
+        assert_eq!(said, *found, "`ENGINES` and commands of {family}");
+    }
+}
+
+#[test]
+fn a_drafter_with_a_switch_is_offered_to_the_engines_that_were_looked_at_for_it() {
+    let mut found: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for sample in of_each_family() {
+        let engines = offered(sample);
+        let table = sample.recipe.samples[sample.number];
+        for (key, value) in table.parse::<toml::Table>().unwrap() {
+            let value = match value {
+                toml::Value::Boolean(flag) => flag.to_string(),
+                toml::Value::String(word) => word,
+                _ => continue,
+            };
+            let key = format!("{} {key} = {value}", sample.recipe.family);
+            found.entry(key).or_default().extend(&engines);
+        }
+    }
+    let line = |(key, engines): (String, BTreeSet<&str>)| match engines.len() {
+        0 => format!("{key}: none"),
+        _ => format!("{key}: {}", Vec::from_iter(engines).join(", ")),
+    };
+    let found: BTreeSet<String> = found.into_iter().map(line).collect();
+    let known = std::fs::read_to_string(BY_KEY).unwrap();
+    let known: BTreeSet<String> = known.lines().map(str::to_owned).collect();
+    let [new, gone] = [(&found, &known), (&known, &found)]
+        .map(|(all, others)| Vec::from_iter(all.difference(others)));
+    assert!(
+        new.is_empty() && gone.is_empty(),
+        "not in `{BY_KEY}`: {new:#?}\nthere, and not found: {gone:#?}\nlook whether each of these engines computes the key, \
+         rule those out that do not where the layout's commands are made, and write the rest there"
     );
 }
 

@@ -253,6 +253,15 @@ fn a_drafter_of_a_hub_is_downloaded_at_its_revision_and_named_by_its_id() {
     let to = ["--to", "vllm", "--out", "exported"];
     run(&[&["export", "some/drafter"][..], &to].concat());
     assert!(workspace.path("exported/config.json").exists());
+    let to = ["--to", "vllm", "--out", "imported"];
+    run(&[&["export", "drafter"][..], &to].concat());
+    let card = workspace.text("imported/README.md");
+    for told in [
+        "\nbase_model: \"some/drafter\"\n",
+        "but converted from `some/drafter`.\n",
+    ] {
+        assert!(card.contains(told), "no `{told}`: {card}");
+    }
 }
 
 #[test]

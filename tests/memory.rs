@@ -17,6 +17,7 @@ use spectrain_models::TransformerConfig;
 use spectrain_models::device::{is_cpu, test_device};
 
 use crate::allocation::{alone, peak_during};
+use crate::numbers::{drafter_keys, tokens};
 use crate::samples::chosen;
 use crate::workspace::{Workspace, conversation};
 
@@ -63,20 +64,22 @@ fn workspace(sizes: Sizes) -> Workspace {
     workspace
 }
 
-/// The keys that a kind of recipe does not do without.
-fn needed(kind: &Recipe) -> &'static str {
-    match kind.name {
-        "dflash" | "dflash-deer" => {
-            "[drafter]\nmask_token = 303\nlayers = 2\nblock_size = 8\n[objective]\nanchors = 32\n"
-        }
-        "peagle" => "[drafter]\nmask_token = 303\nlayers = 2\n",
-        "pard" => "[drafter]\nmask_token = 303\n[drafter.fresh]\n",
-        "deer" => {
-            "[drafter]\nmask_token = 303\nseparator_token = 302\n[drafter.fresh]\n[objective]\nspan = 16\n"
-        }
-        "distillspec" => "[drafter.fresh]\n",
-        _ => "",
-    }
+/// The keys that a kind of recipe does not do without, and what keeps it small.
+fn needed(kind: &Recipe) -> String {
+    let [drafter, objective] = match kind.name {
+        "dflash" | "dflash-deer" => ["layers = 2\nblock_size = 8\n", "anchors = 32\n"],
+        "peagle" => ["layers = 2\n", ""],
+        "deer" => ["", "span = 16\n"],
+        _ => ["", ""],
+    };
+    let (keys, _) = drafter_keys(kind);
+    // What a language model starts from.
+    let fresh = match keys.contains_key("fresh") {
+        true => "[drafter.fresh]\n",
+        false => "",
+    };
+    let tokens = tokens(kind, BASE.vocab);
+    format!("{tokens}{drafter}{fresh}[objective]\n{objective}")
 }
 
 /// What a training stage was planned to take and took, in bytes, and how many values the optimiser was planned to keep and kept.
@@ -112,7 +115,7 @@ fn text(kind: &Recipe, tables: &str, sizes: Sizes, workspace: &Workspace) -> Str
 
 /// Trains each stage of a kind of recipe with some settings changed.
 fn trained(kind: &Recipe, sizes: Sizes, changes: &[&str]) -> Vec<Found> {
-    trained_with((kind, needed(kind)), sizes, changes)
+    trained_with((kind, &needed(kind)), sizes, changes)
 }
 
 /// The same with these tables of its own.

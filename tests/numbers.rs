@@ -1,7 +1,8 @@
 //! Whole numbers in recipes: far too large and very small ones, each alone, in every kind of recipe there is.
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+use spectrain::cli::commands::schema;
 use spectrain::families::registry::{self, RECIPES};
 use spectrain::plan;
 use spectrain::plan::preflight::Asked;
@@ -11,20 +12,39 @@ use spectrain::runs::run_folder::Existing;
 use crate::allocation::{alone, largest_during};
 use crate::workspace::Workspace;
 
+/// What a schema that refers to another one refers to.
+fn resolved_in<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let only = schema.pointer("/allOf/0").unwrap_or(schema);
+    let place = only["$ref"].as_str().map(|name| &name[1..]);
+    place.map_or(only, |place| root.pointer(place).unwrap())
+}
+
+/// The keys of `[drafter]` of a kind of recipe, with their schemas, and those of them that are tables.
+pub fn drafter_keys(kind: &registry::Recipe) -> (Map<String, Value>, Vec<String>) {
+    let root = schema::of(&[kind]).to_value();
+    let drafter = &root["allOf"][0]["then"]["properties"]["drafter"];
+    let keys = resolved_in(&root, drafter)["properties"].as_object();
+    let keys = keys.unwrap_or_else(|| panic!("`{}` has no keys of `[drafter]`", kind.name));
+    let is_table = |schema: &Value| resolved_in(&root, schema)["type"] == "object";
+    let tables = keys.iter().filter(|(_, schema)| is_table(schema));
+    (keys.clone(), tables.map(|(key, _)| key.clone()).collect())
+}
+
+/// The tokens that a kind of recipe does not do without, in `[drafter]`: the last of so many, which no text holds.
+pub fn tokens(kind: &registry::Recipe, vocab: usize) -> String {
+    let (keys, _) = drafter_keys(kind);
+    let tokens = keys.keys().filter(|key| key.ends_with("_token"));
+    let lines = tokens
+        .enumerate()
+        .map(|(number, key)| format!("{key} = {}\n", vocab - 1 - number));
+    format!("[drafter]\n{}", lines.collect::<String>())
+}
+
 /// The keys that a kind of recipe does not do without, and its optional tables.
-fn needed(kind: &registry::Recipe) -> &'static str {
-    match kind.name {
-        "dflash" | "dflash-deer" => "[drafter]\nmask_token = 299\n",
-        "peagle" => "[drafter]\nmask_token = 299\n",
-        "pard" => "[drafter]\nmask_token = 299\n[drafter.fresh]\n[drafter.lora]\n",
-        "deer" => {
-            "[drafter]\nmask_token = 299\nseparator_token = 298\n[drafter.fresh]\n[drafter.lora]\n"
-        }
-        "mtp-deepseek" => "[drafter.latent]\n[drafter.experts]\n",
-        "mtp-qwen" => "[drafter.experts]\n",
-        "distillspec" => "[drafter.fresh]\n[drafter.lora]\n",
-        _ => "",
-    }
+fn needed(kind: &registry::Recipe) -> String {
+    let (_, tables) = drafter_keys(kind);
+    let tables = tables.iter().map(|name| format!("[drafter.{name}]\n"));
+    tokens(kind, 300) + &tables.collect::<String>()
 }
 
 /// A recipe of each kind for the target and the data of `workspace`, and one that makes its own.

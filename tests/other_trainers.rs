@@ -29,7 +29,7 @@ fn with_between(page: &str, [start, end]: [&str; 2], text: &str) -> String {
 }
 
 #[test]
-fn the_page_has_every_setting_and_what_the_example_becomes() {
+fn the_page_of_trainers_is_what_the_code_says() {
     let mut text = page();
     for trainer in TRAINERS {
         let start = format!("<!-- trainer:{} -->", trainer.name);
@@ -42,6 +42,38 @@ fn the_page_has_every_setting_and_what_the_example_becomes() {
         PAGE,
         &with_between(&text, ["<!-- example -->", "<!-- /example -->"], &shown),
     );
+}
+
+#[test]
+fn the_help_and_the_pages_name_every_trainer() {
+    let command = Arguments::command();
+    let init = command.find_subcommand("init").unwrap();
+    let mut options = init.get_arguments();
+    let from = options.find(|option| option.get_long() == Some("from"));
+    let help = from.unwrap().get_help().unwrap().to_string();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("recipes/README.md")).unwrap();
+    let mut paragraphs = readme.split("\n\n");
+    let of_init = paragraphs.find(|text| text.contains("`spectrain init --from FILE`"));
+    let page = page();
+    let (intro, _) = page.split_once("\n- [").unwrap();
+    for trainer in TRAINERS {
+        let name = trainer.name;
+        for (place, text) in [
+            ("`spectrain init --help`", &*help),
+            ("recipes/README.md", of_init.unwrap()),
+            (PAGE, intro),
+        ] {
+            assert!(words(text).contains(name), "{place} lacks {name}: {text}");
+        }
+        let link = format!("\n- [{name}](#");
+        assert!(page.contains(&link), "the contents of {PAGE} lack {name}");
+    }
+}
+
+/// Text without its line breaks.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Every setting of a trainer.
@@ -120,18 +152,30 @@ fn example(page: &str) -> String {
     format!("The command says:\n\n{all}{}", keys.collect::<String>())
 }
 
-/// A file of a trainer that trains a kind of drafter for the target of the workspace.
+/// The trainer of this name.
+fn trainer(name: &str) -> &'static Trainer {
+    let mut trainers = TRAINERS.into_iter();
+    let found = trainers.find(|trainer| trainer.name == name);
+    found.unwrap_or_else(|| panic!("no trainer `{name}`"))
+}
+
+/// Sizes of a drafter for the target of the workspace, as the file has them that files of trainers name.
+const SIZES: &str = r#"{"hidden_size": 32, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1}"#;
+
+/// A file of a trainer that trains a kind of drafter for the target of the workspace. It names a file `draft.json`, or one that is named
+/// after the kind, where the trainer reads sizes of drafters from files.
 pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
     let [name, text] = match trainer.name {
         "SpecForge" => [
             "a.yaml",
-            "model:\n  target_model_path: target\ndata:\n  train_data_path: train.jsonl\n  max_length: 64\n\
+            "model:\n  target_model_path: target\n  draft_model_config: draft.json\ndata:\n  train_data_path: train.jsonl\n  max_length: 64\n\
              training:\n  strategy: KIND\n",
         ],
         "speculators" => [
             "a.sh",
             "T=target\nspeculators prepare-data --model $T --data train.jsonl\n\
-             speculators train --verifier-name-or-path \"$T\" --speculator-type KIND --total-seq-len 64\n",
+             speculators train --verifier-name-or-path \"$T\" --speculator-type KIND --total-seq-len 64 \
+             --draft-config draft.json\n",
         ],
         "ModelOpt" => {
             let (section, projector) = match kind {
@@ -187,12 +231,11 @@ fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
     for trainer in TRAINERS {
         for (kind, recipe) in trainer.kinds {
             let what = format!("{}, {kind}", trainer.name);
-            // A layer of prediction that the workspace's target does not have.
-            if *recipe == "mtp-qwen" {
-                continue;
-            }
             let [name, text] = file_of(trainer, kind);
             workspace.write(&name, &text);
+            for file in ["draft.json", &format!("{kind}.json")] {
+                workspace.write(file, SIZES);
+            }
             let of = trainer.name.replace(' ', "-");
             let out = format!("{of}-{kind}.toml");
             let line = format!("init --from {name} --yes --name {kind}-{of} --out {out}");
@@ -208,6 +251,10 @@ fn the_settings_of_every_trainer_become_a_recipe_for_each_of_its_kinds() {
                 text.contains(&format!("\nrecipe = \"{recipe}\"\n")),
                 "{what}: {text}"
             );
+            // The layer of prediction has the target's sizes.
+            if trainer.further.is_some() && *recipe != "mtp-qwen" {
+                has_lines(&text, &["d_ff = 96", "heads = 4", "kv_heads = 2"]);
+            }
             let plan = workspace.run(&["recipe", &out, "--plan"]).succeeded();
             assert!(
                 !plan.stdout.contains("\nrefused:"),
@@ -236,7 +283,7 @@ fn what_a_trainer_always_does_is_no_setting_of_it() {
             );
         }
     }
-    let [name, text] = file_of(TRAINERS[2], "eagle3");
+    let [name, text] = file_of(trainer("ModelOpt"), "eagle3");
     let text = text.replace("training:\n", "training:\n  adam_beta2: 0.98\n");
     let [recipe, _] = translated(&name, &text, "");
     has_lines(&recipe, &["beta2 = 0.98"]);
@@ -396,11 +443,9 @@ fn what_cannot_be_translated_is_refused_with_what_can() {
             .failed(parts);
     };
     refused("a.yaml", "a: [", &["`a.yaml`", "YAML"]);
-    refused(
-        "a.yaml",
-        "lr: 1\n",
-        &["SpecForge 0.2, speculators 0.9, ModelOpt 0.47"],
-    );
+    let known = TRAINERS.map(|trainer| format!("{} {}", trainer.name, trainer.version));
+    let known = known.join(", ");
+    refused("a.yaml", "lr: 1\n", &[known.as_str()]);
     refused("a.sh", "python other.py --lr 1\n", &["no such command"]);
     refused("a.sh", "echo 'a\n", &["a quote does not end"]);
     refused(
@@ -515,6 +560,32 @@ fn a_file_that_is_not_there_is_named_with_the_setting_that_names_it() {
 }
 
 #[test]
+fn a_value_that_does_not_fit_is_told_with_the_setting_of_the_file() {
+    let workspace = Workspace::new();
+    let [name, text] = file_of(trainer("ModelOpt"), "eagle3");
+    let text = text.replace("\neagle:\n", "\neagle:\n  eagle_loss_decay_factor: 1.5\n");
+    workspace.write(&name, &text);
+    let line = format!("init --from {name} --yes --out out.toml");
+    let refused = workspace.run_line(&line).failed(&[
+        "error: `a.yaml`: `eagle.eagle_loss_decay_factor`: key `objective.decay`: expected",
+        "found 1.5",
+    ]);
+    assert!(!refused.stderr.contains("`--set "), "{refused:?}");
+    // What was given as an option is that option's fault, even where the file says the same.
+    for given in ["objective.decay=2", "objective.decay=1.5"] {
+        let expected = format!("error: `--set {given}`: key `objective.decay`");
+        workspace
+            .run_line(format!("{line} --set {given}"))
+            .failed(&[&expected]);
+    }
+    assert!(!workspace.path("out.toml").exists());
+    workspace
+        .run_line(format!("{line} --set objective.decay=0.5"))
+        .succeeded();
+    has_lines(&workspace.text("out.toml"), &["decay = 0.5"]);
+}
+
+#[test]
 fn a_server_without_its_folder_is_refused_with_what_to_add() {
     let workspace = Workspace::new();
     let script = "speculators train --verifier-name-or-path target --total-seq-len 64 \
@@ -526,7 +597,6 @@ fn a_server_without_its_folder_is_refused_with_what_to_add() {
         "the folder into which the server at `http://localhost:8000` writes hidden states",
     ]);
     // What was not carried over is known by then, too.
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let said = words(&refused.stderr);
     assert!(said.contains("not carried over"), "{said}");
     let of_missing = "`on_missing = generate`: the server computes the hidden states";
@@ -551,7 +621,7 @@ fn a_server_without_its_folder_is_refused_with_what_to_add() {
 
 #[test]
 fn a_setting_of_parallelism_is_answered_with_what_to_do() {
-    let [name, text] = file_of(TRAINERS[0], "eagle3");
+    let [name, text] = file_of(trainer("SpecForge"), "eagle3");
     let text = text.replace("training:\n", "training:\n  tp_size: 8\n");
     let [_, said] = translated(&name, &text, "");
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -104,8 +104,9 @@ fn a_report_breaks_down_by_category_and_turn_and_its_groups_add_up() {
     let prompts = ["spec-bench=question.jsonl", "own.jsonl"];
     let outcome = evaluate(&workspace, &prompts, &["--out", "judged"]).succeeded();
     for part in [
-        "| category | prompts | tokens | τ: T=0, greedy, chain 2 |",
-        "| counting | 5 |",
+        "| category | τ (prompts, tokens): T=0, greedy, chain 2 |",
+        "| counting | ",
+        " (5, ",
         "| language |",
         "| turn |",
         "| setting | dataset | τ, mean over prompts |",

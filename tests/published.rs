@@ -67,11 +67,22 @@ fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     let outcome = export("taken --to speculators --out theirs").succeeded();
     let named = format!("# theirs, in {}\n", here.display());
     assert_eq!(outcome.stdout, named + lines);
+    for told in [
+        "was not trained by the program that wrote this folder, but converted from a local drafter.",
+        "the data and of a local drafter, with whose weights it began, hold beside it.",
+        "note = {converted with spectrain ",
+    ] {
+        let card = workspace.text("theirs/README.md");
+        assert!(card.contains(told), "no `{told}`: {card}");
+    }
+    pushes_of_what_others_cannot_use_are_warned_of(workspace);
     let theirs = workspace.contents("theirs").0;
     let verifier = &theirs["speculators_config"]["verifier"];
     let target = here.join("target").display().to_string();
     assert_eq!(verifier["name_or_path"], target);
     assert_eq!(verifier["architectures"], json!(["Qwen3ForCausalLM"]));
+    export("taken --to vllm --to sglang --out both")
+        .misused(&["`--to`: expected one engine, found `vllm`, `sglang`"]);
     export("theirs --to sglang --out theirs/ours").failed(&["`theirs/ours` is inside the folder"]);
     export("theirs --to sglang --out ours").succeeded();
     is_the_exported(workspace, "ours");
@@ -83,6 +94,25 @@ fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     export("taken --to vllm --dtype f32 --out wide").succeeded();
     let (_, wide) = workspace.contents("wide");
     assert!(wide.iter().all(|tensor| tensor.dtype != DType::BF16));
+}
+
+/// An import has no card, and `theirs` names its target by a folder of this machine.
+fn pushes_of_what_others_cannot_use_are_warned_of(workspace: &Workspace) {
+    for (drafter, told) in [
+        (
+            "taken",
+            "warning: the folder has no card (`README.md`): `spectrain export taken --to ENGINE",
+        ),
+        (
+            "theirs",
+            "warning: `vllm serve me/drafter` takes the target from `config.json`, which names",
+        ),
+    ] {
+        let outcome = workspace.run(&["push", drafter, "me/drafter", "--dry-run"]);
+        let warned = outcome.succeeded().stderr;
+        assert!(warned.contains(told), "{drafter}: {warned}");
+        assert_eq!(warned.contains("no card"), drafter == "taken", "{warned}");
+    }
 }
 
 /// Keys that the imported drafter does not have so.
@@ -115,6 +145,19 @@ fn is_trained_further(workspace: &Workspace) {
     ])
     .succeeded();
     assert!(kept.stdout.contains("eagle3 drafter"), "{kept:#?}");
+    // The run stands for the drafter that it has imported.
+    let of_run = [
+        "name=further",
+        "start=runs/taken",
+        "train.steps=1",
+        "train.warmup_steps=0",
+        "train.learning_rate=1e-12",
+    ];
+    let again = workspace.run_recipe(&of_run).succeeded();
+    assert!(again.stderr.contains("train: done before"), "{again:#?}");
+    let card = workspace.text("runs/further/export/drafter/README.md");
+    let told = "\nThe training started from the weights of a local drafter.\n";
+    assert!(card.contains(told), "{card}");
     let (_, before) = workspace.contents(IMPORTED);
     let (_, after) = workspace.contents("runs/further/export/drafter");
     assert_eq!(
@@ -192,6 +235,24 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
     write_folder(&workspace.path("other"), &config, &tensors, &[]).unwrap();
     import("other");
     assert_eq!(ids("runs/other/import/drafter"), ids(EXPORTED));
+}
+
+#[test]
+fn what_the_target_makes_up_decides_nothing_by_chance() {
+    let workspace = Workspace::finished();
+    publish(&workspace);
+    let import = "import published --target target --count 2";
+    let outcome = workspace.run_line(import).succeeded();
+    let manifest = workspace.json("runs/published/import/manifest.json");
+    let imported = &manifest["summary"]["imported"];
+    let [likelier, other] = [0_usize, 1].map(|way| imported["ways"][way].clone());
+    let [a, b] = [&likelier, &other].map(|way| way["accepted"].as_f64().unwrap());
+    let is_chance = (a - b).abs() <= 2.0 * (a + b).sqrt();
+    let told =
+        "the difference may be chance, and the likelier way is taken: measure with `--prompts`";
+    assert_eq!(outcome.stderr.contains(told), is_chance, "{outcome:#?}");
+    let taken = if is_chance || a > b { likelier } else { other };
+    assert_eq!(imported["read"], taken["read"], "{outcome:#?}");
 }
 
 #[test]
@@ -327,6 +388,54 @@ fn what_cannot_be_imported_is_refused_before_anything_is_made() {
     for name in ["published", "pickled", "target"] {
         assert!(!workspace.path(format!("runs/{name}")).exists(), "{name}");
     }
+}
+
+#[test]
+fn a_start_that_is_no_folder_or_can_be_read_in_two_ways_is_told_by_the_plan() {
+    let workspace = Workspace::finished();
+    let plan = |settings: &[&str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", *setting]);
+        let words = ["recipe", "recipe.toml", "--plan", "--set", "name=b"];
+        workspace.run(&words.into_iter().chain(settings).collect::<Vec<_>>())
+    };
+    plan(&["start=runs/run"]).succeeded();
+    plan(&["start=run"]).failed(&["`start`", "found `run`, the name of a run", "`runs/run`"]);
+    let question = "did you mean `runs/run/export/drafter`?";
+    plan(&["start=runs/run/export"]).failed(&["`start`", question]);
+    // It could be the id of a model, and what is in the folder of runs is looked for nowhere else.
+    let missing = ["`start`", "no drafter `runs/rum`"];
+    let outcome = plan(&["start=runs/rum"]).failed(&missing);
+    assert!(!outcome.stderr.contains("HF_HUB_OFFLINE"), "{outcome:#?}");
+    let words = ["recipe", "recipe.toml", "--plan", "--set", "name=b"];
+    let sweep = ["--sweep", "start=runs/run,runs/rum"];
+    workspace
+        .run(&[&words[..], &sweep].concat())
+        .failed(&missing);
+    let prepared = ["recipe", "recipe.toml", "--stage", "prepare"];
+    workspace
+        .run(&[&prepared[..], &["--set", "name=half"]].concat())
+        .succeeded();
+    plan(&["start=runs/half"])
+        .failed(&["`start`: the run `runs/half` has not exported a drafter yet"]);
+
+    publish(&workspace);
+    let ways = "`published` can be read in several ways and is read so: ";
+    let outcome = plan(&["start=published"]).succeeded();
+    let warned = outcome.stdout.split("\nwarnings:\n").nth(1).unwrap();
+    assert!(warned.contains(&format!("`start`: {ways}")), "{outcome:#?}");
+    plan(&["start=published", "drafter.window=7"]).failed(&[
+        "`window`: expected 7, found 0",
+        ways,
+        "`spectrain import`",
+    ]);
+    let (mut config, tensors) = workspace.contents("published");
+    config.as_object_mut().unwrap().remove(LAYER_IDS);
+    write_folder(&workspace.path("unnamed"), &config, &tensors, &[]).unwrap();
+    let told = ["expected layer ids", "`spectrain import --layers`"];
+    plan(&["start=unnamed"]).failed(&told);
+    workspace
+        .run_line("check unnamed --target target")
+        .failed(&told);
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! A drafter of every recipe that has overfitted the target's own text drafts nearly all of it: an off-by-one between training
-//! and decoding leaves the output right and shows only here. And half a training and its other half are a whole one.
+//! and decoding leaves the output right and shows only here. And half a training and its other half are a whole one. Of the samples of
+//! every recipe: which keys they set, and what a pass reads.
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
+use serde_json::Value;
+use spectrain::families::registry::{RECIPES, Recipe};
 use spectrain_data::Sample;
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::device::test_device;
 use spectrain_models::{DraftShape, Sampling, Target as _, Transformer};
 use spectrain_train::{Batch, BatchSource as _, Statistics, Train};
 
-use crate::samples::{Trial, trials};
+use crate::numbers::drafter_keys;
+use crate::samples::{Trial, samples, trials};
 use crate::tiny;
 
 const LENGTH: usize = 3;
@@ -111,4 +116,69 @@ fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe
         assert!(differing.is_empty(), "{}: {differing:?}", trial.name);
         assert_eq!(whole.len(), second.len());
     }
+}
+
+/// Recipes with keys of `[drafter]` that no sample of theirs sets.
+const UNSAMPLED: &[(&str, &[&str])] = &[
+    ("pard", &["model", "keep_layers", "lora"]),
+    ("deer", &["model", "keep_layers", "lora", "block_size"]),
+    ("distillspec", &["model", "keep_layers"]),
+];
+
+/// Keys of `[drafter]` that no sample of a recipe sets to anything but their default.
+fn unsampled(recipe: &Recipe) -> Vec<String> {
+    let own = samples().filter(|sample| sample.recipe.name == recipe.name);
+    let tables: Vec<Value> = own
+        .map(|sample| sample.resolved().json["drafter"].clone())
+        .collect();
+    let (keys, _) = drafter_keys(recipe);
+    let is_set = |key: &str, default: &Value| {
+        let mut values = tables.iter().map(|table| &table[key]);
+        values.any(|value| !value.is_null() && value != default)
+    };
+    let unset = keys
+        .iter()
+        .filter(|(key, schema)| !is_set(key, &schema["default"]));
+    unset.map(|(key, _)| key.clone()).collect()
+}
+
+/// Layouts, digests of exports and damaged folders are those of samples, and say nothing of a key that is in none.
+#[test]
+fn a_sample_of_every_recipe_sets_each_key_of_its_drafter() {
+    for recipe in RECIPES {
+        let known = UNSAMPLED.iter().find(|(name, _)| *name == recipe.name);
+        let known = known.map_or(&[] as &[&str], |(_, keys)| *keys);
+        assert_eq!(unsampled(recipe), known, "{}", recipe.name);
+    }
+}
+
+/// Where the head is the target's, too: a drafter does not read less for having no head of its own.
+#[test]
+fn a_pass_of_every_sample_reads_more_the_more_tokens_it_can_propose() {
+    const MORE: usize = 8;
+    let device = test_device();
+    let targets = [0, MORE].map(|more| {
+        let mut config = tiny::config();
+        config.spec.vocab += more;
+        tiny::of(config, &device).parts()
+    });
+    let mut tried = 0;
+    for sample in samples() {
+        let method = sample.resolved().method;
+        let footprint = method.footprint(&targets[0].spec).unwrap();
+        if footprint.draft_vocab < tiny::VOCAB as u64 {
+            continue;
+        }
+        tried += 1;
+        let [less, more] = targets.each_ref().map(|target| {
+            let vocabulary = DraftVocabulary::full(target.spec.vocab);
+            let fresh = method.fresh(target, &vocabulary, &device);
+            let fresh = fresh.unwrap_or_else(|error| panic!("{}: {error:#}", sample.name()));
+            fresh.session().parameters_per_pass()
+        });
+        let rows = (MORE * targets[0].spec.d_model) as u64;
+        let name = sample.name();
+        assert!(more >= less + rows, "{name}: {less} and {more}");
+    }
+    assert!(tried > RECIPES.len());
 }

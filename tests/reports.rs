@@ -206,6 +206,137 @@ fn drafters_without_a_length_in_common_are_compared_each_at_its_own() {
     );
 }
 
+/// A workspace with two reports of one drafter on two datasets, `old` and `new`.
+fn judged_twice() -> Workspace {
+    let workspace = Workspace::finished();
+    for out in ["old", "new"] {
+        let words = format!(
+            "evaluate --target target --drafter run --prompts eval.jsonl --prompts train.jsonl --count 3 --no-baseline --temperature 0 \
+             --draft-length 2 --max-new-tokens 8 --out {out}"
+        );
+        workspace.run_line(words).succeeded();
+    }
+    workspace
+}
+
+#[test]
+fn each_dataset_has_its_difference() {
+    let workspace = judged_twice();
+    let told = workspace.run_line("report new --baseline old").succeeded();
+    let lines = told.stdout.lines();
+    let ways: Vec<&str> = lines
+        .filter_map(|line| line.split_once(": τ "))
+        .map(|(way, _)| way)
+        .collect();
+    let way = "- T=0, greedy, chain 2";
+    let [all, eval, train] = &ways[..] else {
+        panic!("{told:#?}")
+    };
+    assert_eq!(*all, way);
+    assert!(eval.starts_with(&format!("{way} on `")) && train.starts_with(&format!("{way} on `")));
+    assert_ne!(eval, train);
+    // The same side by side.
+    let both = workspace.run_line("report old new").succeeded().stdout;
+    assert_eq!(
+        both.matches("T=0, greedy, chain 2 on `").count(),
+        2,
+        "{both}"
+    );
+}
+
+#[test]
+fn differences_are_there_for_programs() {
+    let workspace = judged_twice();
+    let words =
+        "report new --baseline old --fail-below -0.05 --json --csv pairs.csv --html page.html";
+    let printed = workspace.run_line(words).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json["baseline"], "old");
+    let report = &json["reports"][0];
+    assert_eq!(report["name"], "new");
+    assert_eq!(report["not_compared"], serde_json::json!([]));
+    let found = report["differences"].as_array().unwrap();
+    assert_eq!(found.len(), 3, "{printed}");
+    assert!(found[0].get("dataset").is_none() && found[1]["dataset"].is_string());
+    for pair in found {
+        assert_eq!(pair["verdict"], "not told apart");
+        assert_eq!(pair["difference"], 0.0);
+        assert_eq!(pair["ci95"], serde_json::json!([0.0, 0.0]));
+    }
+    let rows = workspace.text("pairs.csv");
+    let rows: Vec<&str> = rows.split_terminator("\r\n").collect();
+    assert_eq!(rows.len(), 1 + found.len(), "{rows:?}");
+    assert!(rows[0].starts_with("report,setting,dataset,conversations,baseline_tau,"));
+    assert!(
+        rows[1].starts_with("new,\"T=0, greedy, chain 2\",overall,6,"),
+        "{rows:?}"
+    );
+    assert!(workspace.text("page.html").contains("chain 2 on `"));
+    workspace
+        .run_line("report new --baseline old --out pairs.md")
+        .misused_by_usage(&["--out"]);
+    workspace
+        .run_line("report new --baseline old --fail-below 0.05")
+        .misused_by_usage(&["a number that is not above 0", "found `0.05`"]);
+}
+
+#[test]
+fn runs_that_differ_in_their_seed_alone_are_pooled() {
+    let workspace = Workspace::finished();
+    for settings in [
+        ["name=twin", "seed=1"],
+        ["name=slow", "train.learning_rate=1e-4"],
+    ] {
+        workspace.run_recipe(&settings).succeeded();
+    }
+    let told = workspace
+        .run_line("report run slow twin --pool")
+        .succeeded();
+    let words = told.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "T=0, greedy, chain 2 τ [95 % CI]",
+        "run (2 seeds) ",
+        " the first ",
+        " seeds: ",
+        "slow ",
+    ] {
+        assert!(words.contains(part), "no `{part}`: {told:#?}");
+    }
+    assert!(!words.contains("twin"), "{told:#?}");
+    workspace
+        .run_line("report run runs/run --pool")
+        .failed(&["expected runs of one recipe to differ in `seed`, found seed 0 twice"]);
+    let words = "evaluate --target target --drafter run --prompts eval.jsonl --count 1 --max-new-tokens 4 --out judged";
+    workspace.run_line(words).succeeded();
+    workspace
+        .run_line("report run judged --pool")
+        .failed(&["`--pool`: expected reports of runs, found `judged`"]);
+    workspace
+        .run_line("report run --pool --json")
+        .misused_by_usage(&["--pool", "--json"]);
+}
+
+#[test]
+fn evaluated_prompts_that_chose_the_weights_are_in_every_report() {
+    let workspace = Workspace::finished();
+    let chose = |file: &str| workspace.json(file)["choosing_prompts"].clone();
+    assert!(chose("runs/run/evaluate/report.json").is_null());
+    let expected = serde_json::json!({"chose": 2, "of": 4});
+    let words = "evaluate --target target --drafter run --prompts eval.jsonl --no-baseline --temperature 0 --max-new-tokens 4 --out judged";
+    workspace.run_line(words).succeeded();
+    assert_eq!(chose("judged/report.json"), expected);
+    workspace.run_recipe(&["evaluate.prompts=4"]).succeeded();
+    assert_eq!(chose("runs/run/evaluate/report.json"), expected);
+    let told = "2 of 4 evaluated prompts also chose the weights";
+    for file in ["report.md", "report.html"] {
+        let text = workspace.text(&format!("runs/run/evaluate/{file}"));
+        assert!(text.contains(told), "{file}: {text}");
+    }
+    let shown = workspace.run_line("report run").succeeded().stdout;
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(told), "{shown}");
+}
+
 #[test]
 fn data_of_another_name_are_the_same_data() {
     let workspace = Workspace::finished();

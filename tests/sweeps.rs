@@ -146,6 +146,56 @@ fn the_other_runs_of_a_sweep_are_trained_and_judged_where_one_fails() {
 }
 
 #[test]
+fn each_change_is_trained_beside_the_recipe_as_it_is() {
+    let workspace = Workspace::new();
+    let words = [
+        "--vary",
+        "train.ema_decay=0.5; train.schedule=constant",
+        "--vary",
+        "train.learning_rate=1e-5",
+    ];
+    let found = run_with(&workspace, &words).succeeded();
+    let runs = [
+        "run",
+        "run-ema_decay-0.5-schedule-constant",
+        "run-learning_rate-1e-5",
+    ];
+    for run in runs {
+        let report = workspace.path(format!("runs/{run}/evaluate/report.json"));
+        assert!(report.exists(), "{run}");
+    }
+    let mut lines = found.stdout.lines();
+    let base = lines.find(|line| line.starts_with("the recipe as it is"));
+    assert!(base.unwrap().contains("the first"), "{}", found.stdout);
+    for part in [
+        "ema_decay=0.5, schedule=constant\n",
+        "learning_rate=1e-5 ",
+        " s, ×",
+    ] {
+        assert!(found.stdout.contains(part), "no `{part}`: {}", found.stdout);
+    }
+    // The run of the recipe as it is is that of the recipe alone.
+    let alone = run_with(&workspace, &[]).succeeded();
+    assert!(
+        alone.stderr.contains("train: done before"),
+        "{}",
+        alone.stderr
+    );
+
+    // What is done takes no time any more, and what starts over is said.
+    let planned = run_with(&workspace, &[&words[..], &["--plan", "--json"]].concat()).succeeded();
+    let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
+    assert_eq!(json["together"]["seconds"], 0.0, "{json}");
+    assert_eq!(json["together"]["training_seconds"], 0.0, "{json}");
+    assert_eq!(json["warnings"], serde_json::json!([]));
+    let other = [&words[..], &["--set", "train.beta1=0.5", "--plan"]].concat();
+    let planned = run_with(&workspace, &other).succeeded();
+    let told = "run-learning_rate-1e-5: train starts over: `train.beta1`: 0.9 → 0.5";
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&planned.stdout).contains(told), "{}", planned.stdout);
+}
+
+#[test]
 fn a_sweep_is_planned_with_a_line_for_each_run_and_their_sum() {
     let workspace = Workspace::new();
     let sweep = ["--sweep", "train.steps=10,30", "--plan"];
@@ -225,11 +275,14 @@ fn what_is_swept_need_not_stand_in_the_recipe() {
 #[test]
 fn runs_that_would_be_judged_on_other_prompts_are_refused_before_any_is_trained() {
     let workspace = Workspace::new();
-    let sweep = ["--sweep", "evaluate.max_new_tokens=4,8"];
+    let sweep = ["--vary", "evaluate.max_new_tokens=4; train.steps=5"];
     let refused = run_with(&workspace, &sweep);
     assert_eq!(refused.code, Some(2), "{refused:#?}");
     assert!(
-        refused.stderr.contains("`evaluate.max_new_tokens` = 4"),
+        refused
+            .stderr
+            .contains("found `evaluate.max_new_tokens` = ")
+            && refused.stderr.contains("and 4 in"),
         "{refused:#?}"
     );
     assert!(!workspace.path("runs").exists());

@@ -475,11 +475,22 @@ fn is_imported(workspace: &Workspace, name: &str, copied: &str) -> bool {
     let with_layers = format!("{import} --layers 0,1,2");
     match name {
         "modelopt-eagle3" => {
-            let without_t2d = workspace.run_line(with_layers);
-            let outcome =
-                without_t2d.failed(&["two ways", "`d2t` holds ids", "`d2t` holds offsets"]);
-            // They are given, and do not decide it.
-            assert!(!outcome.stderr.contains("--layers"), "{outcome:#?}");
+            // Without `t2d`, texts that the target made up decide nothing, and given layers neither.
+            let found = workspace.run_line(&with_layers).succeeded();
+            for told in [
+                "`d2t` holds offsets: τ",
+                "not taken: as given, `d2t` holds ids",
+            ] {
+                assert!(found.stdout.contains(told), "{found:#?}");
+            }
+            assert!(
+                found.stderr.contains("the likelier way is taken"),
+                "{found:#?}"
+            );
+            let prompts = format!("{with_layers} --prompts eval.jsonl --name again");
+            let told = ["two ways", "`d2t` holds ids", "`d2t` holds offsets"];
+            let refused = workspace.run_line(prompts).failed(&told);
+            assert!(!refused.stderr.contains("--layers"), "{refused:#?}");
             return false;
         }
         "specforge-eagle3" | "specforge-peagle" => workspace.run_line(with_layers).succeeded(),

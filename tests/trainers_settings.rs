@@ -2,7 +2,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use spectrain::trainers::{Becomes, FILE_KEYS, TRAINERS, Trainer, Translated, translate};
+use serde_json::Value;
+use spectrain::cli::commands::schema;
+use spectrain::families::registry::find;
+use spectrain::trainers::{Becomes, FILE_KEYS, Row, TRAINERS, Translated, translate};
 
 use crate::workspace::Workspace;
 
@@ -36,7 +39,7 @@ fn every_published_setting_has_a_row() {
         let (_, published) = PUBLISHED
             .into_iter()
             .find(|(name, _)| *name == trainer.name)
-            .unwrap();
+            .unwrap_or_else(|| panic!("`PUBLISHED` lacks {}", trainer.name));
         let is_known = |key: &str| {
             let mut rows = trainer.rows.iter();
             rows.any(|row| match row.key.strip_suffix('*') {
@@ -50,26 +53,91 @@ fn every_published_setting_has_a_row() {
     }
 }
 
+/// The schema of recipes of one kind.
+struct Schema(Value);
+
+impl Schema {
+    fn of(recipe: &str) -> Self {
+        Self(schema::of(&[find(recipe).unwrap()]).to_value())
+    }
+
+    /// Whether such a recipe has this key, which has its table before it.
+    fn has(&self, path: &str) -> bool {
+        let shared = &self.0["properties"];
+        let Some((table, key)) = path.split_once('.') else {
+            return !shared[path].is_null();
+        };
+        let own = &self.0["allOf"][0]["then"]["properties"][table];
+        let table = if own.is_null() { &shared[table] } else { own };
+        let names = [&table["$ref"], &table["allOf"][0]["$ref"]];
+        let mut names = names.into_iter().filter_map(Value::as_str);
+        let place = names.next().map(|name| name.trim_start_matches('#'));
+        let found = place.and_then(|place| self.0.pointer(place));
+        found.is_some_and(|table| !table["properties"][key].is_null())
+    }
+}
+
 #[test]
-fn every_key_that_a_row_names_is_one_of_recipes() {
-    const SCHEMA: &str = include_str!("../recipes/schema.json");
-    let check = |trainer: &Trainer, key: &str| {
-        let last = key.rsplit('.').next().unwrap();
-        let is_known = SCHEMA.contains(&format!("\"{last}\""));
-        assert!(is_known, "{}: {key}", trainer.name);
-    };
+fn every_key_that_a_row_names_is_one_of_the_recipe_that_it_is_for() {
     for trainer in TRAINERS {
-        for row in trainer.rows {
-            if let Becomes::Key(key) = row.becomes {
-                check(trainer, key);
-            }
-        }
-        for (_, key, _) in trainer.always {
-            check(trainer, key);
+        for (kind, recipe) in trainer.kinds {
+            let schema = Schema::of(recipe);
+            let rows = trainer.rows.iter().filter(|row| row.is_for(kind));
+            let named = rows.filter_map(|row| match row.becomes {
+                Becomes::Key(key) => Some(key),
+                _ => None,
+            });
+            let always = trainer.always.iter();
+            let always = always.filter(|(of, ..)| of.is_empty() || of.contains(kind));
+            let keys = named.chain(always.map(|(_, key, _)| *key));
+            let unknown: Vec<&str> = keys.filter(|key| !schema.has(key)).collect();
+            assert!(
+                unknown.is_empty(),
+                "{}, {kind}: `{recipe}` has no {unknown:?}",
+                trainer.name
+            );
         }
     }
     let keys: BTreeSet<&str> = FILE_KEYS.iter().map(|key| key.key).collect();
     assert_eq!(keys.len(), FILE_KEYS.len());
+    assert!(!Schema::of("mtp-qwen").has("drafter.d_ff"));
+}
+
+/// Whether the settings of a row are all those of an earlier one.
+fn covers(earlier: &Row, row: &Row) -> bool {
+    match earlier.key.strip_suffix('*') {
+        // A setting with a row of its own is never one of several.
+        Some(prefix) => row.key.ends_with('*') && row.key.starts_with(prefix),
+        None => row.key == earlier.key,
+    }
+}
+
+#[test]
+fn every_row_is_read() {
+    for trainer in TRAINERS {
+        let kinds: Vec<&str> = trainer.kinds.iter().map(|(kind, _)| *kind).collect();
+        for (at, row) in trainer.rows.iter().enumerate() {
+            let what = format!("{}: `{}` of {:?}", trainer.name, row.key, row.kinds);
+            let is_first = |kind: &&str| {
+                let mut earlier = trainer.rows[..at].iter();
+                row.is_for(kind) && !earlier.any(|other| other.is_for(kind) && covers(other, row))
+            };
+            let of_others = row.kinds.iter().find(|kind| !kinds.contains(kind));
+            assert_eq!(of_others, None, "{what}: no such kind");
+            assert!(kinds.iter().any(is_first), "{what}: earlier rows hold");
+            let is_json = serde_json::from_str::<Value>(row.default).is_ok();
+            assert!(
+                row.default.is_empty() || is_json,
+                "{what}: the default `{}` is no JSON",
+                row.default
+            );
+        }
+        for (of, key, value) in trainer.always {
+            let what = format!("{}: {key} of {of:?}", trainer.name);
+            assert!(of.iter().all(|kind| kinds.contains(kind)), "{what}");
+            assert!(serde_json::from_str::<Value>(value).is_ok(), "{what}");
+        }
+    }
 }
 
 fn of(file: &str, text: &str) -> Translated {
@@ -255,6 +323,48 @@ fn losses_of_specforge_are_told_where_they_differ() {
         "objective.divergence=\"tv\"",
     ];
     has(&found, &weights);
+}
+
+#[test]
+fn a_layer_of_prediction_has_the_sizes_of_its_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes =
+        r#"{"intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 4}"#;
+    std::fs::write(folder.path().join("draft.json"), sizes).unwrap();
+    let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: draft.json\n  \
+                aux_hidden_state_layer_ids: [2]\ndata:\n  train_data_path: a.jsonl\ntraining:\n  strategy: mtp\n";
+    let found = translate(text, &folder.path().join("a.yaml")).unwrap();
+    lacks(&found, "drafter.");
+    tells(
+        &found,
+        &["`draft.num_key_value_heads = 4`", "has the target's sizes"],
+    );
+    tells(&found, &["aux_hidden_state_layer_ids", "last hidden state"]);
+    // What is the same as in the target needs no word, nor does the file's name.
+    for same in ["intermediate_size", "num_attention_heads", "draft.json"] {
+        let told = found.notes.iter().any(|note| note.contains(same));
+        assert!(!told, "{same}: {:?}", found.notes);
+    }
+}
+
+#[test]
+fn weights_of_steps_that_grow_are_all_the_same_here() {
+    for (found, setting) in [
+        (
+            specforge("  strategy: mtp\n  mtp_step_weight_beta: 1.5\n"),
+            "`training.mtp_step_weight_beta = 1.5`",
+        ),
+        (
+            torchspec("", "  ploss_weights: [1.0, 1.2, 1.44]\n"),
+            "`training.ploss_weights = [1.0,1.2,1.44]`",
+        ),
+    ] {
+        has(&found, &["objective.decay=1.0"]);
+        tells(&found, &[setting, "counts more than the one before"]);
+    }
+    let found = specforge("  strategy: mtp\n  mtp_step_weight_beta: 0.6\n");
+    has(&found, &["objective.decay=0.6"]);
+    lacks(&specforge("  strategy: mtp\n"), "objective.decay");
 }
 
 #[test]
@@ -871,7 +981,8 @@ fn what_a_script_does_not_say_is_named_where_it_is_missing() {
     workspace
         .run_line("init --from a.sh --yes")
         .misused(&["the script does not set the variable $DATA"]);
-    let found = translate(&script("$DATA"), Path::new("a.sh")).unwrap();
+    let script = script("$DATA").replace("$SIZES", "$SIZES --unheard-of 1");
+    let found = translate(&script, Path::new("a.sh")).unwrap();
     assert_eq!(found.train, None);
     let first: Vec<bool> = found
         .notes

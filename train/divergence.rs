@@ -174,7 +174,31 @@ impl Divergence {
             Self::Kl | Self::SoftCe => Some(Towards::Tempered(1.0)),
             Self::TemperedKl(temperature) => Some(Towards::Tempered(temperature)),
             Self::Ce => Some(Towards::Best),
-            _ => None,
+            Self::ReverseKl
+            | Self::Jsd(_)
+            | Self::Tv
+            | Self::TvPlusPlus
+            | Self::Nla
+            | Self::LkHybrid
+            | Self::TopK(_)
+            | Self::Sum(_) => None,
+        }
+    }
+
+    /// Whether the entropy of what it pulls towards is taken off its value: from `-Σ p log q` to `Σ p log (p / q)`.
+    pub(crate) fn takes_entropy_off(self) -> bool {
+        match self {
+            Self::Kl | Self::TemperedKl(_) => true,
+            Self::SoftCe
+            | Self::Ce
+            | Self::ReverseKl
+            | Self::Jsd(_)
+            | Self::Tv
+            | Self::TvPlusPlus
+            | Self::Nla
+            | Self::LkHybrid
+            | Self::TopK(_)
+            | Self::Sum(_) => false,
         }
     }
 
@@ -210,7 +234,18 @@ impl Divergence {
                     found,
                 ))
             }
-            _ => None,
+            Self::Kl
+            | Self::SoftCe
+            | Self::ReverseKl
+            | Self::Jsd(_)
+            | Self::Ce
+            | Self::TemperedKl(_)
+            | Self::Tv
+            | Self::TvPlusPlus
+            | Self::Nla
+            | Self::LkHybrid
+            | Self::TopK(_)
+            | Self::Sum(_) => None,
         }
     }
 
@@ -345,4 +380,38 @@ fn keep_largest(p: Tensor<2>, k: usize) -> Tensor<2> {
     let (values, indices) = p.clone().topk_with_indices(k, 1);
     p.zeros_like()
         .scatter(1, indices, values, burn::tensor::IndexingUpdateOp::Add)
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_models::device::test_device;
+    use spectrain_models::weights::host_f32;
+
+    use super::*;
+
+    #[test]
+    fn a_divergence_without_the_entropy_is_zero_where_the_drafter_has_arrived_and_others_are_not() {
+        let logits = Tensor::<2>::from_floats([[0.5, -1.0, 2.0, 0.0]], &test_device());
+        let log_p = log_softmax(logits, 1);
+        for divergence in [
+            Divergence::Kl,
+            Divergence::SoftCe,
+            Divergence::TemperedKl(0.5),
+        ] {
+            let Some(Towards::Tempered(temperature)) = divergence.towards() else {
+                panic!("{divergence:?} pulls towards `p` at a temperature");
+            };
+            let teacher = TeacherRows {
+                log_p: log_p.clone(),
+                covered: None,
+            };
+            let judged = divergence.judge(log_p.clone() / temperature, &teacher);
+            let value = host_f32(judged.value)[0];
+            assert_eq!(
+                value.abs() < 1e-5,
+                divergence.takes_entropy_off(),
+                "{divergence:?}: {value}"
+            );
+        }
+    }
 }

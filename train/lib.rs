@@ -49,7 +49,7 @@ mod weighing;
 mod workload;
 
 pub use batch::{Batch, Rows, Step};
-pub use block_diffusion::staged::StagedBlockLoss;
+pub use block_diffusion::staged::{StagedBlockLoss, StagedBlockLossConfig};
 pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use device::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU};

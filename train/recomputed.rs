@@ -158,9 +158,12 @@ impl<'a> Unrolled<'a> {
             }
             gradients.add(drafter, Some(graph), Vec::new());
         }
-        if let Some(gradient) = of_next.filter(|_| drafter.begins_with_parameters()) {
+        if let Some(gradient) = of_next {
             let begun = drafter.begin(&self.features);
-            gradients.add(drafter, Some(dot(begun, gradient).backward()), Vec::new());
+            // What has no parameters hands the features on as they are.
+            if begun.is_tracked() {
+                gradients.add(drafter, Some(dot(begun, gradient).backward()), Vec::new());
+            }
         }
         gradients
     }

@@ -272,7 +272,7 @@ impl Dialect {
         draft_tokens: usize,
     ) -> Vec<Launch> {
         let lines = (self.launch)(settings, folder, target, draft_tokens);
-        beside::kept(self.family, settings, lines)
+        beside::kept(settings, lines)
     }
 
     /// An error about settings that are not written.

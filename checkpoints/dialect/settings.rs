@@ -5,6 +5,24 @@ use serde_json::{Map, Value};
 use crate::config::Rope;
 use crate::dtype::DType;
 
+/// Whether the blocks of Medusa's heads have biases in a folder; here they always have.
+pub(crate) const BLOCK_BIAS: &str = "block_bias";
+/// Settings that need be no keys of `[drafter]`: those that a drafter can have in common with its target, and what is only needed to
+/// read its tensors.
+const NO_KEYS: [&str; 11] = [
+    "d_model",
+    "d_ff",
+    "heads",
+    "kv_heads",
+    "d_head",
+    "vocab",
+    "target_layers",
+    "norm_epsilon",
+    "max_positions",
+    "rope",
+    BLOCK_BIAS,
+];
+
 /// What a folder says of a drafter, under the names of `[drafter]` in recipes, with every size filled in; beside these the
 /// sizes that it has in common with its target: `d_model`, `d_head`, `vocab`, `target_layers`, `norm_epsilon`,
 /// `max_positions` and `rope`.
@@ -37,6 +55,22 @@ impl Settings {
             Some((table, key)) => self.0.get(table)?.get(key),
         };
         value.filter(|value| !value.is_null())
+    }
+
+    /// The first that says something and is no key of this `[drafter]` table, nor one that need be none: a drafter of such a table would
+    /// compute something else.
+    pub fn beyond(&self, table: &Value) -> Option<(&str, &Value)> {
+        let changes = |value: &Value| match value {
+            Value::Null => false,
+            Value::Bool(flag) => *flag,
+            Value::Number(number) => number.as_f64() != Some(0.0),
+            Value::String(word) => !word.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(_) => true,
+        };
+        let is_known = |key: &str| table.get(key).is_some() || NO_KEYS.contains(&key);
+        let mut all = self.0.iter().map(|(key, value)| (key.as_str(), value));
+        all.find(|(key, value)| !is_known(key) && changes(value))
     }
 
     /// A size; 0 where there is none.
@@ -88,5 +122,35 @@ impl Settings {
     /// Sets the type of the weights.
     pub(crate) fn set_dtype(&mut self, dtype: DType) {
         self.set("dtype", crate::config::torch_dtype(dtype));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_setting_that_is_on_and_no_key_is_beyond_a_table() {
+        let table = json!({"window": 0, "mask_token": null});
+        let mut settings = Settings::default();
+        for (key, value) in [
+            ("d_model", json!(32)),
+            ("window", json!(9)),
+            ("mask_token", json!(3)),
+            ("gate", json!(false)),
+            ("taps", json!(0)),
+            ("kind", json!("")),
+            ("full", json!([])),
+            ("scale", Value::Null),
+        ] {
+            settings.set(key, value);
+        }
+        assert_eq!(settings.beyond(&table), None);
+        for value in [json!(true), json!(0.5), json!("rnn"), json!([0])] {
+            settings.set("other", value.clone());
+            assert_eq!(settings.beyond(&table), Some(("other", &value)));
+        }
     }
 }

@@ -11,6 +11,9 @@ use crate::draft::{ChainTokens, DraftReport};
 use crate::interval::with_interval;
 use crate::speculate::Seconds;
 
+/// So many times as long as a longer chain a shorter one takes where something is wrong with the timings: a longer one drafts and
+/// judges more.
+const FALLS: f64 = 1.15;
 /// Batch sizes that are timed beside the one that was decoded with.
 pub(super) const BATCHES: [usize; 3] = [1, 4, 16];
 
@@ -207,18 +210,64 @@ impl Recommendation {
         format!("{}, {}", self.decoding(), self.at_once())
     }
 
+    /// The draft to deploy, where one is faster beyond doubt and the timings that say so can be right.
+    fn recommended(&self) -> Option<&BestDraft> {
+        let best = self.best.as_ref().filter(|best| best.is_sure());
+        best.filter(|_| self.falling().is_none())
+    }
+
+    /// A timed chain that took clearly longer than a longer one whose tokens are chosen in the same way, that longer one, and how
+    /// many times as long; of several such pairs the worst.
+    fn falling(&self) -> Option<(&CandidateReport, &CandidateReport, f64)> {
+        let chain = |candidate: &CandidateReport| match candidate.draft {
+            DraftReport::Chain { length, tokens } => Some((length, tokens)),
+            _ => None,
+        };
+        // The times of a server's passes follow from its speed at one length.
+        let is_timed = |of: &&CandidateReport| of.timed && self.costs == CostSource::Decoder;
+        let timed = self.candidates.iter().filter(is_timed);
+        let timed = timed.filter_map(|candidate| Some((chain(candidate)?, candidate)));
+        let timed: Vec<_> = timed.collect();
+        let mut worst = None;
+        let mut most = FALLS;
+        for &((short, chosen), one) in &timed {
+            for &((long, of), other) in &timed {
+                let ratio = one.seconds / other.seconds;
+                if short < long && chosen == of && ratio > most {
+                    most = ratio;
+                    worst = Some((one, other, ratio));
+                }
+            }
+        }
+        worst
+    }
+
     /// The draft to deploy in words, where one is faster beyond doubt.
     pub(crate) fn words(&self) -> String {
         match &self.best {
-            Some(best) if best.is_sure() => best.draft.to_string(),
+            Some(best) if self.recommended().is_some() => best.draft.to_string(),
             Some(best) => format!("not sure; the fastest is {}", best.draft),
+            None if self.falling().is_some() => "not sure".to_owned(),
             None => "no drafter".to_owned(),
         }
+    }
+
+    /// That nothing is recommended, where the timings cannot be right.
+    pub(crate) fn unsteady(&self) -> Option<String> {
+        let (short, long, ratio) = self.falling()?;
+        Some(format!(
+            "nothing is recommended. A pass with {} was timed at {ratio:.2} times the seconds of one with {}, which drafts and judges \
+             more: a busy machine does that. Evaluate again when it does nothing else.",
+            short.draft, long.draft
+        ))
     }
 
     /// The same as a sentence.
     pub(crate) fn told(&self) -> String {
         let (heading, speedup) = (self.heading(), self.speedup());
+        if let Some(told) = self.unsteady() {
+            return format!("deploy, {heading}: {told}");
+        }
         let Some(best) = &self.best else {
             return format!(
                 "deploy, {heading}: no drafter, as even the fastest draft is predicted to be only {speedup} times as fast as none."
@@ -285,8 +334,8 @@ pub(crate) fn about<'a>(all: impl Iterator<Item = &'a Recommendation>) -> String
     if sources.contains(&CostSource::Server) {
         text += " The cost of a server's passes follows from its tokens per second, and that of drafts is taken to grow with their passes.";
     }
-    text + " A draft is recommended only where its interval lies above 1. Where an interval of `over` has 1 in it, the two drafts have \
-            not been told apart."
+    text + " A draft is recommended only where its interval lies above 1, and where no longer chain was timed at clearly less. Where an \
+            interval of `over` has 1 in it, the two drafts have not been told apart."
 }
 
 /// Which batch sizes took too long to be timed, where others were.
@@ -331,6 +380,11 @@ pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
         );
     }
     _ = write!(text, "\n{}\n", about(all.iter()));
+    for one in all {
+        if let Some(told) = one.unsteady() {
+            _ = write!(text, "\n{}: {told}\n", one.heading());
+        }
+    }
     if let Some(not_timed) = not_timed(all) {
         _ = write!(text, "\n{not_timed} {TIMES_ALL}\n");
     }
@@ -349,7 +403,7 @@ pub(crate) fn to_markdown(all: &[Recommendation]) -> String {
 pub(crate) fn commands<'a>(all: &[(String, &'a Recommendation)]) -> Vec<(String, Vec<&'a str>)> {
     let mut found: Vec<(String, &[String])> = Vec::new();
     for (name, one) in all {
-        let best = one.best.as_ref().filter(|best| best.is_sure());
+        let best = one.recommended();
         let Some(best) = best.filter(|best| !best.commands.is_empty()) else {
             continue;
         };
@@ -420,6 +474,52 @@ mod tests {
         assert_eq!(commands(&named(&sure)).len(), 1);
         for one in [&unsure, &unknown] {
             assert!(commands(&named(one)).is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_is_recommended_by_times_that_fall_as_chains_get_longer() {
+        let timed = |seconds: [f64; 2], change: fn(&mut CandidateReport)| {
+            let mut one = with_interval_of(Some([1.25, 1.75]));
+            for (candidate, seconds) in one.candidates.iter_mut().zip(seconds) {
+                candidate.seconds = seconds;
+            }
+            change(&mut one.candidates[1]);
+            one
+        };
+        let falling = timed([1.0, 0.5], |_| {});
+        assert_eq!(
+            falling.told(),
+            "deploy, T=0, 1 at a time: nothing is recommended. A pass with chain 1 was timed at 2.00 times the seconds of one with \
+             chain 2, which drafts and judges more: a busy machine does that. Evaluate again when it does nothing else."
+        );
+        assert_eq!(falling.words(), "not sure; the fastest is chain 1");
+        let table = to_markdown(&[falling.clone()]);
+        assert!(
+            table.contains("\nT=0, 1 at a time: nothing is recommended. A pass"),
+            "{table}"
+        );
+        let unsure = Recommendation {
+            best: None,
+            ..falling.clone()
+        };
+        assert_eq!(unsure.words(), "not sure");
+        assert!(commands(&[(String::new(), &falling)]).is_empty());
+        // A little less is chance, a longer chain that was not timed says nothing, and drawn tokens may cost more.
+        let drawn = |candidate: &mut CandidateReport| {
+            candidate.draft = DraftReport::Chain {
+                length: 2,
+                tokens: Some(ChainTokens::Drawn),
+            };
+        };
+        for one in [
+            timed([0.5, 0.45], |_| {}),
+            timed([0.5, 1.0], |_| {}),
+            timed([1.0, 0.5], |candidate| candidate.timed = false),
+            timed([1.0, 0.5], drawn),
+        ] {
+            assert_eq!(one.words(), "chain 1", "{one:?}");
+            assert_eq!(commands(&[(String::new(), &one)]).len(), 1);
         }
     }
 

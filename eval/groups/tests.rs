@@ -203,11 +203,11 @@ fn a_table_for_each_column_has_the_settings_side_by_side() {
     let none = Groups::new();
     let text = tables(&[("T=0".into(), &found), ("T=1".into(), &none)]);
     let expected = "
-| category | prompts | tokens | τ: T=0 | τ: T=1 |
-|---|--:|--:|---|---|
-| math | 3 | 86 | 3.74 [3.74, 3.74] | – |
-| code \\| text | 1 | 400 | 2.00 | – |
-| none | 1 | 6 | 3.00 | – |
+| category | τ (prompts, tokens): T=0 | τ (prompts, tokens): T=1 |
+|---|---|---|
+| math | 3.74 [3.74, 3.74] (3, 86) | – |
+| code \\| text | 2.00 (1, 400) | – |
+| none | 3.00 (1, 6) | – |
 
 | language |";
     assert!(text.starts_with(expected), "{text}");

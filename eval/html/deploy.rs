@@ -55,6 +55,12 @@ pub(crate) fn deploy(reports: &[(String, Report)]) -> String {
         "<p class=\"quiet\">{}</p>",
         prose(&about(all.iter().map(|(_, one)| *one)))
     );
+    for (name, one) in &all {
+        if let Some(told) = one.unsteady() {
+            let told = format!("{name}{}: {told}", one.heading());
+            _ = writeln!(html, "<p class=\"quiet\">{}</p>", prose(&told));
+        }
+    }
     for (heading, commands) in commands(&all) {
         _ = writeln!(
             html,

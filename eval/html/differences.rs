@@ -66,7 +66,7 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
             PairedVerdict::TooFew => "–",
         };
         table.rows.push(vec![
-            pair.setting.clone(),
+            pair.heading(),
             format!("{sign} {verdict}"),
             with_digits(Some(pair.difference), pair.ci95, 2),
             with_digits(Some(pair.tau), pair.tau_ci95, 2),

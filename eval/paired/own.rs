@@ -204,6 +204,7 @@ mod tests {
         assert_eq!(pair.setting, "T=0, greedy, chain 15 against chain 5");
         assert_eq!((pair.baseline_tau, pair.tau), (2.0, 3.0));
         assert_eq!(pair.verdict(), PairedVerdict::Better);
+        assert!(pair.other_lengths);
         let [remark] = &found.remarks[..] else {
             panic!("{found:?}")
         };
@@ -220,6 +221,10 @@ mod tests {
             found.uncompared,
             ["T=0, greedy, chain 5 (only with chain 15)"]
         );
+        // A smaller τ of a shorter chain is no fall.
+        let back = &paired(&long, &short, 1).unwrap()[0];
+        assert_eq!(back.verdict(), PairedVerdict::Worse);
+        assert!(!back.falls_below(-0.05));
     }
 
     #[test]

@@ -24,12 +24,13 @@ pub fn paired_parts(baseline: &Report, report: &Report, among: usize) -> Result<
         let found = paired_runs(baseline, report, among)?;
         Ok(found.and_alone(of_each(runs_alone)))
     };
-    match (both(is_decoded), both(has_runs)) {
+    let found = match (both(is_decoded), both(has_runs)) {
         (true, false) => decoded().map(|found| found.and_alone(of_each(runs_alone))),
         (false, true) => served().map(|found| found.and_alone(of_each(alone))),
         (true, true) => either(decoded(), served()),
         (false, false) => Err(other_kind(baseline, report)),
-    }
+    };
+    found.map(|found| found.and_trainings(baseline, report))
 }
 
 /// Whether it has figures of what was decoded here.
@@ -80,6 +81,7 @@ fn other_kind(baseline: &Report, report: &Report) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paired::ONE_TRAINING;
     use crate::paired::tests::{of, report};
     use crate::report::DatasetReport;
     use crate::served::paired::tests::served;
@@ -106,6 +108,22 @@ mod tests {
         let empty = Report::new(Default::default(), Default::default(), Vec::new());
         assert!(refused(&empty, &decoded).contains("a report with figures"));
         assert!(refused(&decoded, &empty).ends_with("found no figures"));
+    }
+
+    #[test]
+    fn a_verdict_on_two_trainings_says_what_it_leaves_out() {
+        let of_weights = |passes: u64, sha256: &str| {
+            let mut report = report(vec![of(passes); 24], "p", "t");
+            report.drafter.sha256 = sha256.into();
+            report
+        };
+        let one = of_weights(60, "a");
+        let remarks = |other: &Report| paired_parts(&one, other, 1).unwrap().remarks;
+        assert_eq!(remarks(&of_weights(40, "b")), [ONE_TRAINING]);
+        // No verdict, and no second training.
+        assert!(remarks(&of_weights(60, "b")).is_empty());
+        assert!(remarks(&of_weights(40, "a")).is_empty());
+        assert!(remarks(&of_weights(40, "")).is_empty());
     }
 
     #[test]

@@ -77,7 +77,10 @@ impl Report {
         let texts = self.texts.iter();
         let texts = texts.map(|texts| format!("Acceptance was {texts}."));
         let known = self.known_prompts.iter().map(|known| format!("{known}."));
-        let all = texts.chain(known).chain(self.batch_note());
+        let choosing = self.choosing_prompts.iter();
+        let choosing = choosing.map(|choosing| format!("{choosing}."));
+        let all = texts.chain(known).chain(choosing);
+        let all = all.chain(self.batch_note());
         let all = all.chain(self.shorter_chains_note());
         let all = all.chain(self.baseline_note());
         let all = all.chain(self.nothing_accepted_note());

@@ -1,6 +1,8 @@
 use super::*;
+use crate::draft::{DraftReport, MeasuredOn};
 use crate::groups::GroupReport;
-use crate::report::{KnownPrompts, examples};
+use crate::html::page;
+use crate::report::{ChoosingPrompts, KnownPrompts, examples};
 use crate::spread::SpreadReport;
 use spectrain_checkpoints::columns::COLUMNS;
 
@@ -73,6 +75,40 @@ fn prompts_that_were_trained_on_are_told_of() {
     let text = summary(&[("a".into(), report)]);
     fits(&text);
     assert!(text.contains(words), "{text}");
+}
+
+#[test]
+fn prompts_that_chose_the_weights_or_a_tree_are_told_of_everywhere() {
+    let mut report = examples::report();
+    report.choosing_prompts = Some(ChoosingPrompts { chose: 5, of: 60 });
+    let json = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&json).unwrap(), report);
+    let told = |report: &Report, words: &str| {
+        let reports = [("a".to_owned(), report.clone())];
+        let text = summary(&reports);
+        fits(&text);
+        let all = [text, report.to_markdown(), page(&reports, &[])];
+        all.map(|text| {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            text.contains(words)
+        })
+    };
+    let words =
+        "5 of 60 evaluated prompts also chose the weights, which makes τ a little too high.";
+    assert_eq!(told(&report, words), [true; 3]);
+    let calibrated = |measured_on| DraftReport::Calibrated {
+        nodes: 2,
+        ranks: 10,
+        depth: 6,
+        prompts: 8,
+        measured_on,
+        tree: serde_json::from_str("[[0], [1]]").unwrap(),
+    };
+    let words = "calibrated on 8 prompts that are evaluated, so the tree may suit them better than new ones.";
+    for (measured_on, is_told) in [(MeasuredOn::Evaluated, true), (MeasuredOn::Others, false)] {
+        report.settings[0].draft = calibrated(measured_on);
+        assert_eq!(told(&report, words), [is_told; 3]);
+    }
 }
 
 #[test]
@@ -166,6 +202,14 @@ fn reports_of_one_way_of_decoding_stand_together() {
         " ".repeat(NAMES - 3)
     );
     assert!(text.contains(&rows), "{text}");
+    // Each dataset behind all prompts.
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "chain 2 drawn on `gsm8k` a 2.50 [2.25, 2.75]",
+        "chain 2 drawn on `mt-bench` a – – –",
+    ] {
+        assert!(words.contains(told), "no `{told}`: {text}");
+    }
 }
 
 #[test]

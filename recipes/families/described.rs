@@ -11,7 +11,7 @@ use spectrain_checkpoints::dialect::{
 };
 use spectrain_checkpoints::known::open_folder;
 use spectrain_checkpoints::launch::Launch;
-use spectrain_checkpoints::names::wrapped;
+use spectrain_checkpoints::names::{EMBEDDING, wrapped};
 use spectrain_checkpoints::{ModelFolder, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Reach;
@@ -28,8 +28,7 @@ use crate::recipe::inline::inline;
 use crate::recipe::tables::Engine;
 use crate::runtime::model_files::read_json;
 
-/// The target's, which folders may repeat.
-const EMBEDDING: &str = "embed_tokens.weight";
+/// The target's head, which folders may repeat.
 const HEAD: &str = "lm_head.weight";
 
 /// What a drafter is, in the words of dialects.
@@ -80,8 +79,18 @@ fn table_of<D: Family>(config: &D::Config) -> Result<Map<String, Value>> {
 }
 
 /// The `[drafter]` table that a folder's settings are.
+///
+/// # Errors
+/// A folder, of a layout that other drafters have too, says what no key of the table can say.
 fn config_of<D: Family>(settings: &Settings) -> Result<D::Config> {
     let known = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
+    if let Some((key, value)) = settings.beyond(&known) {
+        bail!(
+            "`{key}`: expected nothing, as {} drafters have no such setting, found {}",
+            D::KIND,
+            inline(value)
+        );
+    }
     let table = settings.table().iter();
     let table = table.filter(|(key, value)| known.get(key).is_some() && !value.is_null());
     let table: Value = table
@@ -109,8 +118,9 @@ impl<'a, D: Family> Told<'a, D> {
         let opened = dialect.open(model, reading)?;
         let found = &opened.settings;
         check_fit::<D>(found, target).with_context(|| not_for_this(folder))?;
-        let config = config_of::<D>(found)?;
-        D::check(&config).with_context(|| format!("the drafter `{}`", folder.display()))?;
+        let of_drafter = || format!("the drafter `{}`", folder.display());
+        let config = config_of::<D>(found).with_context(of_drafter)?;
+        D::check(&config).with_context(of_drafter)?;
         let mut spec = target.clone();
         adopt(folder, found, &mut spec)?;
         let draft_vocab = match found.size("draft_vocab") {
@@ -553,4 +563,25 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
         draft_vocab: draft_vocab as u64,
         captured,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spectrain_models::peagle::PEagle;
+
+    #[test]
+    fn a_setting_that_a_family_does_not_have_is_refused_where_it_is_on() {
+        let mut settings = Settings::default();
+        settings.set("mask_token", 3);
+        settings.set("d_model", 32);
+        settings.set("norm_output", false);
+        let config = config_of::<PEagle>(&settings).unwrap();
+        assert_eq!(config.mask_token, Some(3));
+        settings.set("norm_output", true);
+        let error = config_of::<PEagle>(&settings).unwrap_err().to_string();
+        let told = "`norm_output`: expected nothing, as peagle drafters have no such setting";
+        let is_told = error.starts_with(told) && error.ends_with("true");
+        assert!(is_told, "{error}");
+    }
 }

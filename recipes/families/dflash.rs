@@ -32,7 +32,7 @@ impl Family for DFlash {
     ];
     const SAMPLES: &'static [&'static str] = &[
         "layers = 2\nblock_size = 4\nmask_token = 5",
-        "layers = 2\nblock_size = 4\nmask_token = 5\ncaptured_layers = [0, 2]\nwindow = 9\ncausal = true\nd_ff = 24",
+        "layers = 2\nblock_size = 4\nmask_token = 5\ncaptured_layers = [0, 2]\nwindow = 9\ncausal = true\nd_ff = 24\nheads = 2\nkv_heads = 1",
         "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9",
         "layers = 2\nblock_size = 4\nmask_token = 5\ncausal = true",
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nconv_group = 4\nselector_rank = 3\nselector_top_k = 4",

@@ -7,6 +7,7 @@ use burn::tensor::DType as BurnType;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_checkpoints::Rope;
 use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::names::EMBEDDING;
 use spectrain_checkpoints::printable;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -165,11 +166,7 @@ pub(crate) fn target_head(target: &TargetParts, vocabulary: &DraftVocabulary) ->
 pub(crate) fn target_embedding(target: &TargetParts) -> NamedTensor {
     let rows = target.embed_tokens.weight.val();
     let shape = rows.dims();
-    NamedTensor::from_f32(
-        "embed_tokens.weight",
-        shape,
-        host_f32(rows.cast(BurnType::F32)),
-    )
+    NamedTensor::from_f32(EMBEDDING, shape, host_f32(rows.cast(BurnType::F32)))
 }
 
 /// Largest difference between a tensor of the target and its copy in a folder, relative to the largest element: bf16

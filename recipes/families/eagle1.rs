@@ -16,7 +16,8 @@ impl Family for Eagle1 {
     const KIND: &'static str = "eagle1";
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&EAGLE1, None)];
-    const SAMPLES: &'static [&'static str] = &["", "bias = true\nd_ff = 24\nheads = 2"];
+    const SAMPLES: &'static [&'static str] =
+        &["", "bias = true\nd_ff = 24\nheads = 2\nkv_heads = 1"];
 
     fn activations(
         config: &Eagle1Config,

@@ -24,7 +24,7 @@ impl Family for PEagle {
         "mask_token = 47\nlayers = 3\nhead = \"shared\"\nnorm_before_residual = true\nd_ff = 40",
         "mask_token = 47\nlayers = 1\nnorm_before_fc = true",
         "mask_token = 47\nlayers = 2\nhead_norm = true\nwindow = 9\nnorm_before_residual = true\nshared_embeddings = true",
-        "mask_token = 47\nlayers = 1\nwindow = 9",
+        "mask_token = 47\nlayers = 1\nwindow = 9\ncaptured_layers = [0, 4]\nheads = 2\nkv_heads = 1",
     ];
 
     fn activations(

@@ -65,7 +65,7 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     }
     _ = writeln!(text, "run: {}\nstages:", run.display());
     let stages = stages::stages(asked)?;
-    let of_hub = hub.targets(recipe);
+    let of_hub = hub.models(asked);
     let refusals = asked.all_refusals(of_hub.refusals);
     let refused: Vec<String> = refusals.iter().map(with_causes).collect();
     let width = stages.iter().map(|stage| stage.name.len() + 3).max();
@@ -87,7 +87,6 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     if !refused.is_empty() {
         text += REFUSED;
     }
-    let stage = |stage: &Planned| json!({"name": stage.name, "state": stage.state});
     let becomes =
         |(table, key, value): &(&str, &str, Value)| (format!("{table}.{key}"), value.clone());
     let json = json!({
@@ -95,7 +94,7 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
         "becomes": keys.iter().map(becomes).collect::<Map<_, _>>(),
         "recipe_from": origin,
         "run": run,
-        "stages": stages.iter().map(stage).collect::<Vec<_>>(),
+        "stages": stages.iter().map(Planned::json).collect::<Vec<_>>(),
         "refused": refused,
         "warnings": warnings,
         "downloads": downloads,

@@ -1,6 +1,8 @@
 //! What is not on this machine, where the environment says that the hub is not to be asked for it. Datasets are refused with their
 //! files.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Error, Result};
 use spectrain_checkpoints::Error as HubError;
 use spectrain_checkpoints::hub::Surroundings;
@@ -9,8 +11,8 @@ use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::{prompt_sets, start_at, target};
 
-/// What the run would fail to download.
-pub(super) fn refusals(recipe: &ResolvedRecipe) -> Vec<Error> {
+/// What the run would fail to download, where training starts from `start`.
+pub(super) fn refusals(recipe: &ResolvedRecipe, start: Option<&Path>) -> Vec<Error> {
     if !Surroundings::of_process(&target::hub_options()).is_offline {
         return Vec::new();
     }
@@ -20,7 +22,7 @@ pub(super) fn refusals(recipe: &ResolvedRecipe) -> Vec<Error> {
     let drafter = recipe.method.model();
     let drafter = drafter.map(|model| target::resolve_as(WHAT, model, None));
     let drafter = drafter.map(|folder| folder.context("`drafter.model`"));
-    let start = recipe.start.iter().map(|start| start_at::folder(start));
+    let start = start.map(start_at::folder).into_iter();
     let own = recipe.target_folder().map(drop).err();
     let own = own.filter(is_unreachable).into_iter();
     let models = own.chain(start.filter_map(found));

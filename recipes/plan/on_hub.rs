@@ -1,4 +1,5 @@
-//! Whether the hub has the targets of a recipe and the model that its drafter starts from, of which nothing is on this machine yet. Nothing is downloaded.
+//! Whether the hub has the targets of a recipe and what its training starts from, of which nothing is on this machine yet. Nothing is
+//! downloaded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use spectrain_checkpoints::hub::{
 use spectrain_checkpoints::{Error as HubError, HubOptions};
 
 use crate::families::model_at_start::WHAT;
-use crate::recipe::resolved::ResolvedRecipe;
+use crate::plan::preflight::Asked;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
 
@@ -39,7 +40,7 @@ enum Told {
     Unknown(String),
 }
 
-/// What was found of the targets of a recipe.
+/// What was found of the models of a recipe.
 #[derive(Default)]
 pub(super) struct Found {
     /// What would stop the run.
@@ -72,8 +73,8 @@ impl OnHub {
 
     /// What the hub says of the models of a recipe of which nothing is here. Where it may not be asked, the run is refused for
     /// that.
-    pub(super) fn targets(&mut self, recipe: &ResolvedRecipe) -> Found {
-        let mut found = Found::default();
+    pub(super) fn models(&mut self, asked: &Asked) -> Found {
+        let (recipe, mut found) = (asked.recipe, Found::default());
         if Surroundings::of_process(&self.options).is_offline {
             return found;
         }
@@ -85,7 +86,12 @@ impl OnHub {
         let further = further.map(|model| ("evaluate.targets", (model.clone(), None)));
         let drafter = recipe.method.model();
         let drafter = drafter.map(|model| ("drafter.model", (model.to_owned(), None)));
-        for (key, named) in own.into_iter().chain(further).chain(drafter) {
+        let start = asked.start_on_hub().map(|repository| {
+            let revision = Some(repository.revision().to_owned());
+            ("start", (repository.id().to_owned(), revision))
+        });
+        let models = own.into_iter().chain(further).chain(drafter).chain(start);
+        for (key, named) in models {
             let (model, revision) = (named.0.as_str(), named.1.as_deref());
             // What is no name of a model is refused elsewhere, and what is here in part is completed.
             let is_asked = check_model(model).is_ok() && !Path::new(model).exists();
@@ -98,6 +104,7 @@ impl OnHub {
                 Told::Refused(why) => {
                     let what = match key {
                         "drafter.model" => WHAT,
+                        "start" => "start",
                         _ => "target",
                     };
                     let refused =

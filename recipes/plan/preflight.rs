@@ -3,17 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::folder::CONFIG;
-use spectrain_checkpoints::hub::check_model;
+use spectrain_checkpoints::hub::{Repository, check_model};
+use spectrain_checkpoints::known::{dialect_of, open_folder};
 
+use crate::families::described::reading_for;
 use crate::families::drafter_folder::architectures_in;
 use crate::families::model_at_start;
 use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportTable, FeatureMode};
-use crate::runs::run_folder::{self, Existing, RunName, Status, manifest_in};
+use crate::runs::drafter_at::DrafterAt;
+use crate::runs::run_folder::{self, Existing, RunFolder, RunName, Status, manifest_in};
+use crate::runtime::pair::with_way_out;
 use crate::runtime::server::client::Client;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::{device, prompt_sets, start_at, target};
@@ -59,7 +63,8 @@ impl<'a> Asked<'a> {
     /// The same but for the device: a plan is often made where it is not.
     fn refusals_planned(&self) -> Vec<Error> {
         let mut refusals = self.refusals_anywhere();
-        refusals.extend(offline::refusals(self.recipe));
+        let start = self.start_on_hub().and(self.recipe.start.as_deref());
+        refusals.extend(offline::refusals(self.recipe, start));
         refusals
     }
 
@@ -132,6 +137,7 @@ impl<'a> Asked<'a> {
             self.unserved(),
             self.unloaded(),
             self.shorter_chains(),
+            self.unclear_start(),
         ];
         found.into_iter().flatten().collect()
     }
@@ -197,12 +203,77 @@ impl<'a> Asked<'a> {
     /// Whether training can start from `start`, of which and of the target nothing is downloaded.
     fn check_start(&self) -> Result<()> {
         let recipe = self.recipe;
+        self.check_start_named()?;
         recipe.check_start()?;
         let start = recipe.start.as_deref().and_then(start_at::here);
-        match (start, target_sizes::of(recipe)) {
-            (Some(start), Some(sizes)) => recipe.method.check_start(&start, &sizes.spec),
+        let (Some(start), Some(sizes)) = (start, target_sizes::of(recipe)) else {
+            return Ok(());
+        };
+        let checked = recipe.method.check_start(&start, &sizes.spec);
+        checked.map_err(|refused| match self.other_ways() {
+            Some(ways) => anyhow!("{refused:#}; {ways}"),
+            None => with_way_out(refused),
+        })
+    }
+
+    /// Fails where `start` holds no drafter, or is not here and cannot be on the hub: the name of a run, or what is missing in the
+    /// folder of runs.
+    fn check_start_named(&self) -> Result<()> {
+        let Some(start) = self.recipe.start.as_deref() else {
+            return Ok(());
+        };
+        if start.join(CONFIG).is_file() {
+            return Ok(());
+        }
+        if RunFolder::is_run(start) {
+            let has_drafter = start_at::here(start).as_deref() != Some(start);
+            let run = DrafterAt::Run(start.to_owned());
+            return match has_drafter {
+                true => Ok(()),
+                false => run.folder().map(drop).context("`start`"),
+            };
+        }
+        let found = DrafterAt::find(&start.to_string_lossy(), self.runs);
+        match found.context("`start`")? {
+            DrafterAt::Run(run) => bail!(
+                "`start`: expected a folder or a hub id, found `{}`, the name of a run: give its folder, `{}`",
+                start.display(),
+                run.display()
+            ),
             _ => Ok(()),
         }
+    }
+
+    /// The drafter of the hub that training starts from; none where `start` is a folder or is refused.
+    pub(super) fn start_on_hub(&self) -> Option<Repository> {
+        let start = self.recipe.start.as_deref()?;
+        self.check_start_named().ok()?;
+        start_at::on_hub(start)
+    }
+
+    /// How the folder of `start` is read and how else it can be, where it can be read in several ways.
+    fn other_ways(&self) -> Option<String> {
+        let start = self.recipe.start.as_deref().and_then(start_at::here)?;
+        let reading = reading_for(&target_sizes::of(self.recipe)?.spec);
+        let model = open_folder(start).ok()?;
+        let meanings = dialect_of(&model).ok()?.meanings(&model, &reading, None);
+        match &meanings.ok()?[..] {
+            [taken, other, ..] => Some(format!(
+                "`{}` can be read in several ways and is read so: {}; another way: {}; `spectrain import` measures which way is \
+                 right, and training can start from the run that it makes",
+                model.path().display(),
+                taken.text,
+                other.text
+            )),
+            _ => None,
+        }
+    }
+
+    /// That only an import tells how the folder of `start` is to be read.
+    fn unclear_start(&self) -> Option<String> {
+        // Where it is refused, the error says so.
+        self.check_start().ok()?;
+        Some(format!("`start`: {}", self.other_ways()?))
     }
 
     /// Whether the names of targets can be those of models: which are downloaded, and whether they are there, shows later.

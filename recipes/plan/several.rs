@@ -12,6 +12,7 @@ use super::on_hub::OnHub;
 use super::preflight::Asked;
 use super::shown::{Plan, REFUSED, refusal};
 use super::stage_times::{Known, StageTimes};
+use super::stages::{self, Planned};
 use super::target_sizes;
 use super::words::{bytes, duration, part};
 use crate::errors::with_causes;
@@ -32,7 +33,14 @@ struct Takes {
 }
 
 impl Takes {
-    fn of(asked: &Asked, known: Option<(&Estimate, &Sizes)>, features: Features) -> Self {
+    /// `stages` says what becomes of each.
+    fn of(
+        asked: &Asked,
+        known: Option<(&Estimate, &Sizes)>,
+        features: Features,
+        stages: &[Planned],
+    ) -> Self {
+        let is_trained = |name: &&str| stages.iter().any(|of| of.name == *name && of.done);
         let estimate = known.map(|(estimate, _)| estimate);
         let disk_bytes = match features {
             Features::Own => Estimate::disk_bytes,
@@ -41,8 +49,11 @@ impl Takes {
         Self {
             memory_bytes: estimate.and_then(Estimate::peak),
             disk_bytes: estimate.map(disk_bytes),
-            training_seconds: estimate.and_then(Estimate::training_seconds),
-            seconds: known.map(|known| seconds(asked, known, features)),
+            training_seconds: match asked.recipe.training_stages().iter().all(is_trained) {
+                true => Some(0.0),
+                false => estimate.and_then(Estimate::training_seconds),
+            },
+            seconds: known.map(|known| seconds(asked, known, features, stages)),
         }
     }
 
@@ -60,10 +71,11 @@ impl Takes {
         }
     }
 
-    fn line(&self, name: &str) -> [String; 4] {
+    fn line(&self, name: &str, state: &str) -> [String; 5] {
         let later = || "later".to_owned();
         [
             name.to_owned(),
+            state.to_owned(),
             self.memory_bytes.map_or_else(later, bytes),
             self.disk_bytes.map_or_else(later, bytes),
             self.seconds.map_or_else(later, duration),
@@ -80,13 +92,20 @@ enum Features {
     Linked,
 }
 
-/// How long the stages of a run take that are its own, as far as that can be estimated.
-fn seconds(asked: &Asked, (estimate, sizes): (&Estimate, &Sizes), features: Features) -> f64 {
+/// How long the stages of a run take that are its own and not done, as far as that can be estimated.
+fn seconds(
+    asked: &Asked,
+    (estimate, sizes): (&Estimate, &Sizes),
+    features: Features,
+    planned: &[Planned],
+) -> f64 {
     let trains = asked.recipe.method.stages();
     let stages = order::of(asked.recipe).into_iter().map(|stage| stage.name);
     let linked =
         |stage: &&'static str| matches!(features, Features::Linked) && !trains.contains(stage);
-    let own: Vec<&str> = stages.skip_while(linked).collect();
+    let is_done = |stage: &&'static str| planned.iter().any(|of| of.name == *stage && of.done);
+    let own = stages.skip_while(linked).filter(|stage| !is_done(stage));
+    let own: Vec<&str> = own.collect();
     let known = Known {
         asked: *asked,
         sizes,
@@ -114,12 +133,14 @@ struct Row<'a> {
     name: &'a str,
     takes: Takes,
     refusals: Vec<Error>,
+    /// What becomes of its stages.
+    stages: Vec<Planned>,
 }
 
 impl<'a> Row<'a> {
     /// `known` is what the stages before the training of earlier runs are made from.
     fn of(asked: &Asked<'a>, hub: &mut OnHub, known: &mut Vec<Value>) -> Self {
-        let refusals = asked.all_refusals(hub.targets(asked.recipe).refusals);
+        let refusals = asked.all_refusals(hub.models(asked).refusals);
         let sizes = target_sizes::of(asked.recipe);
         let before = sizes.as_ref();
         let before = before.and_then(|sizes| before_training(asked.recipe, &sizes.spec));
@@ -133,11 +154,41 @@ impl<'a> Row<'a> {
         // Why there is no estimate is among the refusals.
         let estimate = sizes.as_ref();
         let estimate = estimate.and_then(|sizes| Estimate::of(asked, sizes).ok());
+        let known = estimate.as_ref().zip(sizes.as_ref());
+        // What is wrong with a run's folder is told where it is trained.
+        let stages = stages::stages(asked).unwrap_or_default();
         Self {
             name: &asked.recipe.name,
-            takes: Takes::of(asked, estimate.as_ref().zip(sizes.as_ref()), features),
+            takes: Takes::of(asked, known, features, &stages),
             refusals,
+            stages,
         }
+    }
+
+    /// What becomes of it, in a word or two.
+    fn state(&self) -> &'static str {
+        let mut stages = self.stages.iter();
+        match (self.stages.is_empty(), stages.all(|stage| stage.done)) {
+            (false, true) => "done",
+            _ if self.stages.iter().any(|stage| stage.done) => "goes on",
+            _ => "runs",
+        }
+    }
+
+    /// What of it that has been done is done again, and why.
+    fn again(&self) -> impl Iterator<Item = String> {
+        let again = self.stages.iter().filter(|stage| stage.is_again());
+        again.map(|stage| format!("{}: {} {}", self.name, stage.name, stage.state))
+    }
+
+    fn json(&self) -> Value {
+        let refused = self.refusals.iter().map(with_causes);
+        json!({
+            "run": self.name,
+            "stages": self.stages.iter().map(Planned::json).collect::<Vec<_>>(),
+            "refused": refused.collect::<Vec<_>>(),
+            "estimates": self.takes,
+        })
     }
 }
 
@@ -151,18 +202,16 @@ pub fn plan_all(all: &[Asked]) -> Plan {
         .collect();
     let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
     let together = together.unwrap_or_default();
-    let mut lines = vec![["run", "memory", "disk", "time"].map(str::to_owned)];
-    lines.extend(rows.iter().map(|row| row.takes.line(row.name)));
-    lines.push(together.line("one after the other"));
+    let mut lines = vec![["run", "", "memory", "disk", "time"].map(str::to_owned)];
+    lines.extend(rows.iter().map(|row| row.takes.line(row.name, row.state())));
+    lines.push(together.line("one after the other", ""));
     let mut text = table(&lines);
-    text.push_str("\n`--plan` without `--sweep` says more of one run.\n");
+    text.push_str("\n`--plan` without `--sweep` and `--vary` says more of one run.\n");
     let warnings = all.first().and_then(Asked::device_elsewhere);
-    let warnings = Vec::from_iter(warnings);
+    let warnings = warnings.into_iter();
+    let warnings: Vec<String> = warnings.chain(rows.iter().flat_map(Row::again)).collect();
     text += &part("warnings", &warnings);
-    let runs = rows.iter().map(|row| {
-        let refused = row.refusals.iter().map(with_causes);
-        json!({"run": row.name, "refused": refused.collect::<Vec<_>>(), "estimates": row.takes})
-    });
+    let runs = rows.iter().map(Row::json);
     let json =
         json!({"runs": runs.collect::<Vec<_>>(), "warnings": warnings, "together": together});
     let refusals = rows.into_iter().flat_map(|row| {
@@ -181,15 +230,18 @@ pub fn plan_all(all: &[Asked]) -> Plan {
 }
 
 /// Names on the left, numbers on the right.
-fn table(lines: &[[String; 4]]) -> String {
+fn table(lines: &[[String; 5]]) -> String {
     let width = |column: usize| {
         let widths = lines.iter().map(|line| line[column].chars().count());
         widths.max().unwrap_or(0)
     };
-    let [name, memory, disk, training] = [0, 1, 2, 3].map(width);
+    let [name, state, memory, disk, time] = [0, 1, 2, 3, 4].map(width);
     let mut text = String::new();
-    for [a, b, c, d] in lines {
-        _ = writeln!(text, "{a:name$}  {b:>memory$}  {c:>disk$}  {d:>training$}");
+    for [a, b, c, d, e] in lines {
+        _ = writeln!(
+            text,
+            "{a:name$}  {b:state$}  {c:>memory$}  {d:>disk$}  {e:>time$}"
+        );
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use burn::prelude::Device;
+use serde_json::{Value, json};
 
 use super::shown::is_told;
 use super::words::duration;
@@ -31,6 +32,9 @@ pub(super) struct Planned {
 
 /// How a state begins in which a stage cannot run; why follows.
 const CANNOT_RUN: &str = "cannot run: ";
+/// How the states begin in which what was done is done again; why follows.
+const STARTS_OVER: &str = "starts over: ";
+const RUNS_AGAIN: &str = "runs again: ";
 
 impl Planned {
     /// What becomes of it, in which that is not said again for which the run is refused.
@@ -40,6 +44,18 @@ impl Planned {
             Some(why) if is_told(why, refused) => "cannot run, as the error says",
             _ => &self.state,
         }
+    }
+
+    /// Whether what was done is done again.
+    pub(super) fn is_again(&self) -> bool {
+        [STARTS_OVER, RUNS_AGAIN]
+            .iter()
+            .any(|again| self.state.starts_with(again))
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        json!({"name": self.name, "state": self.state})
     }
 }
 
@@ -120,10 +136,10 @@ fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<
                 unfit(context, stage.name, steps, &what)
             )
         }
-        StageState::Damaged(what) => format!("runs again: {}", listed(&what)),
+        StageState::Damaged(what) => format!("{RUNS_AGAIN}{}", listed(&what)),
         StageState::Changed(what) => {
             let instead = instead(context, stage)?;
-            let parts = [format!("starts over: {}", what.join(", "))];
+            let parts = [format!("{STARTS_OVER}{}", what.join(", "))];
             parts
                 .into_iter()
                 .chain(instead)

@@ -80,6 +80,17 @@ fn a_target_that_could_not_be_looked_up_on_the_hub_is_warned_of() {
 }
 
 #[test]
+fn a_drafter_to_start_from_that_could_not_be_looked_up_is_warned_of() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.start = Some("nobody/drafter@v1".into());
+    let text = text(&recipe, root.path(), "cpu");
+    let told =
+        "  `start`: `nobody/drafter` was not looked up: `http://127.0.0.1:9` cannot be reached: ";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
 fn columns_are_wide_enough_for_the_names_of_stages() {
     let root = tempfile::tempdir().unwrap();
     let mut recipe = qwen3();

@@ -4,7 +4,7 @@ use crate::trainers::{Becomes, TRAINERS};
 
 /// A name that is used elsewhere, and what recipes call the same; what settings of other trainers become under their own names, their
 /// rows say.
-const NAMES: [(&str, &str); 52] = [
+const NAMES: [(&str, &str); 53] = [
     ("adam_beta1", "beta1"),
     ("adam_beta2", "beta2"),
     ("adam_epsilon", "epsilon"),
@@ -49,6 +49,7 @@ const NAMES: [(&str, &str); 52] = [
     ("per_device_train_batch_size", "batch_tokens"),
     ("save_interval", "save_every"),
     ("save_steps", "save_every"),
+    ("mtp_step_weight_beta", "decay"),
     ("save_total_limit", "keep"),
     ("target_model_path", "model"),
     ("total_seq_len", "max_length"),

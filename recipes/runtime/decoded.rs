@@ -30,6 +30,18 @@ impl Decoded {
     pub(crate) fn tau(&self) -> f64 {
         1.0 + self.total() as f64 / self.accepted.len().max(1) as f64
     }
+
+    /// Whether two standard deviations of the counts explain that one is larger.
+    pub(crate) fn may_be_chance(&self, other: &Self) -> bool {
+        let (a, b) = (self.total() as f64, other.total() as f64);
+        (a - b).abs() <= 2.0 * (a + b).sqrt()
+    }
+}
+
+/// The place of the first of several ways that chance alone may put behind the best one.
+pub(crate) fn first_near_best(ways: &[&Decoded]) -> Option<usize> {
+    let best = ways.iter().max_by(|a, b| a.tau().total_cmp(&b.tau()))?;
+    ways.iter().position(|way| best.may_be_chance(way))
 }
 
 /// What greedy decoding accepts of the drafts for some prompts.
@@ -69,4 +81,32 @@ pub(crate) fn decode(
         accepted.extend(generation.passes.iter().map(|pass| pass.accepted));
     }
     Ok(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many tokens accepted in so many passes.
+    fn decoded(total: usize, passes: usize) -> Decoded {
+        let mut accepted = vec![0; passes];
+        accepted[0] = total;
+        Decoded { accepted }
+    }
+
+    #[test]
+    fn a_way_that_chance_may_put_in_front_is_not_taken_for_the_best() {
+        for (first, second, taken) in [
+            ((111, 744), (133, 722), 0),
+            ((122, 733), (127, 728), 0),
+            ((50, 800), (133, 722), 1),
+            ((133, 722), (50, 800), 0),
+            ((0, 800), (0, 800), 0),
+        ] {
+            let ways = [first, second].map(|(total, passes)| decoded(total, passes));
+            let found = first_near_best(&[&ways[0], &ways[1]]);
+            assert_eq!(found, Some(taken), "{first:?} {second:?}");
+        }
+        assert_eq!(first_near_best(&[]), None);
+    }
 }

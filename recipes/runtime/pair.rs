@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::{Error as FolderError, ModelFolder};
 use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::{
     Capture, DraftShape, FrozenType, Sampling, Target as _, Transformer, load_target,
@@ -18,6 +18,20 @@ use crate::runtime::target;
 
 /// Tokens of a prompt that the target makes up.
 const MADE_UP_TOKENS: usize = 24;
+
+/// An error, with what can be done where a drafter's folder does not name the layers that it reads.
+pub(crate) fn with_way_out(error: Error) -> Error {
+    let is_of_layers = matches!(
+        error.downcast_ref(),
+        Some(FolderError::Key { key, .. }) if key.ends_with("layer_ids")
+    );
+    match is_of_layers {
+        true => anyhow!(
+            "{error:#}; `spectrain import --layers` takes the layers from you and makes a run that names them"
+        ),
+        false => error,
+    }
+}
 
 /// A target and a drafter, ready to decode.
 pub struct Pair {
@@ -52,7 +66,7 @@ impl Pair {
         let model = ModelFolder::open(target)?;
         let stop = target::stop_tokens(&model)?;
         let target = load_target(&model, device, held)?;
-        let drafter = open_drafter(drafter, &target.parts(), device)?;
+        let drafter = open_drafter(drafter, &target.parts(), device).map_err(with_way_out)?;
         Ok((Self::of(target, stop, drafter.as_ref())?, drafter))
     }
 

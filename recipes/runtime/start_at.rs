@@ -6,23 +6,21 @@ use anyhow::Result;
 use spectrain_checkpoints::hub::{RepoType, Repository};
 use spectrain_checkpoints::known::layer_beside_target;
 
-use crate::runs::places::EXPORTED;
+use crate::runs::places::{EXPORTED, IMPORTED};
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target;
 
 /// The repository that is meant; none where a folder is. A folder that is here comes first.
-fn on_hub(start: &Path) -> Option<Repository> {
+pub fn on_hub(start: &Path) -> Option<Repository> {
     let given = start.to_str().filter(|_| !start.exists())?;
     Repository::read(RepoType::Model, given).ok()
 }
 
-/// A folder, or where it is that of a run, that of its drafter.
+/// A folder, or where it is that of a run, that of its drafter, which it has imported or exported.
 fn drafter_in(start: &Path) -> PathBuf {
-    let exported = start.join(EXPORTED);
-    match exported.is_dir() {
-        true => exported,
-        false => start.to_owned(),
-    }
+    let mut inside = [IMPORTED, EXPORTED].into_iter();
+    let found = inside.find(|inside| start.join(inside).is_dir());
+    found.map_or_else(|| start.to_owned(), |inside| start.join(inside))
 }
 
 /// The folder of what training starts from; downloads what is missing, of a target in shards only those with its layer of

@@ -13,6 +13,7 @@ use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
 use crate::runtime::contenders::drafter_report;
 use crate::runtime::interruption::check_interrupted;
+use crate::runtime::pair::with_way_out;
 use crate::runtime::texts::StoredTexts;
 
 /// A drafter with what it needs of its target.
@@ -27,7 +28,7 @@ impl Parts {
     /// Loads both.
     pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
         let target = load_parts(target, device, dtype)?;
-        let drafter = open_drafter(drafter, &target, device)?;
+        let drafter = open_drafter(drafter, &target, device).map_err(with_way_out)?;
         let compute = target.embed_tokens.weight.val().dtype();
         Ok(Self {
             drafter: drafter.held_in(compute),

@@ -2,6 +2,8 @@
 //!
 //! It names no place on the machine that it was written on: a target or data of a folder there are said to be local ones.
 
+pub mod origin;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -20,6 +22,8 @@ use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::stages::export::commands::commands;
+
+use origin::Before;
 
 /// What launch lines call the drafter's folder.
 pub const DRAFTER: &str = "DRAFTER";
@@ -135,6 +139,11 @@ impl Card<'_> {
         }
     }
 
+    /// The drafter whose weights it began with.
+    fn before(&self) -> Option<Before> {
+        Before::of(self.provenance)
+    }
+
     fn given_licence(&self) -> Option<&str> {
         self.recipe("export")["license"].as_str()
     }
@@ -146,8 +155,17 @@ impl Card<'_> {
         if let Some(licence) = self.given_licence() {
             _ = writeln!(yaml, "license: {}", quoted(licence)?);
         }
-        if let Some(target) = self.target() {
-            _ = writeln!(yaml, "base_model: {}", quoted(target)?);
+        let before = self.before();
+        let before = before.as_ref().and_then(Before::id);
+        let before = before.filter(|id| Some(*id) != self.target());
+        let models: Vec<&str> = self.target().into_iter().chain(before).collect();
+        match models[..] {
+            [] => {}
+            [one] => _ = writeln!(yaml, "base_model: {}", quoted(one)?),
+            _ => yaml.push_str("base_model:\n"),
+        }
+        for model in models.iter().filter(|_| models.len() > 1) {
+            _ = writeln!(yaml, "- {}", quoted(model)?);
         }
         let library = match self.facts.library.as_deref() {
             Some(library) => library,
@@ -226,7 +244,11 @@ impl Card<'_> {
     fn how_trained(&self) -> String {
         let mut text = String::from("\n## Training\n\n");
         let Some(recipe) = self.provenance["recipe"]["recipe"].as_str() else {
-            text.push_str("It was not trained by the program that wrote this folder.\n");
+            text.push_str("It was not trained by the program that wrote this folder");
+            if let Some(before) = self.before() {
+                _ = write!(text, ", but converted from {}", before.words());
+            }
+            text.push_str(".\n");
             return text;
         };
         _ = write!(
@@ -239,6 +261,10 @@ impl Card<'_> {
         }
         text.push_str(&self.lengths());
         text.push_str(".\n");
+        if let Some(before) = self.before() {
+            let words = before.words();
+            _ = writeln!(text, "\nThe training started from the weights of {words}.");
+        }
         let prepared = &self.provenance["prepared"];
         if let Some(samples) = prepared["kept"].as_u64() {
             let [tokens, trained] =
@@ -352,6 +378,9 @@ impl Card<'_> {
         if let Some(known) = self.report.and_then(|report| report.known_prompts) {
             _ = writeln!(text, "\n{known}.");
         }
+        if let Some(chose) = self.report.and_then(|report| report.choosing_prompts) {
+            _ = writeln!(text, "\n{chose}.");
+        }
         if let Some(report) = self
             .report
             .filter(|report| report.lossless.greedy_tokens > 0)
@@ -395,9 +424,14 @@ impl Card<'_> {
             None => "None was given: its maker has not said what others may do with these weights."
                 .to_owned(),
         };
-        format!(
-            "\n## Licence\n\n{said} The licences of the target and of the data hold beside it.\n"
-        )
+        let beside = match self.before() {
+            Some(before) => format!(
+                "of the target, of the data and of {}, with whose weights it began,",
+                before.words()
+            ),
+            None => "of the target and of the data".to_owned(),
+        };
+        format!("\n## Licence\n\n{said} The licences {beside} hold beside it.\n")
     }
 
     fn citation(&self) -> String {
@@ -409,8 +443,12 @@ impl Card<'_> {
             self.target_words()
         );
         let title = title.replace('`', "");
+        let made = match self.provenance["recipe"].is_object() {
+            true => "trained",
+            false => "converted",
+        };
         format!(
-            "\n## Citation\n\n```bibtex\n@misc{{drafter,\n  title = {{{title}}},\n  note = {{trained with spectrain {version}}},\n  \
+            "\n## Citation\n\n```bibtex\n@misc{{drafter,\n  title = {{{title}}},\n  note = {{{made} with spectrain {version}}},\n  \
              url = {{{HOME}}}\n}}\n```\n\nPlease cite the paper of the method too, which the documentation of spectrain names.\n"
         )
     }
@@ -453,6 +491,8 @@ pub fn of_data(prepared: &Value) -> [(&'static str, Value); 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_checkpoints::eagle3::EAGLE3;
+
     use crate::families::registry::RECIPES;
     use crate::recipe::read::read;
 
@@ -467,6 +507,23 @@ mod tests {
         assert_eq!(one.unwrap(), "1 epoch in steps of 128 tokens");
         assert_eq!(of(json!({"batch_tokens": 128})), None);
         assert_eq!(of(Value::Null), None);
+    }
+
+    #[test]
+    fn both_models_are_named_that_a_drafter_comes_from() {
+        let provenance = json!({
+            "target": {"model": "some/target"},
+            "imported": {"from": "some/drafter", "hub": "some/drafter"},
+        });
+        let card = Card {
+            dialect: &EAGLE3,
+            facts: &Facts::default(),
+            provenance: &provenance,
+            report: None,
+        };
+        let yaml = card.front_matter().unwrap();
+        let both = "\nbase_model:\n- \"some/target\"\n- \"some/drafter\"\n";
+        assert!(yaml.contains(both), "{yaml}");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The drafter that engines load, judged by the program's own speculative decoder.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,7 +8,9 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_eval::{KnownPrompts, Report, TargetReport, TextSettings, TextsReport};
+use spectrain_eval::{
+    ChoosingPrompts, KnownPrompts, Report, TargetReport, TextSettings, TextsReport,
+};
 use spectrain_models::{Target as _, load_target};
 
 use crate::recipe::tables::Prompts;
@@ -25,14 +26,15 @@ use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
-use crate::stages::answers::{digest_of, validated};
 use crate::stages::context::StageContext;
+use crate::stages::evaluate::choosing::choosing_prompts;
 use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare::LINT;
 use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
 
+pub(crate) mod choosing;
 pub(super) mod prompts;
 
 /// What is computed in one pass of a decoder, at most: a tree of drafts, or a piece of a prompt.
@@ -96,12 +98,13 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         check_decoding(context)?;
     }
     let settings = &context.recipe.evaluate;
+    let (read, choosing) = prompts(context)?;
     let ReadSets {
         sets,
         others,
         of_hub,
         ..
-    } = prompts(context)?;
+    } = read;
     let calibration = calibration(others, &sets, settings);
     let trial = Trial {
         targets: &targets(context)?,
@@ -115,7 +118,9 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         outputs: None,
         output: context.output,
     };
-    Ok((trial.report()?, of_hub))
+    let mut report = trial.report()?;
+    report.choosing_prompts = choosing;
+    Ok((report, of_hub))
 }
 
 /// Fails where the device does not compute the target as the CPU does over one text.
@@ -172,40 +177,32 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// What is decoded, and the prompts of `data.eval` and of the sets that are not.
-fn prompts(context: &StageContext) -> Result<ReadSets> {
+/// What is decoded, and the prompts of `data.eval` and of the sets that are not; and how many of them training has chosen its
+/// weights by.
+fn prompts(context: &StageContext) -> Result<(ReadSets, Option<ChoosingPrompts>)> {
     let name = name_of(context.eval_data()?.as_ref());
     let Evaluated { read, warnings } = Evaluated::of(context, &name)?;
     for data in &read.of_hub {
         let told = format!("evaluate: `evaluate.prompts`: {data}");
         context.output.say(told);
     }
-    for warning in warnings.into_iter().chain(chosen_by(context, &read)) {
+    let choosing = choosing_prompts(context.run.path(), decoded_of(&read))?;
+    for warning in warnings.into_iter().chain(choosing.map(too_high)) {
         context.output.warn(warning);
     }
     if read.sets.iter().all(|set| set.prompts.is_empty()) {
         let places = target::spec(&context.target_folder()?)?.max_positions;
         bail!("no held-out prompt leaves room in the target's context of {places} tokens");
     }
-    Ok(read)
+    Ok((read, choosing))
 }
 
-/// What to say of evaluated prompts by which training has chosen its weights: the evaluation left them over then, or leaves over
-/// none.
-fn chosen_by(context: &StageContext, read: &ReadSets) -> Option<String> {
-    let stages = context.recipe.training_stages().into_iter();
-    let choosing: BTreeSet<String> = stages
-        .flat_map(|stage| validated(&context.folder(stage)))
-        .collect();
-    let all = decoded_of(read).count();
-    let known = decoded_of(read).filter(|prompt| choosing.contains(&digest_of(&prompt.tokens)));
-    let known = known.count();
-    (known > 0).then(|| {
-        format!(
-            "evaluate: prompts that also chose the weights, which makes τ a little too high: {known} of {all}; hold out more \
-             conversations, or evaluate as many prompts as while it trained"
-        )
-    })
+/// What to say of evaluated prompts by which training has chosen its weights.
+fn too_high(ChoosingPrompts { chose, of }: ChoosingPrompts) -> String {
+    format!(
+        "evaluate: prompts that also chose the weights, which makes τ a little too high: {chose} of {of}; hold out more \
+         conversations, or evaluate as many prompts as while it trained"
+    )
 }
 
 /// What the report calls the prompts: the name of their file or dataset, where there is one alone.

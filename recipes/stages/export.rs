@@ -186,13 +186,14 @@ pub(super) fn folders(to: &[Engine], drafter: &dyn Trained) -> Vec<(String, Vec<
     };
     let mut folders = vec![(EXPORTED.to_owned(), usual)];
     for engine in others {
-        let suffix = match engine {
-            Engine::Hf => "hf",
-            _ => "speculators",
-        };
-        folders.push((format!("{EXPORTED}-{suffix}"), vec![engine]));
+        folders.push((folder_of(engine), vec![engine]));
     }
     folders
+}
+
+/// The folder, within the run, of an engine that gets one of its own.
+fn folder_of(engine: Engine) -> String {
+    format!("{EXPORTED}-{}", engine.key())
 }
 
 /// Whether an engine gets a folder of its own; one that there is no layout for is refused when that is written.
@@ -293,4 +294,20 @@ impl Conversion<'_> {
 pub fn provenance_of(folder: &Path) -> Result<Option<Value>> {
     let model = ModelFolder::open(folder)?;
     Ok(seal::provenance(model.config()).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_with_a_folder_of_their_own_share_none() {
+        for (engine, end) in [
+            (Engine::Hf, "hf"),
+            (Engine::Speculators, "speculators"),
+            (Engine::Sglang, "sglang"),
+        ] {
+            assert_eq!(folder_of(engine), format!("export/drafter-{end}"));
+        }
+    }
 }

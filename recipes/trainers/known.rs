@@ -7,5 +7,5 @@ use super::specforge::SPECFORGE;
 use super::speculators::SPECULATORS;
 use super::torchspec::TORCHSPEC;
 
-/// Every one of them. A new one is added here.
+/// Every one of them. A new one is added here; CONTRIBUTING.md says what else it takes.
 pub const TRAINERS: [&Trainer; 5] = [&SPECFORGE, &SPECULATORS, &MODELOPT, &NEMO, &TORCHSPEC];

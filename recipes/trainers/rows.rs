@@ -12,7 +12,7 @@ pub struct Trainer {
     pub name: &'static str,
     /// The version whose settings these are.
     pub version: &'static str,
-    /// The kinds of drafters that it trains, by its own names, with our name of each; the first is its default.
+    /// The kinds of drafters that it trains, by its own names, with our name of each.
     pub kinds: &'static [(&'static str, &'static str)],
     /// Every setting that it knows. Where two make the same key of a recipe, the later one holds.
     pub rows: &'static [Row],

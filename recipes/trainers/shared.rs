@@ -370,6 +370,29 @@ pub(super) fn positive(asked: &Asked, key: &'static str) -> Made {
     }
 }
 
+/// What `decay` makes.
+pub(super) const DECAY: &str = "`objective.decay`; 1 where it is above 1";
+
+/// The weight of a draft step as a share of that of the step before.
+pub(super) fn decay(asked: &Asked) -> Made {
+    match asked.value.as_f64() {
+        Some(share) => decay_by(share),
+        None if asked.value.is_null() => Made::nothing(),
+        None => Made::note("expected a number"),
+    }
+}
+
+/// The same of a share that is known.
+pub(super) fn decay_by(share: f64) -> Made {
+    const KEY: &str = "objective.decay";
+    if share > 1.0 {
+        return Made::key(KEY, 1.0).with_note(
+            "here no step counts more than the one before; with `objective.decay = 1` all count the same",
+        );
+    }
+    Made::key(KEY, share)
+}
+
 /// A number of layers, for drafters that have one.
 pub(super) fn one_layer(layers: &Value) -> Made {
     match layers.as_u64() {

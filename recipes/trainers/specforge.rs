@@ -2,6 +2,7 @@
 //! the scripts `train_eagle3.py` and so on that it had before.
 
 use serde_json::{Map, Value};
+use spectrain_models::TargetSpec;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
@@ -25,6 +26,7 @@ const FALLING: &[&str] = &["dspark", "domino"];
 const WITHOUT_BASE: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "mtp"];
 const MASKED: &[&str] = &["peagle", "dflash", "dspark", "domino"];
 const MTP: &[&str] = &["mtp"];
+const NOT_MTP: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "domino"];
 
 /// `specforge train`.
 pub(super) const SPECFORGE: Trainer = Trainer {
@@ -161,6 +163,7 @@ const CHUNKED: &str = "losses never hold the logits of a whole batch";
 const COMPILED: &str = "spectrain compiles its kernels without being asked, for rows that all have `data.max_length` tokens";
 const OF_DOMINO: &str = "only Domino reads it";
 const LOADING: &str = "spectrain's own reading of data needs no such setting";
+const OF_TARGET: &str = "nothing: the layer has the target's sizes";
 
 // One setting a line, as a table.
 #[rustfmt::skip]
@@ -170,11 +173,15 @@ const ROWS: &[Row] = &[
     row(ALL, "training.strategy", "\"eagle3\"", Read("`recipe`")),
     row(ALL, "model.target_model_path", "", Key("target.model")),
     row(ALL, "model.draft_checkpoint_path", "", Key("start")),
-    row(ALL, "model.draft_model_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
+    row(MTP, "model.draft_model_config", "", Read(OF_TARGET)),
+    row(NOT_MTP, "model.draft_model_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
     row(EAGLES, "draft.draft_vocab_size", "32000", By("`drafter.draft_vocab`, where the target has more tokens", draft_vocab)),
-    row(ALL, "draft.intermediate_size", "", Key("drafter.d_ff")),
-    row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
-    row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(NOT_MTP, "draft.intermediate_size", "", Key("drafter.d_ff")),
+    row(NOT_MTP, "draft.num_attention_heads", "", Key("drafter.heads")),
+    row(NOT_MTP, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(MTP, "draft.intermediate_size", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.d_ff))),
+    row(MTP, "draft.num_attention_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.heads))),
+    row(MTP, "draft.num_key_value_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.kv_heads))),
     row(EAGLE3, "draft.fc_norm", "false", Key("drafter.fc_norm")),
     row(EAGLE3, "draft.norm_output", "true", Key("drafter.norm_output")),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&number_of_layers(asked)))),
@@ -212,7 +219,8 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "draft.mask_token_id", "", Key("drafter.mask_token")),
     row(PEAGLE, "draft.norm_before_residual", "", Key("drafter.norm_before_residual")),
     row(MTP, "draft.mtp_config.share_lm_head", "true", By("only true is possible", |asked| shared::only_true(asked, "the head is the target's, frozen"))),
-    row(ALL, "model.aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
+    row(NOT_MTP, "model.aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
+    row(MTP, "model.aux_hidden_state_layer_ids", "", Nothing("the layer reads the target's last hidden state")),
     row(PEAGLE, "training.norm_before_residual", "", Key("drafter.norm_before_residual")),
     row(ALL, "model.torch_dtype", "", By("`target.dtype`", dtype_of)),
     row(ALL, "model.vocab_mapping_path", "", Nothing("spectrain counts the tokens of the training data itself")),
@@ -249,7 +257,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.kl_scale", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's scale, 1")),
     row(ALL, "training.kl_decay", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's decay, 3")),
     row(MTP, "training.mtp_num_speculative_steps", "1", Key("objective.draft_steps")),
-    row(MTP, "training.mtp_step_weight_beta", "", Key("objective.decay")),
+    row(MTP, "training.mtp_step_weight_beta", "", By(shared::DECAY, shared::decay)),
     row(MTP, "training.mtp_objective_chunk_size", "", Nothing(CHUNKED)),
     row(PEAGLE, "training.num_depths", "8", Key("objective.draft_tokens")),
     row(PEAGLE, "training.down_sample_ratio", "0.8", Key("objective.keep")),
@@ -328,6 +336,15 @@ fn horizon(asked: &Asked) -> Option<u64> {
     asked
         .count("training.total_steps")
         .or(asked.count("training.max_steps"))
+}
+
+/// A size of a layer that is as large as the target's.
+fn of_target(asked: &Asked, size: fn(&TargetSpec) -> usize) -> Made {
+    let own = asked.sizes().map(|spec| size(&spec) as u64);
+    match (asked.value.as_u64(), own) {
+        (Some(given), Some(own)) if given != own => Made::note("the layer has the target's sizes"),
+        _ => Made::nothing(),
+    }
 }
 
 const CONSTANT_WEIGHT: &str = "nothing: `objective.selector_weight` is the same at all steps";

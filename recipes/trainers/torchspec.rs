@@ -144,12 +144,12 @@ const ROWS: &[Row] = &[
     row(ALL, "training.max_seq_length", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("training.micro_batch_size").unwrap_or(1)))),
     // Objectives.
     row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
-    row(EAGLE3, "training.ploss_weights", "", By("`objective.decay`, where each weight is the same share of the one before", decay)),
+    row(EAGLE3, "training.ploss_weights", "", By("`objective.decay`, where each weight is the same share of the one before; 1 where they grow", decay)),
     row(EAGLE3, "training.loss_type", "\"forward_kl\"", By("`objective.divergence`: `forward_kl` is `kl`, `lk_alpha` is `nla`, `lk_lambda` is `lk_hybrid`", loss)),
     row(EAGLE3, "training.lk_eta", "3.0", Read("see `training.loss_type`: `lk_hybrid` has the paper's decay, 3")),
     row(LABELLED, "training.dflash_block_size", "16", Key("drafter.block_size")),
     row(LABELLED, "training.dflash_num_anchors", "512", Key("objective.anchors")),
-    row(LABELLED, "training.dflash_loss_objective", "\"decay\"", By("`objective.slot_weights`: `decay` is `exponential`, `dpace` is `d_pace`", slot_weights)),
+    row(LABELLED, "training.dflash_loss_objective", "\"decay\"", By("`objective.slot_weights`: `decay` is `exponential`, or `uniform` where its gamma is 0; `dpace` is `d_pace`, `auf` is `auf`", slot_weights)),
     row(LABELLED, "training.dflash_loss_decay_gamma", "7.0", By("`objective.decay_slots`", |asked| positive(asked, "objective.decay_slots"))),
     row(LABELLED, "training.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
     row(BY_WEIGHT, "training.dflash_ce_loss_alpha", "1.0", Key("objective.label_weight")),
@@ -258,7 +258,7 @@ fn decay(asked: &Asked) -> Made {
     let shares: Vec<f64> = weights.windows(2).map(|pair| pair[1] / pair[0]).collect();
     match shares.first() {
         Some(first) if shares.iter().all(|share| (share - first).abs() < 1e-3) => {
-            Made::key("objective.decay", (first * 1e6).round() / 1e6)
+            shared::decay_by((first * 1e6).round() / 1e6)
         }
         None => Made::nothing(),
         _ => Made::note("each step counts by the same share of the one before: `objective.decay`"),

@@ -57,7 +57,7 @@ impl<'a> JudgedByKernels<'a> {
         for (judged, row) in judged.iter_mut().zip(rows) {
             judged.correct &= teacher.can_be_met(row.teacher);
         }
-        if divergence == Divergence::SoftCe {
+        if !divergence.takes_entropy_off() {
             let rows = judged.iter_mut().zip(places);
             rows.for_each(|(judged, at)| judged.value -= panel.negative_entropy[at.row]);
         }

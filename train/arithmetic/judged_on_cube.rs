@@ -81,7 +81,7 @@ impl Pull {
         Self {
             sharpness,
             to_best,
-            with_entropy: divergence != Divergence::SoftCe && !to_best,
+            with_entropy: divergence.takes_entropy_off(),
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct BlockLossConfig {
     pub anchors: usize,
     /// Where the blocks are placed.
     pub placement: Anchors,
-    /// Which tokens of a block are masked. `recipe = "dflash-deer"` sets this key itself, stage by stage.
+    /// Which tokens of a block are masked. `recipe = "dflash-deer"` has no such key, as its stages decide on it.
     pub masking: BlockMasking,
     /// Factor on the cross-entropy with the text.
     pub label_weight: f64,
@@ -24,8 +24,8 @@ pub struct BlockLossConfig {
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
     /// How much each slot *k*, counted from 0, counts in the loss. Validations weigh slots by `"exponential"` in place of
-    /// `"d_pace"` and `"auf"`, with which a better drafter may have a larger loss. `recipe = "dflash-deer"` sets this key itself,
-    /// stage by stage.
+    /// `"d_pace"` and `"auf"`, with which a better drafter may have a larger loss. `recipe = "dflash-deer"` has no such key, as its
+    /// stages decide on it, and neither `decay_slots` nor `certainty`.
     pub slot_weights: SlotWeights,
     /// Slots over which exponential weights fall to 1/e; 0 takes the authors' values: 4 for up to 8 slots, 5 for up to 12, 7
     /// beyond.

@@ -48,6 +48,10 @@ pub struct CheckArguments {
     device: TargetDevice,
 }
 
+/// What τ on texts that the target made up is worth.
+const ON_MADE_UP: &str = "it drafts; less of its drafts is accepted on such texts than on those that it is for, so this τ is not comparable \
+                          with that of a report: to see how well it drafts, give `--prompts` or run `spectrain evaluate`";
+
 /// What is found of a drafter.
 #[derive(Debug, Default, Serialize)]
 struct Checked {
@@ -229,10 +233,7 @@ impl fmt::Display for Measured {
         }
         match (self.accepted, self.made_up) {
             (0, _) => write!(f, "\n{}", wrapped(NOTHING_ACCEPTED, "").trim_end()),
-            (_, true) => write!(
-                f,
-                "\nit drafts; to see how well, give `--prompts` or run `spectrain evaluate`"
-            ),
+            (_, true) => write!(f, "\n{}", wrapped(ON_MADE_UP, "").trim_end()),
             (_, false) => Ok(()),
         }
     }
@@ -285,7 +286,9 @@ mod tests {
         assert_eq!(
             told(50, true),
             "τ 1.50 on 8 texts that the target made up: 50 tokens accepted in 100 passes; `--count N` takes more\n\
-             it drafts; to see how well, give `--prompts` or run `spectrain evaluate`"
+             it drafts; less of its drafts is accepted on such texts than on those that it is\n\
+             for, so this τ is not comparable with that of a report: to see how well it\n\
+             drafts, give `--prompts` or run `spectrain evaluate`"
         );
         assert_eq!(
             told(50, false),

@@ -12,6 +12,7 @@ use spectrain_models::TrainingFree;
 use crate::cli::arguments::{
     TargetDevice, TemplateArgument, check_written, draft, prompts, training_free,
 };
+use crate::cli::commands::features::stored_in;
 use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::recipe::tables::{DataTable, EvaluateTable, PromptEntry, Prompts, VerifierName};
@@ -23,6 +24,7 @@ use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::runtime::writable::{writable, writable_file};
+use crate::stages::evaluate::choosing::choosing_of_drafter;
 use crate::stages::report::{keep_older, shown, write};
 
 pub mod arguments;
@@ -88,9 +90,9 @@ pub struct EvaluateArguments {
     /// Above temperature 0, keep the fewest tokens that hold this much probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Length in tokens of a chain to draft; 0 takes the drafter's own length; may be repeated [default: 0; with
+    /// Length in tokens of a chain to draft, or several such as `3,5`; 0 takes the drafter's own length [default: 0; with
     /// `--draft` for training-free drafters alone]
-    #[arg(long = "draft-length", value_name = "LENGTH")]
+    #[arg(long = "draft-length", value_name = "LENGTH", value_delimiter = ',')]
     draft_lengths: Vec<usize>,
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft, requires = "drafter")]
@@ -136,7 +138,7 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
     // Known before hours of decoding, not after them.
     arguments.check_written()?;
     if let Some(features) = &arguments.features {
-        return arguments.judge_texts(features, table);
+        return arguments.judge_texts(&stored_in(features, &arguments.runs), table);
     }
     let servers = arguments.served.connect()?;
     let drafter = arguments.drafter.as_ref();
@@ -265,6 +267,8 @@ impl EvaluateArguments {
         let mut report = trial.report()?;
         if let Some(folder) = folder {
             report.drafter.sha256 = target::sha256_of_drafter(folder)?;
+            let prompts = sets.iter().flat_map(|set| &set.prompts);
+            report.choosing_prompts = choosing_of_drafter(folder, prompts)?;
         }
         report.device = device_report(self.device.name());
         Ok(report)

@@ -22,6 +22,7 @@ use crate::runs::drafter_at::{DrafterAt, is_done};
 use crate::runs::places::{IMPORTED, trained};
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
+use crate::stages::card::origin::HUB;
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::exported::seen_from;
 use crate::stages::features::places::first_answers;
@@ -38,7 +39,7 @@ pub struct ExportArguments {
     drafter: String,
     /// The serving engine
     #[arg(long, value_enum, required_unless_present = "into")]
-    to: Option<Engine>,
+    to: Vec<Engine>,
     /// The target, a hub id or a folder, of which to write the whole checkpoint with the drafter in it, a layer of multi-token
     /// prediction, in the place of its own
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["to", "target", "dtype"])]
@@ -84,7 +85,7 @@ struct ForTarget {
 
 /// Runs the command.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
-    let engine = match (arguments.to, &arguments.into) {
+    let engine = match (&arguments.to[..], &arguments.into) {
         (_, Some(target)) => {
             return into_target::run(&Asked {
                 drafter: &arguments.drafter,
@@ -94,14 +95,19 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
                 copies: arguments.copy,
             });
         }
-        (Some(engine), None) => engine,
-        (None, None) => return Err(Misuse("name an engine with `--to`".to_owned()).into()),
+        ([engine], None) => *engine,
+        ([], None) => return Err(Misuse("name an engine with `--to`".to_owned()).into()),
+        (several, None) => return Err(for_several(several).into()),
     };
     let source = match DrafterAt::find(&arguments.drafter, &arguments.runs)? {
         DrafterAt::Run(run) => Exported::of_run(&run, arguments)?,
         other => {
             let folder = other.folder()?;
-            Exported::of_folder(&folder, &other.name(&folder), arguments)?
+            let hub = match &other {
+                DrafterAt::Hub { id, .. } => Some(id.as_str()),
+                _ => None,
+            };
+            Exported::of_folder(&folder, (&other.name(&folder), hub), arguments)?
         }
     };
     out::check(&arguments.out, &[&source.folder])?;
@@ -125,9 +131,22 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     Ok(())
 }
 
+/// That a folder is for one engine.
+fn for_several(engines: &[Engine]) -> Misuse {
+    let names: Vec<&str> = engines.iter().map(|engine| engine.key()).collect();
+    Misuse(format!(
+        "`--to`: expected one engine, found `{}`: export for each into a folder of its own; `export.to` in a recipe takes several",
+        names.join("`, `")
+    ))
+}
+
 impl Exported {
-    /// Of the folder `folder`, which the user calls `name`.
-    fn of_folder(folder: &Path, name: &str, arguments: &ExportArguments) -> Result<Self> {
+    /// Of the folder `folder`, which the user calls `name`, with its id on the hub where it is from there.
+    fn of_folder(
+        folder: &Path,
+        (name, hub): (&str, Option<&str>),
+        arguments: &ExportArguments,
+    ) -> Result<Self> {
         let provenance = provenance_of(folder)?;
         let named = provenance.as_ref().map(|found| &found["target"]["model"]);
         let named = named.and_then(Value::as_str).map(str::to_owned);
@@ -147,6 +166,7 @@ impl Exported {
                 json!({
                     "spectrain": env!("CARGO_PKG_VERSION"),
                     "from": name,
+                    (HUB): hub,
                     "target": {"model": target},
                 })
             }),
@@ -160,7 +180,8 @@ impl Exported {
     fn of_run(run: &Path, arguments: &ExportArguments) -> Result<Self> {
         if is_done(run, "import")? {
             let folder = run.join(IMPORTED);
-            return Self::of_folder(&folder, &folder.display().to_string(), arguments);
+            let name = folder.display().to_string();
+            return Self::of_folder(&folder, (&name, None), arguments);
         }
         let path = run.join("recipe.toml");
         let text = std::fs::read_to_string(&path)

@@ -187,14 +187,18 @@ fn imported(report: &ImportReport, out: &Path) -> String {
     text
 }
 
+/// The folder of stored features that a user names: itself, or that of a run.
+pub(super) fn stored_in(named: &Path, runs: &Path) -> PathBuf {
+    let mut run = [runs.join(named), named.to_owned()].into_iter();
+    match run.find(|run| RunFolder::is_run(run)) {
+        Some(run) => run.join("features"),
+        None => named.to_owned(),
+    }
+}
+
 impl FeaturesExport {
     fn run(&self) -> Result<()> {
-        let run = self.runs.join(&self.from);
-        let from = if RunFolder::is_run(&run) {
-            run.join("features")
-        } else {
-            PathBuf::from(&self.from)
-        };
+        let from = stored_in(Path::new(&self.from), &self.runs);
         if !from.join("features.json").exists() {
             bail!(
                 "`{}`: expected a run with stored features, or their folder, found no `features.json`",

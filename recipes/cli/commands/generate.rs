@@ -19,6 +19,7 @@ use crate::families::registry::open_drafter;
 use crate::recipe::tables::EvaluateTable;
 use crate::runs::drafter_at;
 use crate::runtime::interruption::interrupted;
+use crate::runtime::pair::with_way_out;
 use crate::runtime::target;
 
 /// Arguments of `spectrain generate`.
@@ -87,7 +88,7 @@ pub fn run(arguments: &GenerateArguments) -> Result<()> {
     let model = ModelFolder::open(&folder)?;
     let loaded = load_target(&model, &device, held)?;
     let mut rng = StdRng::seed_from_u64(arguments.seed);
-    let open = |path: PathBuf| open_drafter(&path, &loaded.parts(), &device);
+    let open = |path: PathBuf| open_drafter(&path, &loaded.parts(), &device).map_err(with_way_out);
     let drafter = drafter.map(open).transpose()?;
     let capture = match &drafter {
         Some(drafter) => drafter.capture()?,

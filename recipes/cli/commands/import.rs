@@ -1,7 +1,7 @@
 //! `spectrain import`: a published drafter as a run of this program.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,10 +23,11 @@ use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::IMPORTED;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
-use crate::runtime::decoded::{Decoded, accepted};
+use crate::runtime::decoded::{Decoded, accepted, first_near_best};
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
+use crate::stages::card::origin::HUB;
 
 /// A mean acceptance length below which a drafter is for something else.
 const USELESS: f64 = 1.05;
@@ -41,7 +42,7 @@ pub struct ImportArguments {
     /// The target it was trained for: a hub id or a folder
     #[arg(long)]
     target: String,
-    /// The run's name [default: the folder's, or the one in the hub id]
+    /// The run's name [default: the folder's, with the one above for a folder such as `epoch_9`, or the one in the hub id]
     #[arg(long, value_name = "RUN")]
     name: Option<String>,
     /// Captured layers, whatever the folder says: 0-based indices of the layers whose output is read
@@ -100,6 +101,8 @@ struct Wanted {
     folder: PathBuf,
     /// What it is called.
     from: String,
+    /// Its id on the hub, where it is from there.
+    hub: Option<String>,
     family: &'static str,
     /// The type that it is written in: no value changes.
     dtype: DType,
@@ -137,6 +140,10 @@ impl Wanted {
                 dialect.meanings(&opened, &reading, arguments.layers.as_deref())?
             },
             from: at.name(folder),
+            hub: match at {
+                DrafterAt::Hub { id, .. } => Some(id.clone()),
+                _ => None,
+            },
             folder: folder.clone(),
             family: dialect.family,
             dtype: widest(&opened),
@@ -168,12 +175,12 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     let (family, target) = (wanted.family, &wanted.target);
     let measured =
         measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
-    let (taken, others) = chosen(&measured)?;
+    let (taken, others) = chosen(arguments, &measured)?;
     let target_sha256 = target::sha256(target)?;
     let ways: Vec<Value> = measured.iter().map(Measured::to_json).collect();
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
-        "imported": {"from": from, "sha256": target::sha256_of_drafter(folder)?, "family": family, "read": taken.meaning.text, "ways": ways},
+        "imported": {"from": from, (HUB): wanted.hub, "sha256": target::sha256_of_drafter(folder)?, "family": family, "read": taken.meaning.text, "ways": ways},
         "target": {"model": arguments.target, "sha256": target_sha256},
         "original": wanted.original,
         (TEMPLATE_VARIABLES): arguments.template.with_those_of(folder)?,
@@ -183,8 +190,15 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     let mut text = format!("{family} drafter, {}\n", taken.summary());
     for other in others {
         text.push_str(&format!("not taken: {}\n", other.summary()));
-        if taken.may_be_chance(other) {
-            tracing::warn!("the difference may be chance: {}", taken.to_decide(other));
+        if taken.decoded.may_be_chance(&other.decoded) {
+            let so = match arguments.prompts {
+                None => ", and the likelier way is taken",
+                Some(_) => "",
+            };
+            tracing::warn!(
+                "the difference may be chance{so}: {}",
+                taken.to_decide(other)
+            );
         }
     }
     if taken.decoded.tau() < USELESS {
@@ -198,12 +212,6 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
 }
 
 impl Measured {
-    /// Whether two standard deviations of the counts explain that one is larger.
-    fn may_be_chance(&self, other: &Self) -> bool {
-        let (a, b) = (self.decoded.total() as f64, other.decoded.total() as f64);
-        (a - b).abs() < 2.0 * (a + b).sqrt()
-    }
-
     /// What decides between the two.
     fn to_decide(&self, other: &Self) -> String {
         let layers = |way: &Self| way.meaning.reading.captured_layers.clone();
@@ -252,13 +260,30 @@ fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
         DrafterAt::Folder(folder) => {
             let path = fs::canonicalize(folder)
                 .with_context(|| format!("cannot open `{}`", folder.display()))?;
-            let name = path.file_name().unwrap_or_default();
-            name.to_string_lossy().into_owned()
+            name_of(&path)
         }
     };
     let give = "the folder's name cannot be the name of a run: give one with `--name`";
     check_name(&name).context(give)?;
     Ok(name)
+}
+
+/// What trainers call the folders of their states, before a number.
+const STATES: [&str; 6] = ["epoch", "step", "global_step", "iter", "checkpoint", "ckpt"];
+
+/// The name of a folder; that of a state of a training, such as `epoch_9`, behind the one of the folder that it is in.
+fn name_of(folder: &Path) -> String {
+    let name = |folder: &Path| {
+        let name = folder.file_name()?;
+        Some(name.to_string_lossy().into_owned())
+    };
+    let own = name(folder).unwrap_or_default();
+    let word = own.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_state = word != own && STATES.contains(&word.trim_end_matches(['_', '-']));
+    match folder.parent().and_then(name).filter(|_| is_state) {
+        Some(above) => format!("{above}-{own}"),
+        None => own,
+    }
 }
 
 fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
@@ -334,16 +359,27 @@ fn given_prompts(arguments: &ImportArguments, wanted: &Wanted) -> Result<Vec<Vec
     }
 }
 
-/// The way in which most is accepted, and the others.
-fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
+/// The way in which most is accepted, and the others. A drafter shows little on texts that the target made up, so of them the likeliest
+/// way is taken where chance explains that another one does better.
+fn chosen<'a>(
+    arguments: &ImportArguments,
+    measured: &'a [Measured],
+) -> Result<(&'a Measured, Vec<&'a Measured>)> {
     let tau = |way: &&Measured| way.decoded.tau();
-    let best = measured.iter().max_by(|a, b| tau(a).total_cmp(&tau(b)));
+    let best = match arguments.prompts {
+        Some(_) => measured.iter().max_by(|a, b| tau(a).total_cmp(&tau(b))),
+        None => {
+            let ways: Vec<&Decoded> = measured.iter().map(|way| &way.decoded).collect();
+            first_near_best(&ways).map(|place| &measured[place])
+        }
+    };
     let best = best.context("the folder has no meaning")?;
     let others: Vec<&Measured> = measured
         .iter()
         .filter(|way| !std::ptr::eq(*way, best))
         .collect();
-    if let Some(other) = others.iter().find(|other| tau(other) == tau(&best)) {
+    let equal = others.iter().find(|other| tau(other) == tau(&best));
+    if let Some(other) = equal.filter(|_| arguments.prompts.is_some()) {
         bail!(
             "the folder can be read in two ways that do equally well: {}; {}; {}",
             best.summary(),
@@ -352,4 +388,22 @@ fn chosen(measured: &[Measured]) -> Result<(&Measured, Vec<&Measured>)> {
         );
     }
     Ok((best, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_a_training_is_named_with_the_folder_that_it_is_in() {
+        for (folder, name) in [
+            ("/a/output/epoch_9", "output-epoch_9"),
+            ("/a/output/checkpoint-500", "output-checkpoint-500"),
+            ("/epoch_9", "epoch_9"),
+            ("/a/epoch", "epoch"),
+            ("/a/eagle3", "eagle3"),
+        ] {
+            assert_eq!(name_of(Path::new(folder)), name);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use clap::Args;
 use serde_json::Value;
 use spectrain_checkpoints::atomic::write_file;
@@ -16,7 +16,7 @@ use spectrain_data::rows::files;
 
 use crate::cli::arguments::key_value;
 use crate::cli::progress::{Output, tell};
-use crate::errors::Misuse;
+use crate::errors::{Misuse, with_causes};
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -337,7 +337,8 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     if let Some(translated) = &wanted.translated {
         tell(translated.summary());
     }
-    let (text, resolved) = wanted.text(&out)?;
+    let text = wanted.text(&out);
+    let (text, resolved) = text.map_err(|error| of_file(arguments, wanted, error))?;
     let asked = Asked {
         recipe: &resolved,
         runs: Path::new("runs"),
@@ -362,6 +363,30 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         "wrote `{file}`; next:\n  spectrain recipe {file} {on} --plan    # what it would do and take\n  spectrain recipe {file} {on}"
     ));
     Ok(())
+}
+
+/// The same error, with the setting of another trainer's file that it is about in place of an option that nobody gave.
+fn of_file(arguments: &InitArguments, wanted: &Wanted, error: Error) -> Error {
+    let (Some(file), Some(found)) = (&arguments.from, &wanted.translated) else {
+        return error;
+    };
+    let message = with_causes(&error);
+    let is_given = |set: &String| wanted.settings.iter().filter(|other| *other == set).count() > 1;
+    let named = found.settings.iter().find_map(|set| {
+        let option = format!("`--set {set}`");
+        let (key, _) = set.split_once('=')?;
+        let source = match found.settings_of.get(key) {
+            Some(setting) => format!("`{}`: `{setting}`", file.display()),
+            None => format!(
+                "`{}`: `{set}`, which is what {} always does",
+                file.display(),
+                found.trainer
+            ),
+        };
+        let is_of_file = message.contains(&option) && !is_given(set);
+        is_of_file.then(|| message.replace(&option, &source))
+    });
+    named.map_or(error, Error::msg)
 }
 
 /// Fails where a server is named without the folder of its hidden states, which no other trainer's settings say.

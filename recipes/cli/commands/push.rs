@@ -62,7 +62,16 @@ pub fn run(arguments: &PushArguments) -> Result<()> {
             folder.display()
         )
     })?;
+    if !files.iter().any(|file| file.name == seal::CARD) {
+        tell(format!(
+            "warning: the folder has no card (`{}`): `spectrain export {} --to ENGINE --out DIR` writes one with it, which can be \
+             pushed in its place",
+            seal::CARD,
+            arguments.drafter
+        ));
+    }
     warn_of_paths(&model);
+    warn_of_target(&model, &arguments.repository);
     for name in left_out(&folder, &files)? {
         tell(format!(
             "not uploaded, because it is not part of the drafter: `{}`",
@@ -154,6 +163,23 @@ fn warn_of_paths(model: &ModelFolder) {
     }
 }
 
+/// Says that nobody can serve a layout by which engines find the target, where that is a path on this machine.
+fn warn_of_target(model: &ModelFolder, repository: &str) {
+    if let Some(target) = local_target(model.config()) {
+        tell(format!(
+            "warning: `vllm serve {repository}` takes the target from `config.json`, which names `{}`, a folder of this machine: \
+             export the drafter again with `--target` and the target's id on the hub",
+            printable(target)
+        ));
+    }
+}
+
+/// The target of a folder of the speculators library, where it is a path on this machine.
+fn local_target(config: &Value) -> Option<&str> {
+    let named = config["speculators_config"]["verifier"]["name_or_path"].as_str();
+    named.filter(|named| Path::new(named).is_absolute())
+}
+
 /// Keys of a configuration that are paths on this machine; those of the recipe by their names there.
 fn paths_in(config: &Value) -> Vec<String> {
     let mut found = Vec::new();
@@ -202,8 +228,11 @@ mod tests {
                 "speculators_config.verifier.name_or_path"
             ]
         );
+        assert_eq!(local_target(&config), Some("/models/target"));
         config[seal::SEAL] = json!({});
         config["speculators_config"]["verifier"]["name_or_path"] = json!("org/name");
         assert!(paths_in(&config).is_empty());
+        assert_eq!(local_target(&config), None);
+        assert_eq!(local_target(&json!({})), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
@@ -12,8 +12,7 @@ use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 use spectrain_data::rows::is_same;
 use spectrain_eval::{
-    Curves, Error as EvalError, Report, compare, csv, page_with_curves, paired_parts, picture,
-    summary,
+    Curves, Report, compare, csv, page_with_curves, paired_csv, picture, summary,
 };
 
 use crate::cli::arguments::check_written;
@@ -24,6 +23,8 @@ use crate::runs::prepared::prepared_in;
 use crate::runs::run_folder::{RunFolder, stale};
 use crate::runtime::target;
 
+mod against;
+mod pool;
 mod same_prompts;
 
 /// Where a report is, in the folder of a run or of `spectrain evaluate --out`.
@@ -46,20 +47,26 @@ pub struct ReportArguments {
     /// Write one page with all charts and tables to this file; it needs no network, and follows a browser's light or dark scheme
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the figures as comma-separated values to this file, one row for each report, setting and dataset
+    /// Write the figures as comma-separated values to this file, one row for each report, setting and dataset; with `--baseline`
+    /// one for each difference
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Print everything as JSON: the reports under their names, and what was noticed
+    /// Print everything as JSON: the reports under their names, and what was noticed; with `--baseline` the differences
     #[arg(long)]
     json: bool,
+    /// Take runs together whose recipes differ in `seed` and `name` alone, and print the table of a sweep: τ of all seeds and of
+    /// each, and the difference from the first of these recipes, by pairs of prompts. Not with files to write, nor with `--json`
+    /// or `--baseline`
+    #[arg(long, conflicts_with_all = ["out", "html", "csv", "json", "baseline"])]
+    pool: bool,
     /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, and in
     /// every run on a server, with its interval and a sign test; drafters without a draft length in common are compared each at its
-    /// own. With `--html` the page has this report first
-    #[arg(long, value_name = "REPORT", conflicts_with_all = ["out", "csv", "json"])]
+    /// own. Of several datasets each has its difference, too. With `--html` the page has this report first; not with `--out`
+    #[arg(long, value_name = "REPORT", conflicts_with = "out")]
     baseline: Option<PathBuf>,
-    /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`: if the 95 % interval of the
-    /// difference lies below 0 and the difference is below this; also if nothing can be compared with a setting of the baseline, or
-    /// only a chain of another length
+    /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`, over all prompts or on one of the
+    /// datasets: if the 95 % interval of the difference lies below 0 and the difference is below this; also if nothing can be
+    /// compared with a setting of the baseline, or only a chain of another length
     #[arg(
         long,
         value_name = "DIFFERENCE",
@@ -73,11 +80,14 @@ pub struct ReportArguments {
     runs: PathBuf,
 }
 
-/// A difference of τ: a number that others can be below.
+/// A difference of τ that is a fall, or none: a number that others can be below.
 fn difference(given: &str) -> Result<f64, String> {
     let read = given.trim().parse::<f64>().ok();
-    let finite = read.filter(|number| number.is_finite());
-    finite.ok_or_else(|| format!("expected a finite number such as -0.05, found `{given}`"))
+    let is_fall = |number: &f64| number.is_finite() && *number <= 0.0;
+    let fall = read.filter(is_fall);
+    fall.ok_or_else(|| {
+        format!("expected a number that is not above 0, such as -0.05, found `{given}`")
+    })
 }
 
 /// A report, and where it was found.
@@ -101,6 +111,9 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
     let found = reports.collect::<Result<Vec<_>>>()?;
     arguments.check_written(&found)?;
+    if arguments.pool {
+        return print(pooled(found)?);
+    }
     let mut named = Vec::new();
     let mut remarks: Vec<String> = Vec::new();
     let mut trainings = Vec::new();
@@ -108,15 +121,14 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
         if let Some(run) = run_of(&found.file).filter(|_| arguments.html.is_some()) {
             trainings.push((name.clone(), curves_of(run)?));
         }
-        let stale = found.stale.map(|why| format!("Stale: {name}: {why}."));
+        let stale = stale_remark(&name, found.stale);
         // The baseline may be among the reports.
         remarks.extend(stale.filter(|remark| !remarks.contains(remark)));
         named.push((name, found.report));
     }
     let written = write_files(arguments, out, &named, &remarks, &trainings)?;
-    if let (Some(_), [(_, baseline), reports @ ..]) = (&arguments.baseline, &named[..]) {
-        let remarks = paragraphs(&remarks);
-        return paired_with(baseline, reports, &remarks, arguments.fail_below);
+    if let (Some(_), [baseline, reports @ ..]) = (&arguments.baseline, &named[..]) {
+        return arguments.compare_with(baseline, reports, &remarks);
     }
     if arguments.json {
         return print(json(&named, &remarks)?);
@@ -130,7 +142,44 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     print(summary(&named) + &paragraphs(&remarks))
 }
 
+/// That a report is not about what is there now.
+fn stale_remark(name: &str, why: Option<String>) -> Option<String> {
+    why.map(|why| format!("Stale: {name}: {why}."))
+}
+
+/// The table of runs that are pooled over their seeds, and what was noticed.
+fn pooled(found: Vec<Found>) -> Result<String> {
+    let (mut runs, mut remarks) = (Vec::new(), Vec::new());
+    for (name, found) in names(&found).into_iter().zip(found) {
+        let seconds = run_of(&found.file).map(pool::training_seconds);
+        let seconds = seconds.transpose()?.unwrap_or_default();
+        remarks.extend(stale_remark(&name, found.stale));
+        runs.push((name, found.report, seconds));
+    }
+    Ok(pool::table(runs)? + &paragraphs(&remarks))
+}
+
 impl ReportArguments {
+    /// Prints how τ of each report differs from that of the baseline, writes it where that is asked for, and with a bound fails
+    /// where τ has fallen below it or something of the baseline is not compared.
+    fn compare_with(
+        &self,
+        (name, baseline): &(String, Report),
+        reports: &[(String, Report)],
+        remarks: &[String],
+    ) -> Result<()> {
+        let compared = against::compared(baseline, reports)?;
+        if let Some(file) = &self.csv {
+            write_file(file, paired_csv(&compared).as_bytes())?;
+        }
+        print(match self.json {
+            true => against::as_json(name, &compared, remarks)?,
+            false => against::told(&compared) + &paragraphs(remarks),
+        })?;
+        let bound = self.fail_below;
+        bound.map_or(Ok(()), |least| against::judge(least, &compared))
+    }
+
     /// Fails where a file is to be written whose name stands for standard output elsewhere.
     fn check(&self) -> Result<()> {
         for (option, file) in [("--csv", &self.csv), ("--html", &self.html)] {
@@ -199,7 +248,10 @@ fn write_files(
         .html
         .as_deref()
         .map(|file| (file, page_with_curves(named, remarks, trainings)));
-    let csv = arguments.csv.as_deref().map(|file| (file, csv(named)));
+    // That of differences is written where they are found.
+    let of_reports = arguments.csv.as_deref();
+    let of_reports = of_reports.filter(|_| arguments.baseline.is_none());
+    let csv = of_reports.map(|file| (file, csv(named)));
     let files: Vec<(&Path, String)> = [out, html, csv].into_iter().flatten().collect();
     for (file, text) in &files {
         write_file(file, text.as_bytes())?;
@@ -215,59 +267,6 @@ fn json(named: &[(String, Report)], remarks: &[String]) -> Result<String> {
         .collect();
     let all = json!({"reports": reports, "remarks": remarks});
     Ok(serde_json::to_string_pretty(&all)? + "\n")
-}
-
-/// Prints how τ of each report differs from that of `baseline`, and fails where it has fallen below a bound, and with a bound
-/// where something of the baseline is not compared.
-fn paired_with(
-    baseline: &Report,
-    reports: &[(String, Report)],
-    remarks: &str,
-    fail_below: Option<f64>,
-) -> Result<()> {
-    let (mut text, mut fallen, mut uncompared) = (String::new(), Vec::new(), Vec::new());
-    for (name, report) in reports {
-        let pairs = paired_parts(baseline, report, 1).map_err(|error| match error {
-            EvalError::OtherPrompts { .. } => {
-                anyhow!("{error}; {}", same_prompts::commands(baseline, report))
-            }
-            error => error.into(),
-        });
-        let pairs = pairs.with_context(|| format!("the report `{name}`"))?;
-        text.push_str(&format!("{name}:\n"));
-        for setting in &pairs.found {
-            text.push_str(&format!("- {setting}\n"));
-            if fail_below.is_some_and(|least| setting.falls_below(least)) {
-                fallen.push(format!("{name}, {}", setting.setting));
-            }
-        }
-        for remark in &pairs.remarks {
-            text.push_str(&format!("- note: {}\n", printable(remark)));
-        }
-        let of_this = pairs.uncompared.iter();
-        uncompared.extend(of_this.map(|way| format!("{name}, {}", printable(way))));
-    }
-    print(text + remarks)?;
-    fail_below.map_or(Ok(()), |least| judge(least, &fallen, &uncompared))
-}
-
-/// Fails where τ has `fallen` below `least`, or may have, as it is not compared.
-fn judge(least: f64, fallen: &[String], uncompared: &[String]) -> Result<()> {
-    let mut found = Vec::new();
-    if !fallen.is_empty() {
-        let all = fallen.join("; ");
-        found.push(format!("τ has fallen by more than {}: {all}", -least));
-    }
-    if !uncompared.is_empty() {
-        let all = uncompared.join("; ");
-        found.push(format!(
-            "`--fail-below`: expected everything that the baseline has, found nothing to compare with it for {all}"
-        ));
-    }
-    match found.is_empty() {
-        true => Ok(()),
-        false => bail!(found.join("; ")),
-    }
 }
 
 /// What is written of the reports.
@@ -486,8 +485,10 @@ mod tests {
     #[test]
     fn a_difference_that_nothing_can_be_below_is_refused() {
         assert_eq!(difference("-0.05"), Ok(-0.05));
-        assert_eq!(difference("1e-2"), Ok(0.01));
-        for given in ["nan", "-NaN", "inf", "-inf", "1e999", "", "a"] {
+        assert_eq!(difference("-1e-2"), Ok(-0.01));
+        assert_eq!(difference("0"), Ok(0.0));
+        // A sign is easily left out.
+        for given in ["nan", "-NaN", "inf", "-inf", "1e999", "", "a", "0.05"] {
             let refused = difference(given).unwrap_err();
             assert!(refused.contains(&format!("found `{given}`")), "{refused}");
         }

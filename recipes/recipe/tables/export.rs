@@ -60,9 +60,9 @@ pub enum Engine {
     Sglang,
     /// vLLM.
     Vllm,
-    /// Hugging Face Transformers, for language models and DFlash.
+    /// Hugging Face Transformers.
     Hf,
-    /// vLLM, with a folder in the format of the speculators library, which names the target; for EAGLE-3 and DFlash.
+    /// vLLM, with a folder in the format of the speculators library, which names the target.
     Speculators,
     /// llama.cpp, after its own conversion.
     #[serde(rename = "llama-cpp")]
@@ -78,7 +78,7 @@ impl Engine {
         match server {
             Server::Vllm(_) => Self::Vllm,
             Server::Speculators => Self::Speculators,
-            Server::Sglang => Self::Sglang,
+            Server::Sglang(_) => Self::Sglang,
             Server::Transformers => Self::Hf,
             Server::TensorrtLlm => Self::TensorrtLlm,
             Server::LlamaCpp => Self::LlamaCpp,

@@ -11,6 +11,9 @@ use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::runtime::target::variables_of;
 
+/// What there is in place of an engine.
+const INSTEAD: &str = "this program decodes with the drafter's own folder: `spectrain generate`, `spectrain evaluate`";
+
 /// Fails for an engine that does not load a drafter.
 pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writing) -> Result<()> {
     let all = drafter.launch_lines(engine_asked, writing)?;
@@ -23,8 +26,7 @@ pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writi
     }
     if servers.is_empty() {
         bail!(
-            "no serving engine loads {} drafters like this one; this program decodes with the drafter's own folder: \
-             `spectrain generate`, `spectrain evaluate`",
+            "no serving engine loads {} drafters like this one; {INSTEAD}",
             drafter.kind()
         );
     }
@@ -75,7 +77,11 @@ pub(crate) fn told(
             .iter()
             .any(|line| line.server.map(Engine::of) == Some(*asked))
     };
-    // What no engine loads has a remark of its own.
+    // What no engine loads has a remark of its own, or no line at all.
+    let unloaded = all.is_empty().then(|| {
+        let said = format!("no serving engine is known to load this drafter; {INSTEAD}");
+        Launch::remark(&said)
+    });
     let is_served = all.iter().any(|line| line.server.is_some());
     let unserved = engines
         .iter()
@@ -87,7 +93,8 @@ pub(crate) fn told(
             ))
         });
     let served_with = variables_of(provenance).and_then(template_variables);
-    let remarks = misled.chain(unserved).map(|remark| remark.text);
+    let remarks = misled.chain(unserved).chain(unloaded);
+    let remarks = remarks.map(|remark| remark.text);
     let texts = lines.iter().map(|line| line.text.clone());
     let chosen = chosen(&lines).into_iter().map(|remark| remark.text);
     let served_with = served_with.map(|remark| remark.text);
@@ -175,6 +182,19 @@ mod tests {
         // It believes what it is told of these.
         assert_eq!(remark(Server::Vllm("eagle3"), "runs/eagle-3/drafter"), None);
         assert_eq!(remark(Server::Vllm("dspark"), "runs/dflash/drafter"), None);
-        assert_eq!(remark(Server::Sglang, "runs/eagle-3/drafter"), None);
+        let sglang = Server::Sglang("EAGLE");
+        assert_eq!(remark(sglang, "runs/eagle-3/drafter"), None);
+    }
+
+    #[test]
+    fn a_drafter_without_any_line_is_remarked_upon_and_one_with_a_remark_has_no_other() {
+        let engines = [Engine::Sglang, Engine::Vllm];
+        let lines = |all: &[Launch]| told(all, &engines, Path::new("d"), &Value::Null);
+        let found = lines(&[]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("# no serving engine"), "{found:?}");
+        assert!(found[0].contains("`spectrain generate`"), "{found:?}");
+        let own = Launch::remark("nobody loads it");
+        assert_eq!(lines(std::slice::from_ref(&own)), [own.text]);
     }
 }

@@ -21,6 +21,8 @@ const MOST: usize = 1000;
 const SEED: &str = "seed";
 /// The key that every run has a value of its own of.
 const NAME: &str = "name";
+/// The table that decides nothing but how a drafter is judged.
+const EVALUATE: &str = "evaluate";
 
 /// Keys that decide which target drafters are judged by, and on what.
 const JUDGED_BY: [&str; 9] = [
@@ -182,10 +184,16 @@ impl fmt::Display for Combination {
     }
 }
 
-/// Values with the last parts of their keys.
+/// Tables of which no two have a key of one name, nor one with the name of a key of no table: these keys go by their last parts.
+const SHORT: [&str; 4] = ["drafter", "objective", "train", "data"];
+
+/// Values with their keys, which go by their last parts where these say which key it is.
 fn words<'a>(values: impl Iterator<Item = &'a (String, String)>, between: &str) -> String {
     let parts = values.map(|(key, value)| {
-        let key = key.rsplit('.').next().unwrap_or_default();
+        let short = key
+            .split_once('.')
+            .filter(|(table, _)| SHORT.contains(table));
+        let key = short.map_or(&**key, |(_, rest)| rest);
         format!("{key}={value}")
     });
     parts.collect::<Vec<_>>().join(between)
@@ -250,9 +258,19 @@ pub(super) fn recipes(
             );
             return Err(Misuse(message).into());
         }
-        if let Some(other) = recipes.iter().find(|other| alike(other, &recipe)) {
+        let mut alike = recipes.iter().filter(|other| trained_alike(other, &recipe));
+        if let Some(other) = alike.next() {
+            let is_judged_otherwise = other.json[EVALUATE] != recipe.json[EVALUATE];
+            let advice = match is_judged_otherwise {
+                true => {
+                    "`[evaluate]` takes several settings at once, such as `draft_lengths = [3, 5]`, and `spectrain evaluate` judges \
+                     a drafter anew"
+                }
+                false => "give each value once",
+            };
             let message = format!(
-                "`--sweep`, `--vary`: `{}` and `{}` would be the same training: {combination} changes nothing there",
+                "`--sweep`, `--vary`: expected another drafter of each combination, found that `{}` and `{}` would train the same one; \
+                 {advice}",
                 other.name, recipe.name
             );
             return Err(Misuse(message).into());
@@ -263,14 +281,16 @@ pub(super) fn recipes(
     Ok(recipes)
 }
 
-/// Whether two recipes differ in nothing but their names.
-fn alike(one: &ResolvedRecipe, other: &ResolvedRecipe) -> bool {
-    let unnamed = |recipe: &ResolvedRecipe| {
+/// Whether two recipes train the same drafter, whatever it is called and however it is judged.
+fn trained_alike(one: &ResolvedRecipe, other: &ResolvedRecipe) -> bool {
+    let trained = |recipe: &ResolvedRecipe| {
         let mut json = recipe.json.clone();
-        json[NAME] = Value::Null;
+        for key in [NAME, EVALUATE] {
+            json[key] = Value::Null;
+        }
         json
     };
-    unnamed(one) == unnamed(other)
+    trained(one) == trained(other)
 }
 
 /// Fails where combinations make targets of their own: drafters for different targets are not compared.
@@ -408,7 +428,7 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(all[2].to_string(), "learning_rate=2e-3, seed=0");
         assert_eq!(all[2].variation(), "learning_rate=2e-3");
-        let odd = Combination::default().with("x.y", "[1, 2]");
+        let odd = Combination::default().with("drafter.y", "[1, 2]");
         assert_eq!(odd.run_name("a"), "a-y-_1__2_");
         let many = format!("x={}", ["1"; 40].join(","));
         let many = [self::swept(&many), self::swept(&many.replace('x', "y"))];
@@ -417,8 +437,62 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_go_by_their_last_parts_are_told_apart_by_them() {
+        let schema: Value = serde_json::from_str(include_str!("../../../schema.json")).unwrap();
+        let keys = |of: &Value| -> Vec<String> {
+            let name = of["$ref"].as_str().unwrap_or_default();
+            let name = name.rsplit('/').next().unwrap_or_default();
+            let table = schema["definitions"][name]["properties"].as_object();
+            table.map_or_else(Vec::new, |keys| keys.keys().cloned().collect())
+        };
+        let tables = schema["properties"].as_object().unwrap();
+        let rules = schema["allOf"].as_array().unwrap();
+        assert_eq!(rules.len(), crate::families::registry::RECIPES.len());
+        for rule in rules {
+            let mut all: Vec<String> = tables.keys().cloned().collect();
+            for table in SHORT {
+                let own = &rule["then"]["properties"][table];
+                let own = if own.is_object() { own } else { &tables[table] };
+                let found = keys(own);
+                assert!(!found.is_empty(), "{table} of {}", rule["if"]);
+                all.extend(found);
+            }
+            all.sort();
+            let twice = all.windows(2).find(|pair| pair[0] == pair[1]);
+            assert_eq!(twice, None, "{}", rule["if"]);
+        }
+        let other = Combination::default().with("evaluate.seed", "1");
+        assert_eq!(other.run_name("r"), "r-evaluate.seed-1");
+        assert_eq!(other.variation(), "evaluate.seed=1");
+    }
+
+    #[test]
+    fn what_trains_the_same_drafter_twice_is_refused() {
+        let text =
+            "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
+        let read = |overrides: &[String]| recipe::read(text, overrides);
+        for (set, told) in [
+            ("evaluate.draft_lengths=[3],[5]", "`draft_lengths = [3, 5]`"),
+            ("objective.decay=0.8,0.80", "give each value once"),
+        ] {
+            let all = combinations(&[], &[swept(set)]).unwrap();
+            let refused = recipes("a", &all, &read).unwrap_err();
+            assert!(refused.is::<Misuse>());
+            let refused = refused.to_string();
+            assert!(
+                refused.contains("the same one") && refused.contains(told),
+                "{refused}"
+            );
+        }
+        let default: Varied = "objective.divergence=kl".parse().unwrap();
+        let all = combinations(&[default], &[]).unwrap();
+        let refused = recipes("a", &all, &read).unwrap_err().to_string();
+        assert!(refused.contains("`a` and `a-divergence-kl`"), "{refused}");
+    }
+
+    #[test]
     fn changes_are_tried_one_at_a_time_beside_the_recipe_as_it_is() {
-        let varied = ["a.x=1,2", "b.y=3; b.z=[4, 5]"].map(|given| given.parse().unwrap());
+        let varied = ["train.x=1,2", "data.y=3; data.z=[4, 5]"].map(|given| given.parse().unwrap());
         let seeds = [swept("seed=0,1")];
         let all = combinations(&varied, &seeds).unwrap();
         let each: Vec<String> = all.iter().map(|of| of.run_name("r")).collect();
@@ -427,7 +501,7 @@ mod tests {
         assert_eq!(each, expected.concat());
         assert_eq!(all[0].variation(), "the recipe as it is");
         assert_eq!(all[7].variation(), "y=3, z=[4, 5]");
-        assert_eq!(all[7].overrides(), ["b.y=3", "b.z=[4, 5]", "seed=1"]);
+        assert_eq!(all[7].overrides(), ["data.y=3", "data.z=[4, 5]", "seed=1"]);
         // The recipe as it is has its own run.
         let alone = combinations(&varied, &[]).unwrap();
         assert_eq!(alone[0].run_name("r"), "r");
@@ -442,7 +516,7 @@ mod tests {
             let refused = wrong.parse::<Varied>().unwrap_err();
             assert!(refused.contains(told), "{refused}");
         }
-        let refused = combinations(&varied, &[swept("b.z=1")]).unwrap_err();
+        let refused = combinations(&varied, &[swept("data.z=1")]).unwrap_err();
         assert!(refused.to_string().contains("both"), "{refused}");
     }
 
@@ -451,7 +525,15 @@ mod tests {
         let refusal = |more: &str, set: &str| {
             let text = "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
             let text = format!("{text}{more}\n");
-            let all = combinations(&[], &[swept(set)]).unwrap();
+            let varied: Vec<Varied> = match set.contains(';') {
+                true => vec![set.parse().unwrap()],
+                false => Vec::new(),
+            };
+            let swept: Vec<Swept> = match varied.is_empty() {
+                true => vec![swept(set)],
+                false => Vec::new(),
+            };
+            let all = combinations(&varied, &swept).unwrap();
             let read = |overrides: &[String]| recipe::read(&text, overrides);
             let recipes = recipes("a", &all, &read).unwrap();
             check_judged_alike(&recipes).err().map(|error| {
@@ -470,7 +552,7 @@ mod tests {
             (eval, "data.eval=e.jsonl,f.jsonl", "`data.eval`"),
             (
                 eval,
-                "evaluate.max_new_tokens=8,16",
+                "evaluate.max_new_tokens=8; train.steps=7",
                 "`evaluate.max_new_tokens`",
             ),
             (eval, "target.model=t,u", "`target.model`"),

@@ -1,0 +1,94 @@
+//! Reports against a baseline, by pairs of prompts: as text and for programs, and whether τ has fallen.
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::{Value, json};
+use spectrain_checkpoints::printable;
+use spectrain_eval::{Error as EvalError, PairedReport, PairedReports, Report, paired_parts};
+
+use super::same_prompts;
+
+/// A report's name, and its differences from the baseline.
+pub(super) type Compared = (String, PairedReports);
+
+/// Each of `reports` against `baseline`.
+pub(super) fn compared(baseline: &Report, reports: &[(String, Report)]) -> Result<Vec<Compared>> {
+    let of_each = |(name, report): &(String, Report)| -> Result<Compared> {
+        let pairs = paired_parts(baseline, report, 1).map_err(|error| match error {
+            EvalError::OtherPrompts { .. } => {
+                anyhow!("{error}; {}", same_prompts::commands(baseline, report))
+            }
+            error => error.into(),
+        });
+        let pairs = pairs.with_context(|| format!("the report `{name}`"))?;
+        Ok((name.clone(), pairs))
+    };
+    reports.iter().map(of_each).collect()
+}
+
+/// The differences as text.
+pub(super) fn told(compared: &[Compared]) -> String {
+    let mut text = String::new();
+    for (name, pairs) in compared {
+        text.push_str(&format!("{name}:\n"));
+        for pair in &pairs.found {
+            text.push_str(&format!("- {}\n", printable(&pair.to_string())));
+        }
+        for remark in &pairs.remarks {
+            text.push_str(&format!("- note: {}\n", printable(remark)));
+        }
+    }
+    text
+}
+
+/// The differences from the report called `baseline`, and what was noticed, as JSON.
+pub(super) fn as_json(baseline: &str, compared: &[Compared], remarks: &[String]) -> Result<String> {
+    let of_each = |(name, pairs): &Compared| -> Result<Value> {
+        let found = pairs.found.iter().map(with_verdict);
+        Ok(json!({
+            "name": name,
+            "differences": found.collect::<Result<Vec<Value>>>()?,
+            "notes": pairs.remarks,
+            "not_compared": pairs.uncompared,
+        }))
+    };
+    let reports = compared.iter().map(of_each);
+    let all = json!({
+        "baseline": baseline,
+        "reports": reports.collect::<Result<Vec<Value>>>()?,
+        "remarks": remarks,
+    });
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
+}
+
+/// A difference, with what it says.
+fn with_verdict(pair: &PairedReport) -> Result<Value> {
+    let mut value = serde_json::to_value(pair)?;
+    value["verdict"] = json!(pair.verdict().to_string());
+    Ok(value)
+}
+
+/// Fails where τ has fallen below `least`, or may have, as something of the baseline is not compared.
+pub(super) fn judge(least: f64, compared: &[Compared]) -> Result<()> {
+    let (mut fallen, mut uncompared) = (Vec::new(), Vec::new());
+    for (name, pairs) in compared {
+        let of_this = pairs.found.iter().filter(|pair| pair.falls_below(least));
+        fallen.extend(of_this.map(|pair| format!("{name}, {}", printable(&pair.heading()))));
+        let of_this = pairs.uncompared.iter();
+        uncompared.extend(of_this.map(|way| format!("{name}, {}", printable(way))));
+    }
+    let mut found = Vec::new();
+    if !fallen.is_empty() {
+        let all = fallen.join("; ");
+        found.push(format!("τ has fallen by more than {}: {all}", least.abs()));
+    }
+    if !uncompared.is_empty() {
+        let all = uncompared.join("; ");
+        found.push(format!(
+            "`--fail-below`: expected everything that the baseline has, found nothing to compare with it for {all}"
+        ));
+    }
+    match found.is_empty() {
+        true => Ok(()),
+        false => bail!(found.join("; ")),
+    }
+}

@@ -1,0 +1,82 @@
+//! Runs whose recipes differ in their seeds alone, pooled as a sweep pools its seeds.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use spectrain_eval::{Report, Variation, sweep};
+
+use crate::runs::files::entries;
+use crate::runs::run_folder::aside::is_aside;
+use crate::runs::run_folder::manifest_in;
+
+/// A run's name, its report, and how many seconds it has trained.
+pub(super) type Run = (String, Report, f64);
+
+/// The table of a sweep, with one row for the runs of a recipe that differ in `name` and `seed` alone. The first recipe is the one
+/// that others are compared with.
+pub(super) fn table(runs: Vec<Run>) -> Result<String> {
+    let mut groups: Vec<(Value, Variation)> = Vec::new();
+    for (name, report, seconds) in runs {
+        let recipe = without_seed(&name, &report)?;
+        match groups.iter_mut().find(|(known, _)| *known == recipe) {
+            Some((_, known)) => {
+                check_seed(known, &name, &report)?;
+                known.seconds.push(seconds);
+                known.reports.push(report);
+            }
+            None => {
+                let variation = Variation {
+                    name,
+                    seconds: vec![seconds],
+                    reports: vec![report],
+                };
+                groups.push((recipe, variation));
+            }
+        }
+    }
+    let variations = groups.into_iter().map(|(_, variation)| {
+        let seeds = variation.reports.len();
+        let name = match seeds {
+            1 => variation.name,
+            _ => format!("{} ({seeds} seeds)", variation.name),
+        };
+        Variation { name, ..variation }
+    });
+    Ok(sweep(&variations.collect::<Vec<_>>()))
+}
+
+/// The recipe of a run, but for its name and its seed.
+fn without_seed(name: &str, report: &Report) -> Result<Value> {
+    let mut recipe = report.recipe.clone();
+    let keys = recipe.as_object_mut();
+    if keys.is_none_or(|keys| keys.remove("name").is_none() || keys.remove("seed").is_none()) {
+        bail!(
+            "`--pool`: expected reports of runs, found `{name}`, which does not say by which recipe and seed its drafter was trained"
+        );
+    }
+    Ok(recipe)
+}
+
+/// Fails where a seed is there already, as it is where a run is given twice.
+fn check_seed(known: &Variation, name: &str, report: &Report) -> Result<()> {
+    let seed = &report.recipe["seed"];
+    let mut seeds = known.reports.iter().map(|report| &report.recipe["seed"]);
+    if seeds.any(|known| known == seed) {
+        bail!(
+            "`--pool`: expected runs of one recipe to differ in `seed`, found seed {seed} twice, the second time in `{name}`"
+        );
+    }
+    Ok(())
+}
+
+/// How long the training stages of a run took, over all processes that have worked on them.
+pub(super) fn training_seconds(run: &Path) -> Result<f64> {
+    let mut sum = 0.0;
+    for stage in entries(run)?.into_iter().filter(|name| !is_aside(name)) {
+        let manifest = manifest_in(run, &stage)?;
+        let seconds = manifest.and_then(|of| of.summary["fit"]["seconds"].as_f64());
+        sum += seconds.unwrap_or_default();
+    }
+    Ok(sum)
+}
