@@ -281,7 +281,7 @@ fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
     );
     let pair = "--target runs/run/synthetic/target --drafter runs/run/export/drafter";
     let prompts = "--prompts runs/run/synthetic/eval.jsonl --count 3 --max-new-tokens 8";
-    let drafts = "--temperature 0 --draft-length 2 --draft-length 4";
+    let drafts = "--temperature 0 --draft-length 2,4";
     let judged = format!("evaluate {pair} {prompts} {drafts} --out judged");
     let judged = workspace.run_line(judged).succeeded();
     let report = workspace.json("judged/report.json");

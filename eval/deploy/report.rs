@@ -494,7 +494,7 @@ mod tests {
              chain 2, which drafts and judges more: a busy machine does that. Evaluate again when it does nothing else."
         );
         assert_eq!(falling.words(), "not sure; the fastest is chain 1");
-        let table = to_markdown(&[falling.clone()]);
+        let table = to_markdown(std::slice::from_ref(&falling));
         assert!(
             table.contains("\nT=0, 1 at a time: nothing is recommended. A pass"),
             "{table}"

@@ -99,22 +99,6 @@ mod tests {
                 "stages.align.warmup_steps",
                 7,
             ),
-            (
-                "[train]\nsteps = 30\nwarmup_ratio = 0.5\n",
-                "train.warmup_steps",
-                15,
-            ),
-            // Steps go before their share, and a stage's own share before the steps of all.
-            (
-                "[train]\nwarmup_ratio = 0.5\nwarmup_steps = 7\n",
-                "train.warmup_steps",
-                7,
-            ),
-            (
-                "[train]\nwarmup_steps = 7\n[stages.align]\nsteps = 20\nwarmup_ratio = 0.25\n",
-                "stages.align.warmup_steps",
-                5,
-            ),
             ("[data]\nmax_length = 1000\n", "train.batch_tokens", 4000),
             ("[data]\nmax_length = 10000\n", "train.batch_tokens", 10_000),
             (
@@ -142,6 +126,31 @@ mod tests {
                 &format!("synthetic.{key}"),
             );
             assert_eq!(found, expected, "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_warm_up_is_the_share_of_the_steps_that_is_asked_for() {
+        for (tables, key, expected) in [
+            (
+                "[train]\nsteps = 30\nwarmup_ratio = 0.5\n",
+                "train.warmup_steps",
+                15,
+            ),
+            // Steps go before their share, and a stage's own share before the steps of all.
+            (
+                "[train]\nwarmup_ratio = 0.5\nwarmup_steps = 7\n",
+                "train.warmup_steps",
+                7,
+            ),
+            (
+                "[train]\nwarmup_steps = 7\n[stages.align]\nsteps = 20\nwarmup_ratio = 0.25\n",
+                "stages.align.warmup_steps",
+                5,
+            ),
+        ] {
+            let found = resolved(&format!("{tables}[synthetic]\n"), key);
+            assert_eq!(found, expected, "{tables}");
         }
     }
 

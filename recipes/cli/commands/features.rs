@@ -233,3 +233,29 @@ impl FeaturesExport {
         print(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::runs::run_folder::{Existing, RunName};
+
+    #[test]
+    fn features_are_named_by_their_folder_or_by_their_run() {
+        let root = tempfile::tempdir().unwrap();
+        let name = RunName {
+            root: root.path(),
+            name: "a",
+            recipe: "eagle3",
+        };
+        RunFolder::open(name, "", Existing::Continue).unwrap();
+        let run = root.path().join("a");
+        for named in [Path::new("a"), &run] {
+            assert_eq!(stored_in(named, root.path()), run.join("features"));
+        }
+        let own = root.path().join("own");
+        fs::create_dir(&own).unwrap();
+        assert_eq!(stored_in(&own, root.path()), own);
+    }
+}

@@ -10,7 +10,15 @@ use crate::trainers::rounded_rate;
 /// Keys that are taken from it, by their tables: what is right for one target is a good start for another.
 const TAKEN: [(&str, &[&str]); 3] = [
     ("drafter", &[DRAFT_VOCAB, "fc_norm", "norm_output"]),
-    (OBJECTIVE, &["label_weight", "teacher_weight", "divergence"]),
+    (
+        OBJECTIVE,
+        &[
+            "label_weight",
+            "teacher_weight",
+            "divergence",
+            "step_weights",
+        ],
+    ),
     (
         TRAIN,
         &[

@@ -22,6 +22,7 @@ pub(super) fn table(runs: Vec<Run>) -> Result<String> {
         match groups.iter_mut().find(|(known, _)| *known == recipe) {
             Some((_, known)) => {
                 check_seed(known, &name, &report)?;
+                known.name = in_common(&known.name, &name);
                 known.seconds.push(seconds);
                 known.reports.push(report);
             }
@@ -44,6 +45,20 @@ pub(super) fn table(runs: Vec<Run>) -> Result<String> {
         Variation { name, ..variation }
     });
     Ok(sweep(&variations.collect::<Vec<_>>()))
+}
+
+/// What the names of two runs begin with, without a last word `seed`; the first name, where that is nothing.
+fn in_common(one: &str, other: &str) -> String {
+    let is_between = |c: char| "-_.".contains(c);
+    let both = one.char_indices().zip(other.chars());
+    let end = both.take_while(|((_, c), other)| c == other);
+    let end = end.last().map_or(0, |((at, c), _)| at + c.len_utf8());
+    let begin = one[..end].trim_end_matches(is_between);
+    let begin = begin.strip_suffix("seed").unwrap_or(begin);
+    match begin.trim_end_matches(is_between) {
+        "" => one.to_owned(),
+        begin => begin.to_owned(),
+    }
 }
 
 /// The recipe of a run, but for its name and its seed.
@@ -79,4 +94,23 @@ pub(super) fn training_seconds(run: &Path) -> Result<f64> {
         sum += seconds.unwrap_or_default();
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_called_by_what_their_names_have_in_common() {
+        for (one, other, name) in [
+            ("a-seed-0", "a-seed-1", "a"),
+            ("a-steps-9-seed-0", "a-steps-9-seed-12", "a-steps-9"),
+            ("a", "a-seed-1", "a"),
+            ("früh_1", "früh_2", "früh"),
+            ("one", "two", "one"),
+            ("seed-1", "seed-2", "seed-1"),
+        ] {
+            assert_eq!(in_common(one, other), name);
+        }
+    }
 }
