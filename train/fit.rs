@@ -238,10 +238,10 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
 
 /// The log of a training that has come this far.
 fn log_behind(progress: &Progress, config: &TrainConfig, folder: &Path) -> Log {
-    if config.warmup_steps > config.steps {
+    if config.warm_up() > config.steps {
         tracing::warn!(
             "the warm-up of {} steps is longer than the training of {}, so the learning rate ends below its peak",
-            config.warmup_steps,
+            config.warm_up(),
             config.steps
         );
     }

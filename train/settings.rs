@@ -10,7 +10,7 @@ use crate::schedule::{Decay, Schedule};
 use crate::source::Samples;
 
 /// The steps of a training that is counted in epochs, and those of its warm-up where nobody set them, until it is known how many
-/// batches an epoch has.
+/// batches an epoch has; and those of a warm-up that is a share of the steps.
 pub const OF_EPOCHS: usize = usize::MAX;
 
 /// The most epochs.
@@ -66,8 +66,7 @@ pub struct TrainConfig {
     /// of the steps if there are fewer than 500, those of `epochs` too.
     #[serde(skip_serializing_if = "is_of_epochs")]
     pub warmup_steps: usize,
-    /// In place of `warmup_steps`, which goes before it: the share of the steps, those of `epochs` too, over which the learning
-    /// rate rises, such as 0.04.
+    /// In place of `warmup_steps`: the share of the steps, those of `epochs` too, over which the learning rate rises, such as 0.04.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup_ratio: Option<f64>,
     /// Largest global gradient norm; 0 clips nothing.
@@ -223,8 +222,8 @@ impl TrainConfig {
             let expected = "at least 1, unless `decode_prompts` is, as one of the two chooses the best weights";
             return wrong("validate_samples", expected, "0".into());
         }
-        if self.explosion.is_nan() || self.explosion <= 1.0 {
-            return wrong("explosion", "above 1", self.explosion.to_string());
+        if !(self.explosion > 1.0 && self.explosion.is_finite()) {
+            return wrong("explosion", "a number above 1", self.explosion.to_string());
         }
         Ok(())
     }
@@ -278,8 +277,7 @@ impl TrainConfig {
     }
 
     /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole. A
-    /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less; one that is a share of them is
-    /// as many as that comes to.
+    /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less.
     ///
     /// # Errors
     /// A sample is longer than a row, or there is none.
@@ -304,7 +302,8 @@ impl TrainConfig {
             steps,
             epochs: None,
             warmup_steps: match self.warmup_steps {
-                OF_EPOCHS => self.warm_up_of(steps).unwrap_or(WARM_UP.min(steps / 10)),
+                OF_EPOCHS if self.warmup_ratio.is_some() => OF_EPOCHS,
+                OF_EPOCHS => WARM_UP.min(steps / 10),
                 // It was said without the steps being known.
                 longer if longer > steps => steps / 10,
                 asked => asked,
@@ -313,18 +312,19 @@ impl TrainConfig {
         })
     }
 
-    /// How many of these steps the share that is given is, rounded down as other trainers do; none without a share that makes
-    /// sense.
-    pub fn warm_up_of(&self, steps: usize) -> Option<usize> {
-        let ratio = self.warmup_ratio.filter(|ratio| is_share(*ratio))?;
-        Some((ratio * steps as f64) as usize)
+    /// Steps over which the learning rate rises; a share of them is rounded down, as other trainers do. `steps` must be known.
+    pub fn warm_up(&self) -> usize {
+        match (self.warmup_steps, self.warmup_ratio) {
+            (OF_EPOCHS, Some(ratio)) => (ratio * self.steps as f64) as usize,
+            (steps, _) => steps,
+        }
     }
 
     /// The learning rate over the run.
     pub fn schedule(&self) -> Schedule {
         Schedule {
             learning_rate: self.learning_rate,
-            warmup_steps: self.warmup_steps,
+            warmup_steps: self.warm_up(),
             steps: self.steps,
             decay: self.schedule,
             min_lr_ratio: self.min_lr_ratio,
@@ -408,18 +408,21 @@ mod tests {
         );
         // What was asked for holds unless there are fewer steps.
         assert_eq!([warm_up(12.0, 50), warm_up(12.0, 61)], [50, 6]);
-        // A share of 60 steps, unless steps are asked for.
-        let share = |warmup_steps: usize| {
+        // A share of 60 steps; with more epochs the same training goes on.
+        let share = |epochs: f64| {
             let config = TrainConfig {
                 steps: OF_EPOCHS,
-                epochs: Some(12.0),
-                warmup_steps,
+                epochs: Some(epochs),
+                warmup_steps: OF_EPOCHS,
                 warmup_ratio: Some(0.26),
                 ..TrainConfig::default()
             };
-            config.with_steps(&samples).unwrap().warmup_steps
+            config.with_steps(&samples).unwrap()
         };
-        assert_eq!([share(OF_EPOCHS), share(50)], [15, 50]);
+        let [some, more] = [share(12.0), share(24.0)];
+        assert_eq!([some.warm_up(), more.warm_up()], [15, 31]);
+        assert_eq!(some.schedule().warmup_steps, 15);
+        assert_eq!(some.identity(), more.identity());
         let given = TrainConfig::default();
         assert_eq!(given.with_steps(&samples).unwrap(), given);
     }
@@ -441,6 +444,28 @@ mod tests {
             (written.get("epochs"), &written["steps"]),
             (None, &1000.into())
         );
+    }
+
+    #[test]
+    fn an_explosion_and_a_share_that_make_no_sense_are_refused() {
+        let refused = |change: fn(&mut TrainConfig)| {
+            let mut config = TrainConfig::default();
+            change(&mut config);
+            config.check(64).unwrap_err().to_string()
+        };
+        for (told, change) in [
+            (
+                "a number above 1",
+                (|of| of.explosion = f64::INFINITY) as fn(&mut TrainConfig),
+            ),
+            ("a number above 1", |of| of.explosion = 1.0),
+            ("a number above 1", |of| of.explosion = f64::NAN),
+            ("warmup_ratio", |of| of.warmup_ratio = Some(1.5)),
+            ("warmup_ratio", |of| of.warmup_ratio = Some(f64::NAN)),
+        ] {
+            let refused = refused(change);
+            assert!(refused.contains(told), "{refused}");
+        }
     }
 
     #[test]

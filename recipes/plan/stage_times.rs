@@ -69,7 +69,9 @@ impl StageTimes {
         self.stages
             .iter()
             .filter_map(|(_, (seconds, _))| *seconds)
-            .sum()
+            // The sum of none is -0.
+            .sum::<f64>()
+            + 0.0
     }
 
     /// Those whose time is not known.

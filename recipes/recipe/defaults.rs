@@ -38,9 +38,8 @@ fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) ->
         training.warmup_steps = match training.steps {
             // A share of as many as it will be.
             OF_EPOCHS => OF_EPOCHS,
-            steps => training
-                .warm_up_of(steps)
-                .unwrap_or(training.warmup_steps.min(steps / 10)),
+            _ if training.warmup_ratio.is_some() => OF_EPOCHS,
+            steps => training.warmup_steps.min(steps / 10),
         };
     }
 }
@@ -131,26 +130,44 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_the_share_of_the_steps_that_is_asked_for() {
-        for (tables, key, expected) in [
+        let made = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nsteps = 40\n";
+        let warm_ups = |tables: &str, set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+            let recipe = read(&format!("{made}{tables}"), &set).unwrap();
+            let again = read(&recipe.toml, &[]).unwrap();
+            assert_eq!(recipe.json, again.json);
+            let of = |stage| recipe.training(stage).warm_up();
+            [recipe.train.warm_up(), of("align"), of("refine")]
+        };
+        let share = "warmup_ratio = 0.25\n";
+        let stage = "[stages.align]\nsteps = 20\n";
+        for (tables, set, expected) in [
+            (share.to_owned(), &[][..], [10; 3]),
+            (format!("{share}{stage}"), &[], [10, 5, 10]),
             (
-                "[train]\nsteps = 30\nwarmup_ratio = 0.5\n",
-                "train.warmup_steps",
-                15,
+                format!("{share}{stage}warmup_steps = 7\n"),
+                &[],
+                [10, 7, 10],
             ),
-            // Steps go before their share, and a stage's own share before the steps of all.
             (
-                "[train]\nwarmup_ratio = 0.5\nwarmup_steps = 7\n",
-                "train.warmup_steps",
-                7,
+                format!("warmup_steps = 7\n{stage}warmup_ratio = 0.5\n"),
+                &[],
+                [7, 10, 7],
             ),
+            // An override takes the place of the other key.
+            (share.to_owned(), &["train.warmup_steps=3"], [3; 3]),
             (
-                "[train]\nwarmup_steps = 7\n[stages.align]\nsteps = 20\nwarmup_ratio = 0.25\n",
-                "stages.align.warmup_steps",
-                5,
+                "warmup_steps = 7\n".to_owned(),
+                &["train.warmup_ratio=0.5"],
+                [20; 3],
             ),
         ] {
-            let found = resolved(&format!("{tables}[synthetic]\n"), key);
-            assert_eq!(found, expected, "{tables}");
+            assert_eq!(warm_ups(&tables, set), expected, "{tables} {set:?}");
+        }
+        let both = format!("{made}{share}warmup_steps = 7\n");
+        let refused = format!("{:#}", read(&both, &[]).unwrap_err());
+        for told in ["`train.warmup_ratio`", "absent beside `train.warmup_steps`"] {
+            assert!(refused.contains(told), "{refused}");
         }
     }
 
@@ -166,8 +183,6 @@ mod tests {
         };
         assert_eq!(warm_ups(""), [OF_EPOCHS; 3]);
         assert_eq!(warm_ups("warmup_steps = 7\n"), [7; 3]);
-        let stages = "warmup_ratio = 0.25\n[stages.align]\nsteps = 100\n";
-        assert_eq!(warm_ups(stages), [OF_EPOCHS, 25, OF_EPOCHS]);
         let stages = "[stages.align]\nsteps = 100\n[stages.refine]\nwarmup_steps = 9\n";
         assert_eq!(warm_ups(stages), [OF_EPOCHS, 10, 9]);
     }

@@ -1,6 +1,5 @@
 //! The text of a recipe as tables that remember where each key stands, with the overrides of the command line.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -20,8 +19,21 @@ use crate::recipe::settings::Settings;
 use crate::recipe::twice;
 use crate::recipe::wording::{LEAST, worded};
 
-/// The keys that say how long a training takes, of which there is one.
-const LENGTHS: [&str; 2] = ["steps", "epochs"];
+/// Keys of a training that say the same, of which there is one: how long it takes, and how long it warms up.
+const RIVALS: [([&str; 2], &str); 2] = [
+    (["steps", "epochs"], "how long to train"),
+    (["warmup_steps", "warmup_ratio"], "how long to warm up"),
+];
+
+/// The key that says the same as this one.
+fn rival(key: &str) -> Option<&'static str> {
+    let mut pairs = RIVALS.iter();
+    pairs.find_map(|([one, other], _)| match key {
+        key if key == *one => Some(*other),
+        key if key == *other => Some(*one),
+        _ => None,
+    })
+}
 
 /// What the parser says of a file without a `name`, the only key beside `recipe` that stands in no table and has no default.
 const NO_NAME: &str = "missing field `name`";
@@ -42,12 +54,12 @@ impl<'a> Document<'a> {
         let mut table = parsed.map_err(|error| anyhow!("{}", twice::told(text, &error)))?;
         for change in changes {
             let parsed = change.parse();
-            let given = parsed.as_ref().map(lengths).unwrap_or_default();
+            let given = parsed.as_ref().map(rivals).unwrap_or_default();
             let applied =
                 parsed.and_then(|changed| merge(table.get_mut(), changed, ("", change.key())));
             applied.with_context(|| format!("cannot apply `--set {}`", change.given))?;
-            for (path, length) in given {
-                give_way(table.get_mut(), &path, length, text.len());
+            for (path, key) in given {
+                give_way(table.get_mut(), &path, key, text.len());
             }
         }
         Ok(Self {
@@ -86,7 +98,7 @@ impl<'a> Document<'a> {
                 .or_insert(empty);
         }
         self.fill_stages(table.get_mut(), stages)?;
-        self.check_lengths(table.get_ref())?;
+        self.check_rivals(table.get_ref())?;
         if let Some(date) = kinds::date(self.table.get_ref()) {
             return Err(self.locate(&date));
         }
@@ -112,8 +124,8 @@ impl<'a> Document<'a> {
         self.find(key).is_some()
     }
 
-    /// Fails where a training is to take both so many steps and so many epochs.
-    fn check_lengths(&self, table: &DeTable<'a>) -> Result<()> {
+    /// Fails where a training has two keys of which one says the same as the other.
+    fn check_rivals(&self, table: &DeTable<'a>) -> Result<()> {
         let named = |table: &DeTable<'a>, name: &str| {
             let found = table.iter().find(|(key, _)| key.get_ref() == name);
             found.and_then(|(_, value)| value.get_ref().as_table().cloned())
@@ -125,11 +137,13 @@ impl<'a> Document<'a> {
             Some((format!("{STAGES}.{}", name.get_ref()), training))
         });
         for (path, training) in train.into_iter().chain(stages) {
-            if LENGTHS.iter().all(|length| has(&training, length)) {
-                let message = format!(
-                    "must be absent beside `{path}.steps`: only one of them can say how long to train"
-                );
-                return Err(self.locate(&Problem::new(format!("{path}.epochs"), message)));
+            for ([one, other], what) in RIVALS {
+                if has(&training, one) && has(&training, other) {
+                    let message = format!(
+                        "must be absent beside `{path}.{one}`: only one of them can say {what}"
+                    );
+                    return Err(self.locate(&Problem::new(format!("{path}.{other}"), message)));
+                }
             }
         }
         Ok(())
@@ -167,15 +181,9 @@ impl<'a> Document<'a> {
                 let changed = find(tables, stage).map(Spanned::into_inner);
                 match (own.get_mut(), changed) {
                     (DeValue::Table(own), Some(DeValue::Table(changed))) => {
-                        // One length takes the place of the other.
-                        if LENGTHS.iter().any(|length| has(&changed, length)) {
-                            let is_length = |key: &&Spanned<Cow<str>>| {
-                                LENGTHS.contains(&key.get_ref().as_ref())
-                            };
-                            let given: Vec<_> = own.keys().filter(is_length).cloned().collect();
-                            for length in given {
-                                own.remove(&length);
-                            }
+                        let given = changed.keys().filter_map(|key| rival(key.get_ref()));
+                        for other in given {
+                            own.remove(other);
                         }
                         merge(own, changed, ("", ""))?;
                     }
@@ -311,15 +319,16 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The lengths that a table of the root gives trainings, each with the path of the training's table.
-fn lengths(root: &DeTable<'_>) -> Vec<(String, &'static str)> {
+/// The keys with rivals that a table of the root gives trainings, each with the path of the training's table.
+fn rivals(root: &DeTable<'_>) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     let mut add = |path: String, training: &DeValue<'_>| {
         let Some(training) = training.as_table() else {
             return;
         };
-        let given = LENGTHS.into_iter().filter(|length| has(training, length));
-        found.extend(given.map(|length| (path.clone(), length)));
+        let keys = RIVALS.iter().flat_map(|(pair, _)| *pair);
+        let given = keys.filter(|key| has(training, key));
+        found.extend(given.map(|key| (path.clone(), key)));
     };
     for (table, value) in root {
         match (&**table.get_ref(), value.get_ref()) {
@@ -335,8 +344,7 @@ fn lengths(root: &DeTable<'_>) -> Vec<(String, &'static str)> {
     found
 }
 
-/// Drops the length that the file, of so many bytes, gives a training, whose table is at `path`, where an override gives it the
-/// other one. Of two overrides neither gives way: they contradict each other.
+/// Drops the rival of a key in the file, of so many bytes, where an override gives the key to a training, whose table is at `path`. Of two overrides neither gives way: they contradict each other.
 fn give_way(root: &mut DeTable<'_>, path: &str, given: &str, file: usize) {
     let mut table = root;
     for part in path.split('.') {
@@ -345,13 +353,11 @@ fn give_way(root: &mut DeTable<'_>, path: &str, given: &str, file: usize) {
         };
         table = inner;
     }
-    for other in LENGTHS.into_iter().filter(|length| *length != given) {
-        if table
-            .get(other)
-            .is_some_and(|value| value.span().start <= file)
-        {
-            table.remove(other);
-        }
+    let is_in_file = |value: &Spanned<DeValue>| value.span().start <= file;
+    if let Some(other) = rival(given)
+        && table.get(other).is_some_and(is_in_file)
+    {
+        table.remove(other);
     }
 }
 
