@@ -7,3 +7,4 @@ pub(crate) mod hashes;
 pub mod places;
 pub mod prepared;
 pub mod run_folder;
+pub mod training_time;

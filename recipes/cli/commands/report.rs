@@ -21,6 +21,7 @@ use crate::errors::Misuse;
 use crate::runs::curves::curves_of;
 use crate::runs::prepared::prepared_in;
 use crate::runs::run_folder::{RunFolder, stale};
+use crate::runs::training_time::training_seconds;
 use crate::runtime::target;
 
 mod against;
@@ -151,7 +152,8 @@ fn stale_remark(name: &str, why: Option<String>) -> Option<String> {
 fn pooled(found: Vec<Found>) -> Result<String> {
     let (mut runs, mut remarks) = (Vec::new(), Vec::new());
     for (name, found) in names(&found).into_iter().zip(found) {
-        let seconds = run_of(&found.file).map(pool::training_seconds);
+        let stages = pool::training_stages(&found.report.recipe);
+        let seconds = run_of(&found.file).map(|run| training_seconds(run, stages));
         let seconds = seconds.transpose()?.unwrap_or_default();
         remarks.extend(stale_remark(&name, found.stale));
         runs.push((name, found.report, seconds));

@@ -13,6 +13,7 @@ use crate::cli::arguments::key_value;
 use crate::errors::Misuse;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::training_time::training_seconds;
 use crate::stages::report;
 
 /// Runs that one command makes, at most.
@@ -363,7 +364,8 @@ pub(super) fn table(
     for ((combination, recipe), run) in trained.iter().zip(runs) {
         let name = combination.variation();
         let run = RunFolder::unlocked(run);
-        let (seconds, report) = (training_seconds(recipe, &run)?, report::read(&run)?);
+        let seconds = training_seconds(run.path(), recipe.training_stages())?;
+        let report = report::read(&run)?;
         match variations.iter_mut().find(|known| known.name == name) {
             Some(known) => {
                 known.seconds.push(seconds);
@@ -377,17 +379,6 @@ pub(super) fn table(
         }
     }
     Ok(sweep(&variations))
-}
-
-/// How long the training took, over all processes that have worked on it.
-fn training_seconds(recipe: &ResolvedRecipe, run: &RunFolder) -> Result<f64> {
-    let mut sum = 0.0;
-    for stage in recipe.training_stages() {
-        let manifest = run.manifest(stage)?;
-        let seconds = manifest.and_then(|of| of.summary["fit"]["seconds"].as_f64());
-        sum += seconds.unwrap_or_default();
-    }
-    Ok(sum)
 }
 
 #[cfg(test)]
@@ -594,12 +585,13 @@ mod tests {
             recipe: "eagle3",
         };
         let run = RunFolder::open(name, text, Existing::Continue).unwrap();
-        assert_eq!(training_seconds(&recipe, &run).unwrap(), 0.0);
+        let seconds = || training_seconds(run.path(), recipe.training_stages()).unwrap();
+        assert_eq!(seconds(), 0.0);
         let manifest = run.start("train", Start::default()).unwrap();
         // The last of them took a second.
         let summary = json!({"fit": {"seconds": 100.5}});
         run.finish(manifest, 1.0, summary).unwrap();
-        assert_eq!(training_seconds(&recipe, &run).unwrap(), 100.5);
+        assert_eq!(seconds(), 100.5);
     }
 
     #[test]

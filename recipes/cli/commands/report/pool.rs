@@ -1,14 +1,10 @@
 //! Runs whose recipes differ in their seeds alone, pooled as a sweep pools its seeds.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 use serde_json::Value;
 use spectrain_eval::{Report, Variation, sweep};
 
-use crate::runs::files::entries;
-use crate::runs::run_folder::aside::is_aside;
-use crate::runs::run_folder::manifest_in;
+use crate::stages::inputs::TRAIN;
 
 /// A run's name, its report, and how many seconds it has trained.
 pub(super) type Run = (String, Report, f64);
@@ -85,20 +81,21 @@ fn check_seed(known: &Variation, name: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// How long the training stages of a run took, over all processes that have worked on them.
-pub(super) fn training_seconds(run: &Path) -> Result<f64> {
-    let mut sum = 0.0;
-    for stage in entries(run)?.into_iter().filter(|name| !is_aside(name)) {
-        let manifest = manifest_in(run, &stage)?;
-        let seconds = manifest.and_then(|of| of.summary["fit"]["seconds"].as_f64());
-        sum += seconds.unwrap_or_default();
+/// The stages that trained the drafter of a report's resolved recipe: not that of a target which the run has made.
+pub(super) fn training_stages(recipe: &Value) -> Vec<&str> {
+    match recipe["stages"].as_object().filter(|of| !of.is_empty()) {
+        Some(stages) => {
+            let trained = stages.iter().filter(|(_, training)| training["steps"] != 0);
+            trained.map(|(stage, _)| stage.as_str()).collect()
+        }
+        None => vec![TRAIN],
     }
-    Ok(sum)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::read::read;
 
     #[test]
     fn seeds_are_called_by_what_their_names_have_in_common() {
@@ -111,6 +108,29 @@ mod tests {
             ("seed-1", "seed-2", "seed-1"),
         ] {
             assert_eq!(in_common(one, other), name);
+        }
+    }
+
+    #[test]
+    fn the_stages_that_train_are_those_of_the_recipe() {
+        for (own, stages) in [
+            ("recipe = \"eagle3\"\n", &["train"][..]),
+            ("recipe = \"deer\"\n", &["train", "align", "refine"]),
+            (
+                "recipe = \"deer\"\nstages.align.steps = 0\n",
+                &["train", "refine"],
+            ),
+        ] {
+            let text = format!("{own}name = \"a\"\n[synthetic]\n");
+            let Ok(recipe) = read(&text, &[]) else {
+                panic!("{text}");
+            };
+            let mut expected = recipe.training_stages();
+            expected.sort_unstable();
+            let mut found = training_stages(&recipe.json);
+            found.sort_unstable();
+            assert_eq!(found, expected);
+            assert_eq!(found.len(), stages.len(), "{found:?}");
         }
     }
 }
