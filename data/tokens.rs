@@ -368,6 +368,11 @@ pub struct TokenShards {
 }
 
 impl TokenShards {
+    /// Whether [`TokenWriter`] finished a folder.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(INDEX).is_file()
+    }
+
     /// Loads a folder that [`TokenWriter`] finished, refusing any shard that is not what was written.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();

@@ -97,7 +97,7 @@ fn is_one(number: &usize) -> bool {
     *number == 1
 }
 
-/// Held-out prompts that are trained on as well: acceptance over them says less of what others would see.
+/// Prompts that the drafter was trained on as well: acceptance over them says less of what others would see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPrompts {
     /// So many.
@@ -110,7 +110,7 @@ impl fmt::Display for KnownPrompts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} held-out prompts are also in the training data, so acceptance may be higher here than elsewhere",
+            "{} of {} prompts are also in the training data, so acceptance may be higher here than elsewhere",
             self.known, self.of
         )
     }

@@ -255,6 +255,93 @@ fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
     }
 }
 
+#[test]
+fn a_drafter_is_tuned_with_its_own_settings_at_lower_rates() {
+    let workspace = Workspace::new();
+    workspace
+        .run_recipe(&["drafter.fc_norm=true", "objective.draft_steps=3"])
+        .succeeded();
+    workspace.write_conversations("own.jsonl", 60, 20);
+    let tune = "init --start run --data own.jsonl --yes";
+    workspace.run_line(tune).succeeded();
+    let text = workspace.text("eagle3-target-tuned.toml");
+    for line in [
+        "recipe = \"eagle3\"",
+        "start = \"runs/run\"",
+        "model = \"target\"",
+        "train = \"own.jsonl\"",
+        "max_length = 64",
+        "fc_norm = true",
+        "draft_vocab = 256",
+        "draft_steps = 3",
+        "learning_rate = 0.00025",
+        "steps = 2",
+        "warmup_steps = 1",
+        "batch_tokens = 128",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "no `{line}`: {text}"
+        );
+    }
+    assert!(
+        told(&text).contains("rates are a quarter of those"),
+        "{text}"
+    );
+    workspace
+        .run_line("recipe eagle3-target-tuned.toml --set evaluate.prompts=2")
+        .succeeded();
+    // What is set is left.
+    let set = "--name other --set train.learning_rate=1e-4 --set train.steps=3";
+    workspace.run_line(format!("{tune} {set}")).succeeded();
+    let text = workspace.text("other.toml");
+    for line in ["learning_rate = 0.0001", "steps = 3"] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "no `{line}`: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_published_drafter_is_tuned_by_the_shipped_recipe_of_its_kind() {
+    let workspace = Workspace::finished();
+    let from = workspace.path("runs/run/export/drafter");
+    let to = workspace.path("published");
+    std::fs::create_dir_all(&to).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    workspace
+        .run_line("init --start published --data train.jsonl --yes")
+        .succeeded();
+    let text = workspace.text("eagle3-target-tuned.toml");
+    // A quarter of the rate of `quickstart`, the shipped recipe for small targets.
+    for line in [
+        "start = \"published\"",
+        "model = \"target\"",
+        "draft_vocab = 256",
+        "optimizer = \"muon\"",
+        "learning_rate = 0.001",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "no `{line}`: {text}"
+        );
+    }
+    workspace
+        .run_line("init --start nothing --data train.jsonl --yes")
+        .failed(&["`--start`", "nothing"]);
+    workspace
+        .run_line(
+            "init --start target --data train.jsonl --target target --family distillspec --yes",
+        )
+        .failed(&["`--start`", "starts from `[drafter] model`"]);
+    workspace
+        .run_line("init --start published --data train.jsonl --family medusa --yes")
+        .failed(&["`--start`", "expected `MedusaModel`"]);
+}
+
 /// The lines of a recipe's comments, joined.
 fn told(text: &str) -> String {
     let lines = text.lines().map(|line| line.trim_start_matches("# "));

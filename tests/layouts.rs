@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use spectrain::families::registry::open_drafter;
+use spectrain::recipe::read::read;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
@@ -40,6 +41,33 @@ fn training_goes_on_from_every_folder_with_the_same_settings() {
         let is_language_model = told.contains("starts from `[drafter] model`");
         let is_same = told.is_empty() || is_of_head || is_language_model;
         assert!(is_same, "{name}: {told}");
+    }
+}
+
+#[test]
+fn the_keys_that_are_read_from_a_folder_are_those_that_training_goes_on_with() {
+    let target = parts();
+    for (name, sample, folder) in folders() {
+        let keys = match (sample.recipe.at_start)(folder.path(), &target.spec) {
+            Ok(keys) => keys,
+            Err(refused) => {
+                let told = format!("{refused:#}");
+                assert!(
+                    told.contains("starts from `[drafter] model`"),
+                    "{name}: {told}"
+                );
+                continue;
+            }
+        };
+        let keys: serde_json::Map<_, _> = keys.into_iter().collect();
+        let drafter = toml::to_string(&serde_json::json!({ "drafter": keys })).unwrap();
+        let recipe = format!(
+            "recipe = \"{}\"\nname = \"tuned\"\ntarget.model = \"t\"\ndata.train = \"t.jsonl\"\n{drafter}",
+            sample.recipe.name
+        );
+        let resolved = read(&recipe, &[]).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        let checked = resolved.method.check_start(folder.path(), &target.spec);
+        checked.unwrap_or_else(|refused| panic!("{name}: {refused:#}"));
     }
 }
 

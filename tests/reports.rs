@@ -338,6 +338,34 @@ fn evaluated_prompts_that_chose_the_weights_are_in_every_report() {
 }
 
 #[test]
+fn evaluated_prompts_that_were_trained_on_are_in_every_report() {
+    let workspace = Workspace::finished();
+    let known = |file: &str| workspace.json(file)["known_prompts"].clone();
+    let evaluate =
+        "evaluate --target target --drafter run --no-baseline --temperature 0 --max-new-tokens 4";
+    let told = "3 of 3 prompts are also in the training data";
+    let train = format!("{evaluate} --prompts train.jsonl --count 3 --out judged");
+    let outcome = workspace.run_line(&train).succeeded();
+    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    let expected = serde_json::json!({"known": 3, "of": 3});
+    assert_eq!(known("judged/report.json"), expected);
+    let eval = format!("{evaluate} --prompts eval.jsonl --count 3 --out others");
+    workspace.run_line(&eval).succeeded();
+    assert!(known("others/report.json").is_null());
+    let set = r#"evaluate.prompts=[{ path = "train.jsonl", name = "known" }]"#;
+    let outcome = workspace.run_recipe(&[set]).succeeded();
+    assert!(
+        outcome
+            .stderr
+            .contains("prompts are also in the training data"),
+        "{}",
+        outcome.stderr
+    );
+    let found = known("runs/run/evaluate/report.json");
+    assert_eq!(found["known"], found["of"]);
+}
+
+#[test]
 fn data_of_another_name_are_the_same_data() {
     let workspace = Workspace::finished();
     workspace.write("copy.jsonl", workspace.bytes("train.jsonl"));

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
-use crate::workload::Judges;
+pub(crate) mod kernel;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except where acceptance is counted (`α` and `min`).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -125,15 +125,6 @@ impl Factors {
     }
 }
 
-/// A distribution made of the target's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Towards {
-    /// At this temperature.
-    Tempered(f64),
-    /// All on the most likely token.
-    Best,
-}
-
 /// Distance and gradient at each row of a chunk.
 pub struct Distance {
     /// `[rows, 1]`
@@ -161,56 +152,14 @@ impl TeacherRows {
     }
 }
 
-const LEAST_ALPHA: f64 = 1e-5;
+/// Where acceptance is rarer, its logarithm says nothing more.
+pub(crate) const LEAST_ALPHA: f64 = 1e-5;
 /// Far below any that differs from `"ce"`, and far above those whose reciprocal f32 does not hold.
 const LEAST_TEMPERATURE: f64 = 1e-4;
 /// Where the drafter has all but met the target, the deviation of its rewards says nothing more.
-const LEAST_DEVIATION: f64 = 1e-2;
+pub(crate) const LEAST_DEVIATION: f64 = 1e-2;
 
 impl Divergence {
-    /// What it pulls the drafter's distribution towards, where that is all it does: kernels judge by it.
-    pub(crate) fn towards(self) -> Option<Towards> {
-        match self {
-            Self::Kl | Self::SoftCe => Some(Towards::Tempered(1.0)),
-            Self::TemperedKl(temperature) => Some(Towards::Tempered(temperature)),
-            Self::Ce => Some(Towards::Best),
-            Self::ReverseKl
-            | Self::Jsd(_)
-            | Self::Tv
-            | Self::TvPlusPlus
-            | Self::Nla
-            | Self::LkHybrid
-            | Self::TopK(_)
-            | Self::Sum(_) => None,
-        }
-    }
-
-    /// Whether the entropy of what it pulls towards is taken off its value: from `-Σ p log q` to `Σ p log (p / q)`.
-    pub(crate) fn takes_entropy_off(self) -> bool {
-        match self {
-            Self::Kl | Self::TemperedKl(_) => true,
-            Self::SoftCe
-            | Self::Ce
-            | Self::ReverseKl
-            | Self::Jsd(_)
-            | Self::Tv
-            | Self::TvPlusPlus
-            | Self::Nla
-            | Self::LkHybrid
-            | Self::TopK(_)
-            | Self::Sum(_) => false,
-        }
-    }
-
-    /// What judges by it.
-    pub(crate) fn judges(self) -> Judges {
-        if self.towards().is_some() {
-            Judges::Target
-        } else {
-            Judges::TargetByTensors
-        }
-    }
-
     /// What its parameter must be and is, where that makes no sense.
     pub(crate) fn problem(self) -> Option<(&'static str, String)> {
         match self {
@@ -380,38 +329,4 @@ fn keep_largest(p: Tensor<2>, k: usize) -> Tensor<2> {
     let (values, indices) = p.clone().topk_with_indices(k, 1);
     p.zeros_like()
         .scatter(1, indices, values, burn::tensor::IndexingUpdateOp::Add)
-}
-
-#[cfg(test)]
-mod tests {
-    use spectrain_models::device::test_device;
-    use spectrain_models::weights::host_f32;
-
-    use super::*;
-
-    #[test]
-    fn a_divergence_without_the_entropy_is_zero_where_the_drafter_has_arrived_and_others_are_not() {
-        let logits = Tensor::<2>::from_floats([[0.5, -1.0, 2.0, 0.0]], &test_device());
-        let log_p = log_softmax(logits, 1);
-        for divergence in [
-            Divergence::Kl,
-            Divergence::SoftCe,
-            Divergence::TemperedKl(0.5),
-        ] {
-            let Some(Towards::Tempered(temperature)) = divergence.towards() else {
-                panic!("{divergence:?} pulls towards `p` at a temperature");
-            };
-            let teacher = TeacherRows {
-                log_p: log_p.clone(),
-                covered: None,
-            };
-            let judged = divergence.judge(log_p.clone() / temperature, &teacher);
-            let value = host_f32(judged.value)[0];
-            assert_eq!(
-                value.abs() < 1e-5,
-                divergence.takes_entropy_off(),
-                "{divergence:?}: {value}"
-            );
-        }
-    }
 }

@@ -20,7 +20,7 @@ impl Judge<'_> {
     /// Whether there are kernels for it.
     pub(crate) fn has_kernel(self) -> bool {
         match self {
-            Self::Target { divergence, .. } => divergence.towards().is_some(),
+            Self::Target { divergence, .. } => divergence.kernel().is_some(),
             Self::Labels(_) => true,
         }
     }

@@ -8,7 +8,8 @@ use spectrain_models::{SoftCap, TargetParts, product, weights::host_f32};
 
 use crate::arithmetic::kernels::TeacherPanel;
 use crate::device::chunk_rows;
-use crate::divergence::{TeacherRows, Towards};
+use crate::divergence::TeacherRows;
+use crate::divergence::kernel::Towards;
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {

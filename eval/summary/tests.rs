@@ -70,7 +70,7 @@ fn a_speedup_that_passes_in_turns_deny_is_called_so() {
 fn prompts_that_were_trained_on_are_told_of() {
     let mut report = examples::report();
     report.known_prompts = Some(KnownPrompts { known: 36, of: 400 });
-    let words = "36 of 400 held-out prompts are also in the training data";
+    let words = "36 of 400 prompts are also in the training data";
     assert!(report.to_markdown().contains(words));
     let text = summary(&[("a".into(), report)]);
     fits(&text);

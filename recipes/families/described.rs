@@ -499,13 +499,31 @@ pub(crate) fn beside_target<D: Family>(folder: &Path) -> Result<Option<Vec<(Stri
         return Ok(None);
     }
     let opened = dialect.open(&model, Reading::default())?;
-    let [found, usual] = [config_of::<D>(&opened.settings)?, D::Config::default()]
+    beside_defaults::<D>(&config_of::<D>(&opened.settings)?).map(Some)
+}
+
+/// The keys of `[drafter]` that describe the drafter in a folder, as far as these are not the defaults: with them training can start
+/// from it. Its weights are not read.
+pub(crate) fn at_start<D: Family>(
+    folder: &Path,
+    target: &TargetSpec,
+) -> Result<Vec<(String, Value)>> {
+    let model = open_folder(folder)?;
+    let dialect = dialect_of::<D>(&model)?;
+    let meanings = dialect.meanings(&model, &reading_for(target), None)?;
+    let told = Told::<D>::of(&model, (dialect, likeliest(meanings, target)), target)?;
+    beside_defaults::<D>(&told.config)
+}
+
+/// The settings that are not the defaults.
+fn beside_defaults<D: Family>(config: &D::Config) -> Result<Vec<(String, Value)>> {
+    let [found, usual] = [config, &D::Config::default()]
         .map(|config| serde_json::to_value(config).context("cannot write the settings"));
     let (Value::Object(found), usual) = (found?, usual?) else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let own = |(key, value): &(String, Value)| !value.is_null() && !is_same(value, &usual[key]);
-    Ok(Some(found.into_iter().filter(own).collect()))
+    Ok(found.into_iter().filter(own).collect())
 }
 
 /// Whether two settings are the same, but for digits that somebody left out.

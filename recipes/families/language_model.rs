@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
+use serde_json::Value;
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
 use spectrain_checkpoints::language_model::{
     self, LANGUAGE_MODEL, LanguageModelFolder, PARD, TARGET_PROJ,
@@ -70,9 +71,11 @@ impl Shipped for LanguageModel {
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
-        bail!(
-            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
-        )
+        starts_from_model()
+    }
+
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
+        starts_from_model()
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -174,9 +177,11 @@ impl Shipped for Pard {
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
-        bail!(
-            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
-        )
+        starts_from_model()
+    }
+
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
+        starts_from_model()
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -273,6 +278,12 @@ pub(crate) fn to_write<'a>(
         mask_token: None,
         target: target.folder.as_deref(),
     })
+}
+
+fn starts_from_model<T>() -> Result<T> {
+    bail!(
+        "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+    )
 }
 
 /// The model of `[drafter] model`, where one is named.

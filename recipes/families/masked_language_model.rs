@@ -66,6 +66,10 @@ impl Shipped for MaskedLanguageModel {
         bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
     }
 
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
+        bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
+    }
+
     fn open(
         folder: &Path,
         _: Option<&Reading>,

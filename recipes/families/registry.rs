@@ -7,12 +7,11 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use schemars::SchemaGenerator;
 use serde_json::Value;
-use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::dialect::Reading;
 use spectrain_checkpoints::known::{self, dialect_of};
 use spectrain_checkpoints::near::did_you_mean;
 use spectrain_checkpoints::seal;
-use spectrain_models::TargetParts;
+use spectrain_checkpoints::{Mismatch, ModelFolder};
 use spectrain_models::deepseek_mtp::DeepseekMtp;
 use spectrain_models::dflash::DFlash;
 use spectrain_models::eagle1::Eagle1;
@@ -26,6 +25,7 @@ use spectrain_models::pard::Pard;
 use spectrain_models::peagle::PEagle;
 use spectrain_models::qwen_mtp::QwenMtp;
 use spectrain_models::redrafter::Redrafter;
+use spectrain_models::{TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, DeerLoss, Distill, FeatureRegression, HeadsLoss, Objective, PEagleLoss, PardLoss,
     StagedBlockLoss, TrainingTimeTest,
@@ -158,6 +158,9 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
+/// The keys of the drafter in a folder, for a target.
+type AtStart = fn(&Path, &TargetSpec) -> Result<Vec<(String, Value)>>;
+
 /// The keys of a drafter in a target's folder, if there is one.
 type BesideTarget = fn(&Path) -> Result<Option<Vec<(String, Value)>>>;
 
@@ -192,6 +195,8 @@ pub struct Recipe {
     pub apart: fn() -> Vec<Engine>,
     /// See [`Shipped::beside_target`].
     pub beside_target: BesideTarget,
+    /// See [`Shipped::at_start`].
+    pub at_start: AtStart,
 }
 
 impl Recipe {
@@ -236,6 +241,7 @@ impl Recipe {
             },
             samples: D::SAMPLES,
             beside_target: D::beside_target,
+            at_start: D::at_start,
             apart: || {
                 let engines = D::DIALECTS.iter().filter_map(|(_, engine)| *engine);
                 engines.collect()
@@ -313,8 +319,12 @@ pub fn open_as(
 ) -> Result<Box<dyn Trained>> {
     let model = known::open_folder(folder)?;
     seal::check(&model)?;
-    let family = dialect_of(&model)?.family;
+    (of_drafter(&model)?.open)(folder, reading, target, device)
+}
+
+/// The first recipe that trains drafters such as the one in a folder.
+pub fn of_drafter(folder: &ModelFolder) -> Result<&'static Recipe> {
+    let family = dialect_of(folder)?.family;
     let recipe = RECIPES.iter().find(|recipe| recipe.family == family);
-    let recipe = recipe.with_context(|| format!("no recipe trains {family} drafters"))?;
-    (recipe.open)(folder, reading, target, device)
+    recipe.with_context(|| format!("no recipe trains {family} drafters"))
 }

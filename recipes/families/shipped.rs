@@ -52,6 +52,14 @@ pub trait Shipped: Family {
         described::beside_target::<Self>(folder)
     }
 
+    /// The keys of `[drafter]` that describe the drafter in a folder, beside the defaults: with them training can start from it.
+    ///
+    /// # Errors
+    /// The folder holds none of this kind, or training does not start from such ones.
+    fn at_start(folder: &Path, target: &TargetSpec) -> Result<Vec<(String, Value)>> {
+        described::at_start::<Self>(folder, target)
+    }
+
     /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.
     fn write(&self, dialect: &Dialect, writing: &Writing) -> Result<()> {
         described::write(self, dialect, writing)

@@ -175,6 +175,12 @@ impl RunFolder {
         path.join(RUN).exists()
     }
 
+    /// The run that has its drafter in a folder, `RUN/STAGE/drafter`.
+    pub fn of_drafter(folder: &Path) -> Option<&Path> {
+        let run = folder.parent().and_then(Path::parent);
+        run.filter(|run| !run.as_os_str().is_empty() && Self::is_run(run))
+    }
+
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path

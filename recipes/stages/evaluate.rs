@@ -28,6 +28,7 @@ use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
 use crate::stages::evaluate::choosing::choosing_prompts;
+use crate::stages::evaluate::known::known_prompts;
 use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
 use crate::stages::prepare::LINT;
@@ -35,6 +36,7 @@ use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
 
 pub(crate) mod choosing;
+pub(crate) mod known;
 pub(super) mod prompts;
 
 /// What is computed in one pass of a decoder, at most: a tree of drafts, or a piece of a prompt.
@@ -54,7 +56,9 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.recipe = context.recipe.json.clone();
     report.trained = trained_report(context)?;
     report.prepared = prepared_in(context.run.path());
-    report.known_prompts = known_prompts(context);
+    if !matches!(context.recipe.evaluate.prompts, Prompts::Sets(_)) {
+        report.known_prompts = known_of_held_out(context);
+    }
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
@@ -81,11 +85,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(summary)
 }
 
-/// The held-out prompts that are trained on as well, by what the stage `prepare` found; of named sets nothing is known.
-fn known_prompts(context: &StageContext) -> Option<KnownPrompts> {
-    if let Prompts::Sets(_) = context.recipe.evaluate.prompts {
-        return None;
-    }
+/// The held-out prompts that are trained on as well, by what the stage `prepare` found.
+fn known_of_held_out(context: &StageContext) -> Option<KnownPrompts> {
     let found = read_json(&context.folder("prepare").join(LINT)).ok()?;
     let known = found["report"]["overlap"]["count"].as_u64()?;
     let of = found["report"]["eval"]["samples"].as_u64()?;
@@ -99,6 +100,10 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
     }
     let settings = &context.recipe.evaluate;
     let (read, choosing) = prompts(context)?;
+    let known = match settings.prompts {
+        Prompts::Sets(_) => known_prompts(context.run.path(), decoded_of(&read), context.output),
+        Prompts::Count(_) => None,
+    };
     let ReadSets {
         sets,
         others,
@@ -120,6 +125,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
     };
     let mut report = trial.report()?;
     report.choosing_prompts = choosing;
+    report.known_prompts = known;
     Ok((report, of_hub))
 }
 

@@ -2,8 +2,10 @@
 use burn::prelude::*;
 use spectrain_models::weights::on_host;
 
+use crate::arithmetic::blended::judge_blend;
 use crate::arithmetic::kernels::{self, RowJudged, TargetRow, TeacherPanel};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
+use crate::divergence::kernel::{Kernel, Towards};
 use crate::divergence::{Distance, Divergence};
 use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
@@ -40,10 +42,14 @@ impl<'a> JudgedByKernels<'a> {
         divergence: Divergence,
     ) -> (Tensor<2>, Vec<RowJudged>) {
         let [_, vocab] = logits.dims();
-        let Some(towards) = divergence.towards() else {
+        let Some(kernel) = divergence.kernel() else {
             unreachable!("{divergence:?} has a kernel");
         };
-        let made = |positions: &[usize]| teacher.panel(positions, towards);
+        let distribution = match kernel {
+            Kernel::Towards { distribution, .. } => distribution,
+            Kernel::Blend(_) => Towards::Tempered(1.0),
+        };
+        let made = |positions: &[usize]| teacher.panel(positions, distribution);
         let (panel, first) = panel(&mut self.panel, &made, &self.positions, rows);
         let at = |row: &JudgedRow| self.positions[first..].partition_point(|&p| p < row.teacher);
         let places = rows.iter().map(|row| TargetRow {
@@ -51,15 +57,14 @@ impl<'a> JudgedByKernels<'a> {
             weight: row.weight,
         });
         let places: Vec<_> = places.collect();
-        let (gradient, mut judged) = on_host(logits, |logits| {
-            kernels::judge_target(logits, vocab, &places, panel)
+        let (gradient, mut judged) = on_host(logits, |logits| match kernel {
+            Kernel::Towards {
+                takes_entropy_off, ..
+            } => kernels::judge_target(logits, vocab, &places, panel, takes_entropy_off),
+            Kernel::Blend(blend) => judge_blend(logits, vocab, &places, panel, &blend),
         });
         for (judged, row) in judged.iter_mut().zip(rows) {
             judged.correct &= teacher.can_be_met(row.teacher);
-        }
-        if !divergence.takes_entropy_off() {
-            let rows = judged.iter_mut().zip(places);
-            rows.for_each(|(judged, at)| judged.value -= panel.negative_entropy[at.row]);
         }
         (gradient, judged)
     }

@@ -11,9 +11,12 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use spectrain_models::cube::shares::{Rows, address_of, empty, to_write};
 
-use self::kernels::{judge_labels_kernel, judge_target_kernel};
+use self::kernels::{
+    BlendFactorsLaunch, judge_blend_kernel, judge_labels_kernel, judge_target_kernel,
+};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
-use crate::divergence::{Distance, Divergence, Towards};
+use crate::divergence::kernel::{Blend, Kernel, Towards};
+use crate::divergence::{Distance, LEAST_ALPHA, LEAST_DEVIATION};
 use crate::judge::{Judge, Statistics};
 use crate::row::{JudgedRow, distinct};
 use crate::teacher::indices;
@@ -45,6 +48,18 @@ trait Judging: Backend {
         towards: Pull,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
+    /// The `blend` of distances of each row, likewise.
+    #[fusion(meta = |logits, _, _, _, _, _, _| with_findings(logits))]
+    fn judge_blend(
+        logits: FloatTensor<Self>,
+        teacher: FloatTensor<Self>,
+        places: IntTensor<Self>,
+        partitions: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        is_partial: bool,
+        blend: Blend,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
     /// `-log q` of a label at each row, likewise.
     ///
     /// # Shapes
@@ -60,7 +75,7 @@ trait Judging: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What a kernel is told of a divergence.
+/// What a kernel is told of a distribution that drafters are pulled towards.
 #[derive(Debug, Clone, Copy)]
 struct Pull {
     /// One over the temperature of the target's distribution.
@@ -72,16 +87,15 @@ struct Pull {
 }
 
 impl Pull {
-    fn of(divergence: Divergence) -> Self {
-        let (sharpness, to_best) = match divergence.towards() {
-            Some(Towards::Tempered(temperature)) => (temperature.recip() as f32, false),
-            Some(Towards::Best) => (1.0, true),
-            None => unreachable!("{divergence:?} has a kernel"),
+    fn to(distribution: Towards, with_entropy: bool) -> Self {
+        let (sharpness, to_best) = match distribution {
+            Towards::Tempered(temperature) => (temperature.recip() as f32, false),
+            Towards::Best => (1.0, true),
         };
         Self {
             sharpness,
             to_best,
-            with_entropy: divergence.takes_entropy_off(),
+            with_entropy,
         }
     }
 }
@@ -120,15 +134,24 @@ impl RowJudge for JudgedOnCube<'_> {
                 let (target, partitions) = teacher.logits_at(&positions);
                 let is_partial = partitions.is_some();
                 let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
-                Dispatch::judge_target(
-                    logits,
-                    target.into_dispatch(),
-                    indices(&places, &device).into_dispatch(),
-                    partitions.into_dispatch(),
-                    weights,
-                    is_partial,
-                    Pull::of(divergence),
-                )
+                let target = target.into_dispatch();
+                let places = indices(&places, &device).into_dispatch();
+                let partitions = partitions.into_dispatch();
+                match divergence.kernel() {
+                    Some(Kernel::Towards {
+                        distribution,
+                        takes_entropy_off,
+                    }) => {
+                        let pull = Pull::to(distribution, takes_entropy_off);
+                        Dispatch::judge_target(
+                            logits, target, places, partitions, weights, is_partial, pull,
+                        )
+                    }
+                    Some(Kernel::Blend(blend)) => Dispatch::judge_blend(
+                        logits, target, places, partitions, weights, is_partial, blend,
+                    ),
+                    None => unreachable!("{divergence:?} has a kernel"),
+                }
             }
         };
         let found = Tensor::<2>::from_dispatch(found);
@@ -160,6 +183,19 @@ impl JudgedOnCube<'_> {
 
 fn column(values: impl Iterator<Item = f32>, device: &Device) -> Tensor<1> {
     Tensor::from_floats(values.collect::<Vec<_>>().as_slice(), device)
+}
+
+fn factors_of(blend: &Blend) -> BlendFactorsLaunch {
+    BlendFactorsLaunch::new(
+        blend.kl,
+        blend.ce,
+        blend.tv,
+        blend.tv_plus_plus,
+        blend.nla,
+        blend.lk_hybrid,
+        LEAST_ALPHA as f32,
+        LEAST_DEVIATION as f32,
+    )
 }
 
 impl Judging for CubeBackend {
@@ -200,6 +236,46 @@ impl Judging for CubeBackend {
             is_partial,
             towards.to_best,
             towards.with_entropy,
+            rows.cube.num_elems() as usize,
+            dtype,
+        );
+        (logits, found)
+    }
+
+    fn judge_blend(
+        logits: CubeTensor,
+        teacher: CubeTensor,
+        places: CubeTensor,
+        partitions: CubeTensor,
+        weights: CubeTensor,
+        is_partial: bool,
+        blend: Blend,
+    ) -> (CubeTensor, CubeTensor) {
+        let logits = to_write(logits);
+        let [teacher, places, partitions, weights] =
+            [teacher, places, partitions, weights].map(into_contiguous);
+        let rows = Rows::of(&logits, &[]);
+        let found = empty(&logits, [rows.count, 3], DType::F32);
+        let (address, dtype) = (
+            address_of(&[&logits, &teacher]),
+            dtype_to_elem_type(places.dtype),
+        );
+        judge_blend_kernel::launch(
+            &logits.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            logits.clone().into_buffer_arg(),
+            teacher.into_buffer_arg(),
+            places.into_buffer_arg(),
+            partitions.into_buffer_arg(),
+            weights.into_buffer_arg(),
+            found.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            factors_of(&blend),
+            is_partial,
             rows.cube.num_elems() as usize,
             dtype,
         );

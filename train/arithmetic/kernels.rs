@@ -7,11 +7,11 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::exp;
 
-use crate::divergence::Towards;
+use crate::divergence::kernel::Towards;
 use spectrain_models::vectorised;
 
 /// Elements summed side by side: two registers of AVX-512, four of AVX2.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 /// Parameters that one thread updates at a time.
 const BLOCK: usize = 1 << 16;
 /// Moments smaller than this become 0. Where a parameter has no gradient, such as a rare token's row of a table, its moments decay, and
@@ -35,7 +35,7 @@ pub(crate) struct TeacherPanel {
 /// What a row's logits were judged to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct RowJudged {
-    /// `KL(p' ‖ q)` with the distribution that drafters are pulled towards, or `-log q` of the label.
+    /// The distance to the distribution that drafters are pulled towards, the blend of distances, or `-log q` of the label.
     pub(crate) value: f32,
     /// `Σ min(p, q)`, or `q` of the label.
     pub(crate) alpha: f32,
@@ -43,7 +43,7 @@ pub(crate) struct RowJudged {
     pub(crate) correct: bool,
 }
 
-/// The target's side of a row in [`judge_target`].
+/// The target's side of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TargetRow {
     /// Row of the panel.
@@ -87,7 +87,7 @@ impl TeacherPanel {
     }
 
     /// A row's probabilities, and those that drafters are pulled towards.
-    fn row(&self, row: usize, vocab: usize) -> [&[f32]; 2] {
+    pub(super) fn row(&self, row: usize, vocab: usize) -> [&[f32]; 2] {
         let towards = match self.towards.is_empty() {
             true => &self.p,
             false => &self.towards,
@@ -103,19 +103,23 @@ fn softmaxes(logits: &mut [f32], vocab: usize) -> Vec<(f32, usize)> {
     rows.map(|row| vectorised!(arch, softmax(row))).collect()
 }
 
-/// Replaces each row of logits by the weighted gradient of `KL(p' ‖ q)` in it, with the distribution that drafters are pulled towards.
+/// Replaces each row of logits by the weighted gradient of the distance in it to the distribution that drafters are pulled towards:
+/// `KL(p' ‖ q)` where it `takes_entropy_off`, else `-Σ p' log q`.
 pub(super) fn judge_target(
     logits: &mut [f32],
     vocab: usize,
     rows: &[TargetRow],
     panel: &TeacherPanel,
+    takes_entropy_off: bool,
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
     let judge = |(logits, at): (&mut [f32], &TargetRow)| {
         let p = panel.row(at.row, vocab);
         let (covered, best) = (panel.covered[at.row], panel.best[at.row]);
         let mut judged = vectorised!(arch, target_row(logits, p, covered, best, at.weight));
-        judged.value += panel.negative_entropy[at.row];
+        if takes_entropy_off {
+            judged.value += panel.negative_entropy[at.row];
+        }
         judged
     };
     logits
@@ -310,6 +314,50 @@ fn softmax(row: &mut [f32]) -> (f32, usize) {
     (dot * scale - sum.ln(), best)
 }
 
+/// What a row of logits says of its exponentials.
+pub(super) struct Exponentials {
+    /// The largest logit, which is taken off all.
+    pub(super) largest: f32,
+    /// Where it stands first.
+    pub(super) best: usize,
+    /// Sum of the exponentials.
+    pub(super) sum: f32,
+    /// `Σ p · logit` with a distribution `p`.
+    pub(super) dot: f32,
+}
+
+/// Replaces a row of logits by their exponentials, the largest taken off.
+#[inline(always)]
+pub(super) fn exponentials(row: &mut [f32], p: &[f32]) -> Exponentials {
+    let (largest, best) = largest(row);
+    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let mut blocks = row.chunks_exact_mut(LANES);
+    let mut p_blocks = p.chunks_exact(LANES);
+    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
+        let lanes = block.iter_mut().zip(&mut sums).zip(&mut dots);
+        for (((value, sum), dot), &p) in lanes.zip(p) {
+            let shifted = *value - largest;
+            *dot += p * shifted;
+            *value = exp(shifted);
+            *sum += *value;
+        }
+    }
+    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
+    let rest = blocks.into_remainder().iter_mut();
+    for (value, &p) in rest.zip(p_blocks.remainder()) {
+        let shifted = *value - largest;
+        dot += p * shifted;
+        *value = exp(shifted);
+        sum += *value;
+    }
+    Exponentials {
+        largest,
+        best,
+        sum,
+        dot,
+    }
+}
+
 #[inline(always)]
 fn target_row(
     row: &mut [f32],
@@ -318,27 +366,12 @@ fn target_row(
     best: usize,
     weight: f32,
 ) -> RowJudged {
-    let (largest, found) = largest(row);
-    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let mut blocks = row.chunks_exact_mut(LANES);
-    let mut towards_blocks = towards.chunks_exact(LANES);
-    for (block, towards) in (&mut blocks).zip(&mut towards_blocks) {
-        let lanes = block.iter_mut().zip(&mut sums).zip(&mut dots);
-        for (((value, sum), dot), &towards) in lanes.zip(towards) {
-            let shifted = *value - largest;
-            *dot += towards * shifted;
-            *value = exp(shifted);
-            *sum += *value;
-        }
-    }
-    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
-    let rest = blocks.into_remainder().iter_mut();
-    for (value, &towards) in rest.zip(towards_blocks.remainder()) {
-        let shifted = *value - largest;
-        dot += towards * shifted;
-        *value = exp(shifted);
-        sum += *value;
-    }
+    let Exponentials {
+        sum,
+        dot,
+        best: found,
+        ..
+    } = exponentials(row, towards);
     let scale = 1.0 / sum;
     let mut shared = [0.0f32; LANES];
     let mut blocks = row.chunks_exact_mut(LANES);
@@ -429,7 +462,7 @@ mod tests {
                 row: 0,
                 weight: 1e-4,
             }];
-            judge_target(&mut gradient, vocab, &rows, &panel);
+            judge_target(&mut gradient, vocab, &rows, &panel, true);
             let [p, towards] = panel.row(0, vocab);
             for value in gradient.iter().chain(p).chain(towards) {
                 assert!(!value.is_subnormal(), "{value}");
@@ -482,7 +515,7 @@ mod tests {
                 row: 0,
                 weight: 0.5,
             }];
-            let judged = judge_target(&mut gradient, vocab, &rows, &panel)[0];
+            let judged = judge_target(&mut gradient, vocab, &rows, &panel, true)[0];
             let terms = expected.iter().zip(&q).filter(|(p, _)| **p > 0.0);
             let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
             assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");

@@ -8,6 +8,7 @@ use spectrain_models::device::is_cpu;
 
 #[cfg(feature = "cube")]
 mod adamw_on_cube;
+mod blended;
 mod cpu;
 #[cfg(feature = "cube")]
 mod cube;

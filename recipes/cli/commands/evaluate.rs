@@ -17,6 +17,7 @@ use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::recipe::tables::{DataTable, EvaluateTable, PromptEntry, Prompts, VerifierName};
 use crate::runs::drafter_at::DrafterAt;
+use crate::runs::run_folder::RunFolder;
 use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
 use crate::runtime::prompts::calibration;
@@ -25,6 +26,7 @@ use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::runtime::writable::{writable, writable_file};
 use crate::stages::evaluate::choosing::choosing_of_drafter;
+use crate::stages::evaluate::known::known_prompts;
 use crate::stages::report::{keep_older, shown, write};
 
 pub mod arguments;
@@ -264,11 +266,15 @@ impl EvaluateArguments {
             outputs: self.outputs.as_deref(),
             output: Output::detect(),
         };
+        let prompts = || sets.iter().flat_map(|set| &set.prompts);
+        // Told before it takes long.
+        let run = folder.and_then(RunFolder::of_drafter);
+        let known = run.and_then(|run| known_prompts(run, prompts(), trial.output));
         let mut report = trial.report()?;
+        report.known_prompts = known;
         if let Some(folder) = folder {
             report.drafter.sha256 = target::sha256_of_drafter(folder)?;
-            let prompts = sets.iter().flat_map(|set| &set.prompts);
-            report.choosing_prompts = choosing_of_drafter(folder, prompts)?;
+            report.choosing_prompts = choosing_of_drafter(folder, prompts())?;
         }
         report.device = device_report(self.device.name());
         Ok(report)

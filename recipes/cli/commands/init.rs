@@ -32,10 +32,12 @@ mod keys;
 mod needs;
 mod recommended;
 mod served;
+mod start;
 mod written;
 
 use ask::{Asking, Question};
 use keys::Keys;
+use start::Start;
 use written::{Answers, Conversations, Wanted};
 
 /// What is said of a relative path in another trainer's file.
@@ -50,6 +52,8 @@ const GPUS: u64 = 8;
 
 /// What is behind the name of a run that would have that of a shipped recipe, which its file and its folder would hide.
 const OWN: &str = "-own";
+/// The same of a drafter that is trained further.
+const TUNED: &str = "-tuned";
 
 /// Arguments of `spectrain init`.
 #[derive(Debug, Clone, Args)]
@@ -58,6 +62,10 @@ pub struct InitArguments {
     /// (by its name), or a shell script that trains with one of them. Options given beside it go before what the file says
     #[arg(long, value_name = "FILE", conflicts_with = "family")]
     from: Option<PathBuf>,
+    /// Train this drafter further, on texts of your own: a run or its folder, a drafter's folder, or a hub id. Its kind, its settings
+    /// and, where it says so, its target are taken from it
+    #[arg(long, value_name = "DRAFTER", conflicts_with = "from")]
+    start: Option<String>,
     /// The target: a folder in the Hugging Face layout, or a hub id
     #[arg(long, value_name = "FOLDER|ID")]
     target: Option<String>,
@@ -98,6 +106,11 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     let sources = Sources::of(arguments, translated.as_ref());
     let gpus = gpus(arguments, translated.as_ref());
     let mut arguments = arguments.beside(translated.as_ref());
+    let start = arguments.start.as_deref().map(Start::find);
+    let start = start.transpose().context("`--start`")?;
+    if let Some(start) = &start {
+        arguments = arguments.further(start)?;
+    }
     if gpus > 0 {
         arguments.device = Some("cuda:0".to_owned());
     }
@@ -114,7 +127,10 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     }
     let wanted = Wanted {
         recipe,
-        name: own.unwrap_or_else(|| not_shipped(name(recipe, &target))),
+        name: own.unwrap_or_else(|| match start {
+            Some(_) => name(recipe, &target) + TUNED,
+            None => not_shipped(name(recipe, &target)),
+        }),
         target,
         data,
         answers,
@@ -122,6 +138,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
         ranks: gpus.max(1),
         settings: arguments.settings.clone(),
         translated,
+        start,
     };
     write(arguments, &wanted)
 }
@@ -155,6 +172,19 @@ fn translated(file: &Path) -> Result<Translated> {
 }
 
 impl InitArguments {
+    /// The same with what a drafter says that is trained further, where nothing else was given.
+    fn further(self, start: &Start) -> Result<Self> {
+        let family = match self.family {
+            Some(family) => family,
+            None => start.kind().context("`--start`")?.to_owned(),
+        };
+        Ok(Self {
+            family: Some(family),
+            target: self.target.or_else(|| start.target()),
+            ..self
+        })
+    }
+
     /// The same with what another trainer's settings say, where nothing else was given.
     fn beside(&self, translated: Option<&Translated>) -> Self {
         let mut all = self.clone();

@@ -34,7 +34,5 @@ pub(crate) fn choosing_of_drafter<'a>(
     folder: &Path,
     prompts: impl Iterator<Item = &'a Prompt>,
 ) -> Result<Option<ChoosingPrompts>> {
-    let run = folder.parent().and_then(Path::parent);
-    let run = run.filter(|run| !run.as_os_str().is_empty() && RunFolder::is_run(run));
-    run.map_or(Ok(None), |run| choosing_prompts(run, prompts))
+    RunFolder::of_drafter(folder).map_or(Ok(None), |run| choosing_prompts(run, prompts))
 }

@@ -116,6 +116,129 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     }
 }
 
+/// What each distance of a blend is multiplied by, and the bounds that keep it finite.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct BlendFactors {
+    kl: f32,
+    ce: f32,
+    tv: f32,
+    tv_plus_plus: f32,
+    nla: f32,
+    lk_hybrid: f32,
+    least_alpha: f32,
+    least_deviation: f32,
+}
+
+/// Slope of `min(p, q)` in `q`: 1 below `p`, 0 above, and half where they are equal.
+#[cube]
+fn rising<N: Size>(q: Vector<f32, N>, p: Vector<f32, N>) -> Vector<f32, N> {
+    let (half, none) = (Vector::<f32, N>::new(0.5), Vector::<f32, N>::new(0.0));
+    select_many(p.greater_than(&q), half, none) + select_many(p.greater_equal(&q), half, none)
+}
+
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn judge_blend_kernel<I: Int, N: Size>(
+    logits: &mut [Vector<f32, N>],
+    teacher: &[Vector<f32, N>],
+    places: &[I],
+    partitions: &[f32],
+    weights: &[f32],
+    found: &mut [f32],
+    rows: u32,
+    vectors: u32,
+    factors: BlendFactors,
+    #[comptime] is_partial: bool,
+    #[comptime] units: usize,
+    #[define(I)] _dtype: ElemType,
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let mut room_of_indices = Shared::<[u32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let place = usize::cast_from(places[row]);
+    let (start, of_teacher) = (row * vectors, place * vectors);
+    let (most_q, best_q) =
+        best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+    let (most_p, best_p) = best_of::<f32, N>(
+        teacher,
+        of_teacher,
+        vectors,
+        &mut room,
+        &mut room_of_indices,
+    );
+    let mut sums_q = Vector::<f32, N>::new(0.0);
+    let mut sums_p = Vector::<f32, N>::new(0.0);
+    let mut logs_q = Vector::<f32, N>::new(0.0);
+    let mut logs_p = Vector::<f32, N>::new(0.0);
+    let mut of_best = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = logits[start + at] - Vector::new(most_q);
+        let p = teacher[of_teacher + at] - Vector::new(most_p);
+        let exponential = p.exp();
+        sums_q += q.exp();
+        sums_p += exponential;
+        logs_q += exponential * q;
+        logs_p += exponential * p;
+        of_best += on_lane::<N>(at, best_p) * q;
+        at += CUBE_DIM_X as usize;
+    }
+    let sum_q = row_sum(lanes_sum::<N>(sums_q), &mut room);
+    let sum_p = row_sum(lanes_sum::<N>(sums_p), &mut room);
+    let between = row_sum(lanes_sum::<N>(logs_p - logs_q), &mut room) / sum_p;
+    let kl = between - sum_p.ln() + sum_q.ln();
+    let ce = sum_q.ln() - row_sum(lanes_sum::<N>(of_best), &mut room);
+    let mut covered = 1.0f32;
+    if comptime!(is_partial) {
+        covered = (most_p + sum_p.ln() - partitions[place]).exp();
+    }
+    let mut shared = Vector::<f32, N>::new(0.0);
+    let mut slopes = Vector::<f32, N>::new(0.0);
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
+        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        let p = p * Vector::new(covered);
+        let slope = rising::<N>(q, p);
+        shared += min(q, p);
+        slopes += q * slope;
+        squares += q * slope * slope;
+        at += CUBE_DIM_X as usize;
+    }
+    let alpha = row_sum(lanes_sum::<N>(shared), &mut room);
+    let mean = row_sum(lanes_sum::<N>(slopes), &mut room);
+    let variance = row_sum(lanes_sum::<N>(squares), &mut room) - mean * mean;
+    // As `Blend::of` on the CPU.
+    let floored = max(alpha, factors.least_alpha);
+    let of_nla = select(alpha >= factors.least_alpha, factors.nla / floored, 0.0f32);
+    let deviation = max(max(variance, 0.0f32).sqrt(), factors.least_deviation);
+    let share = (alpha * -3.0f32).exp();
+    let of_rest = factors.lk_hybrid * (1.0f32 - share);
+    let of_kl = factors.kl + factors.lk_hybrid * share;
+    let of_slope = factors.tv + factors.tv_plus_plus / deviation + of_nla + of_rest;
+    let weight = weights[row];
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
+        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        let slope = rising::<N>(q, p * Vector::new(covered)) - Vector::new(mean);
+        let pull = Vector::new(of_kl + factors.ce) - slope * Vector::new(of_slope);
+        let target = p * Vector::new(of_kl) + on_lane::<N>(at, best_p) * Vector::new(factors.ce);
+        if there {
+            logits[start + at] = (q * pull - target) * Vector::new(weight);
+        }
+        at += CUBE_DIM_X as usize;
+    }
+    if there && UNIT_POS_X == 0 {
+        let of_alpha = factors.tv + factors.tv_plus_plus + of_rest;
+        found[row * 3] =
+            of_kl * kl + factors.ce * ce + of_alpha * (1.0f32 - alpha) - factors.nla * floored.ln();
+        found[row * 3 + 1] = alpha;
+        found[row * 3 + 2] = select(best_q == best_p, 1.0f32, 0.0f32);
+    }
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn judge_labels_kernel<I: Int, N: Size>(
     logits: &mut [Vector<f32, N>],

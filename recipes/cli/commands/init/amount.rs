@@ -23,6 +23,8 @@ pub(super) struct Own<'a> {
     pub(super) kind: &'a Recipe,
     /// The target: a folder or a hub id.
     pub(super) target: &'a str,
+    /// Whether the drafter is there, with settings of its own.
+    pub(super) is_made: bool,
     /// Tokens of the conversations to train on, where they can be estimated.
     pub(super) tokens: Option<u64>,
     /// The value of a key, named with its table, that is set already.
@@ -193,6 +195,7 @@ mod tests {
         let own = Own {
             kind: find("eagle3").unwrap(),
             target: "Qwen/Qwen3-8B",
+            is_made: false,
             tokens,
             set: &of,
         };

@@ -9,7 +9,7 @@ use crate::trainers::rounded_rate;
 
 /// Keys that are taken from it, by their tables: what is right for one target is a good start for another.
 const TAKEN: [(&str, &[&str]); 3] = [
-    ("drafter", &[DRAFT_VOCAB, "fc_norm", "norm_output"]),
+    (DRAFTER, &[DRAFT_VOCAB, "fc_norm", "norm_output"]),
     (
         OBJECTIVE,
         &[
@@ -33,9 +33,11 @@ const TAKEN: [(&str, &[&str]); 3] = [
 /// Keys of sizes that are taken from it for a small target, of drafters that fill blocks: the defaults are for large targets, beside
 /// which such a drafter costs little.
 const SIZES: [(&str, &[&str]); 2] = [
-    ("drafter", &["layers", "block_size"]),
+    (DRAFTER, &["layers", "block_size"]),
     (OBJECTIVE, &[ANCHORS]),
 ];
+/// The table of what a drafter is.
+const DRAFTER: &str = "drafter";
 /// The table and the key by which the recipe of such a drafter is known.
 const OBJECTIVE: &str = "objective";
 const ANCHORS: &str = "anchors";
@@ -75,7 +77,8 @@ pub(super) fn of(own: &Own) -> Recommendation {
     let is_small_block = !is_large && is_of_size && has_anchors(&document);
     let block_sizes = SIZES.into_iter().filter(|_| is_small_block);
     let mut keys = Vec::new();
-    for (table, names) in TAKEN.into_iter().chain(block_sizes) {
+    let all = TAKEN.into_iter().chain(block_sizes);
+    for (table, names) in all.filter(|(table, _)| !(own.is_made && *table == DRAFTER)) {
         let is_free = |key: &&&str| (own.set)(&format!("{table}.{key}")).is_none();
         for key in names.iter().filter(is_free) {
             let value = document.get(table).and_then(|table| table.get(*key));
@@ -96,11 +99,15 @@ pub(super) fn of(own: &Own) -> Recommendation {
     if keys.is_empty() {
         return Recommendation::default();
     }
+    let what = match own.is_made {
+        true => "Objective",
+        false => "Drafter, objective",
+    };
     let mut told = format!(
-        "Drafter, objective and optimiser are set as in the shipped recipe `{}` where that differs.",
+        "{what} and optimiser are set as in the shipped recipe `{}` where that differs.",
         closest.name
     );
-    if is_small_block {
+    if is_small_block && !own.is_made {
         told += " So are the numbers of layers, of tokens in a block and of anchors: the defaults of these keys are for large targets, \
                  and make a small one's drafter slow.";
     }
@@ -190,6 +197,7 @@ mod tests {
             let own = Own {
                 kind: registry::find("eagle3").unwrap(),
                 target,
+                is_made: false,
                 tokens: None,
                 set: &|_| None,
             };
@@ -212,6 +220,7 @@ mod tests {
             let own = Own {
                 kind: registry::find(kind).unwrap(),
                 target,
+                is_made: false,
                 tokens: None,
                 set: &|key| (key == "drafter.layers").then(|| "3".to_owned()),
             };
@@ -252,6 +261,7 @@ mod tests {
             let own = Own {
                 kind: registry::find(kind).unwrap(),
                 target: "nobody/nothing",
+                is_made: false,
                 tokens: None,
                 set,
             };

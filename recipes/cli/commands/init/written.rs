@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
 use spectrain_data::rows::{files, text_bytes};
@@ -13,12 +13,14 @@ use super::keys::Keys;
 use super::needs::{self, Needed};
 use super::recommended::{self, Recommendation};
 use super::served;
+use super::start::Start;
 use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
 use crate::plan::data::BYTES_PER_TOKEN;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runtime::sizes::sizes_of;
 use crate::trainers::Translated;
 
 /// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are. A table that a recipe
@@ -132,15 +134,25 @@ pub(super) struct Wanted {
     pub(super) settings: Vec<String>,
     /// The settings of another trainer that these are, where they are some.
     pub(super) translated: Option<Translated>,
+    /// The drafter that is trained further, where there is one.
+    pub(super) start: Option<Start>,
 }
 
-/// Lines of a recipe that trains a target's own layer further.
+/// Lines of a recipe that trains a drafter further: one that was named, or a target's own layer.
 #[derive(Default)]
-struct OwnLayer {
+struct Further {
     /// The key of no table.
     start: String,
     /// Keys of `[drafter]`.
     keys: Vec<String>,
+}
+
+impl Further {
+    /// Whether a key of `[drafter]` is among them.
+    fn has(&self, key: &str) -> bool {
+        let mut keys = self.keys.iter().filter_map(|line| line.split_once(" = "));
+        keys.any(|(name, _)| name == key)
+    }
 }
 
 impl Wanted {
@@ -158,9 +170,9 @@ impl Wanted {
     /// It makes no sense, or what the drafter needs of the target is not known.
     pub(super) fn text(&self, file: &Path) -> Result<(String, ResolvedRecipe)> {
         let keys = Keys::of(self.recipe);
-        let mut own = self.own_layer();
+        let mut own = self.further()?;
         let recommended = self.recommended();
-        let is_set = |key: &str| self.sets(&format!("drafter.{key}"));
+        let is_set = |key: &str| self.sets(&format!("drafter.{key}")) || own.has(key);
         let needed = needs::of(&keys, &self.target, &is_set)?;
         let mut least = self.least(&needed, &own, &recommended);
         let mut resolved = read(&least, &self.settings)?;
@@ -222,16 +234,24 @@ impl Wanted {
         }
         // Answers that are to come are longer or shorter.
         let is_kept = matches!(self.answers, Answers::Kept);
-        recommended::of(&Own {
+        let shipped = recommended::of(&Own {
             kind: self.recipe,
             target: &self.target,
+            is_made: self.start.is_some(),
             tokens: self.data.tokens().filter(|_| is_kept),
             set: &|path| self.set(path),
-        })
+        });
+        match &self.start {
+            None => shipped,
+            Some(start) => {
+                let is_free = |table: &str, key: &str| !self.sets(&format!("{table}.{key}"));
+                start.recommended(shipped, &is_free)
+            }
+        }
     }
 
     /// A recipe of what is wanted, needed and recommended, without the further keys.
-    fn least(&self, needed: &[Needed], own: &OwnLayer, recommended: &Recommendation) -> String {
+    fn least(&self, needed: &[Needed], own: &Further, recommended: &Recommendation) -> String {
         let needed = needed.iter().map(|needed| needed.line.clone() + "\n");
         let own_keys = own.keys.iter().map(|line| line.clone() + "\n");
         let (key, data) = match &self.data {
@@ -261,29 +281,54 @@ impl Wanted {
         )
     }
 
+    /// What trains a drafter further, if one is to be.
+    ///
+    /// # Errors
+    /// The named drafter is of another kind, or for another target.
+    fn further(&self) -> Result<Further> {
+        let Some(start) = &self.start else {
+            return Ok(self.own_layer());
+        };
+        let sizes = sizes_of(&self.target, None).with_context(|| {
+            format!(
+                "`--start`: the settings of `{}` are read for a target, whose `config.json` must be here: download `{}`",
+                start.given, self.target
+            )
+        })?;
+        let keys = start.keys(self.recipe, &sizes.spec)?;
+        Ok(Further {
+            start: format!("start = {}\n", quoted(&start.given)),
+            keys: self.lines(keys),
+        })
+    }
+
+    /// Lines of these keys of `[drafter]`, where nothing else sets them.
+    fn lines(&self, keys: Vec<(String, Value)>) -> Vec<String> {
+        let free = |(key, _): &(String, Value)| !self.sets(&format!("drafter.{key}"));
+        let keys = keys.into_iter().filter(free);
+        keys.map(|(key, value)| format!("{key} = {}", inline(&value)))
+            .collect()
+    }
+
     /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
-    fn own_layer(&self) -> OwnLayer {
+    fn own_layer(&self) -> Further {
         let folder = Path::new(&self.target);
         if !folder.is_dir() || self.sets("start") {
-            return OwnLayer::default();
+            return Further::default();
         }
         let keys = match (self.recipe.beside_target)(folder) {
             Ok(Some(keys)) => keys,
-            Ok(None) => return OwnLayer::default(),
+            Ok(None) => return Further::default(),
             Err(error) => {
                 Output::detect().warn(format!(
                     "the recipe trains a new layer, as that of the target cannot be read: {error:#}"
                 ));
-                return OwnLayer::default();
+                return Further::default();
             }
         };
-        let keys = keys.into_iter().map(|(key, value)| (key, inline(&value)));
-        let keys = keys.filter(|(key, _)| !self.sets(&format!("drafter.{key}")));
-        OwnLayer {
+        Further {
             start: format!("start = {}\n", quoted(&self.target)),
-            keys: keys
-                .map(|(key, value)| format!("{key} = {value}"))
-                .collect(),
+            keys: self.lines(keys),
         }
     }
 

@@ -1,0 +1,155 @@
+//! A drafter that is trained further: what a recipe takes from it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use spectrain_checkpoints::ModelFolder;
+use spectrain_models::TargetSpec;
+
+use super::amount::Recommended;
+use super::recommended::Recommendation;
+use crate::families::registry::{self, Recipe};
+use crate::runs::drafter_at::DrafterAt;
+use crate::runtime::start_at;
+use crate::runtime::target::trained_for;
+use crate::trainers::rounded_rate;
+
+/// Rates of a tuning, as a share of those that the drafter was trained with; and its length.
+const RATE_SHARE: f64 = 0.25;
+const LENGTH_SHARE: f64 = 0.2;
+/// Keys of `[train]` that are taken from the recipe of the run: rates, lengths, and what belongs to them.
+const RATES: [&str; 2] = ["learning_rate", "matrix_learning_rate"];
+const EPOCHS: &str = "epochs";
+const STEPS: [&str; 2] = ["steps", "warmup_steps"];
+const TRAIN: [&str; 6] = [
+    "optimizer",
+    "warmup_ratio",
+    "schedule",
+    "min_lr_ratio",
+    "batch_tokens",
+    "gradient_accumulation",
+];
+/// Keys of `[data]` that are: steps hold rows of so many tokens.
+const DATA: [&str; 2] = ["max_length", "overlong"];
+
+/// The drafter.
+pub(super) struct Start {
+    /// As the key `start` names it.
+    pub(super) given: String,
+    folder: PathBuf,
+    /// The recipe of the run that has trained it, where it is a run's.
+    recipe: Option<toml::Table>,
+}
+
+impl Start {
+    /// The drafter that `--start` names: a run or its folder, a drafter's folder, or an id on the hub, which is downloaded.
+    pub(super) fn find(given: &str) -> Result<Self> {
+        let found = DrafterAt::find(given, Path::new("runs"))?;
+        let (given, recipe) = match &found {
+            DrafterAt::Run(run) => (run.display().to_string(), recipe_of(run)),
+            _ => (given.to_owned(), None),
+        };
+        let folder = match &found {
+            DrafterAt::Hub { .. } => start_at::folder(Path::new(&given))?,
+            _ => found.folder()?,
+        };
+        Ok(Self {
+            given,
+            folder,
+            recipe,
+        })
+    }
+
+    /// The name of the recipe for it: that of its run, else the first one of its kind.
+    pub(super) fn kind(&self) -> Result<&'static str> {
+        let named = self.recipe.as_ref().and_then(|recipe| recipe.get("recipe"));
+        let named = named.and_then(toml::Value::as_str).and_then(registry::find);
+        match named {
+            Some(recipe) => Ok(recipe.name),
+            None => Ok(registry::of_drafter(&ModelFolder::open(&self.folder)?)?.name),
+        }
+    }
+
+    /// The target that it was trained for, where that is known.
+    pub(super) fn target(&self) -> Option<String> {
+        let of_recipe = || {
+            let target = self.recipe.as_ref()?.get("target")?;
+            Some(target.get("model")?.as_str()?.to_owned())
+        };
+        of_recipe().or_else(|| {
+            let opened = ModelFolder::open(&self.folder).ok()?;
+            Some(trained_for(&opened)?.model)
+        })
+    }
+
+    /// The keys of `[drafter]` that it was made with, for a target of these sizes.
+    pub(super) fn keys(&self, kind: &Recipe, target: &TargetSpec) -> Result<Vec<(String, Value)>> {
+        (kind.at_start)(&self.folder, target).context("`--start`")
+    }
+
+    /// What is recommended for its tuning: the objective and the amounts of its run, else those of `shipped`, with a quarter of the rates
+    /// and a fifth of the steps.
+    pub(super) fn recommended(
+        &self,
+        shipped: Recommendation,
+        is_free: &dyn Fn(&str, &str) -> bool,
+    ) -> Recommendation {
+        let (mut keys, mut told) = match &self.recipe {
+            Some(recipe) => (of_run(recipe, is_free), OF_RUN.to_owned()),
+            None => (shipped.keys, shipped.told),
+        };
+        keys.iter_mut().for_each(tune);
+        told += FURTHER;
+        Recommendation { keys, told }
+    }
+}
+
+const OF_RUN: &str =
+    "Objective, optimiser and lengths are those of the run that the drafter is from.";
+const FURTHER: &str = " As it is trained further, rates are a quarter of those, steps and warm-up a fifth. Mix other texts into \
+                       `data.train`, or it drafts worse for them than before: recipes/README.md, \"Tuning a drafter for your texts\".";
+
+/// The recipe in the folder of a run; none where it was imported.
+fn recipe_of(run: &Path) -> Option<toml::Table> {
+    let text = std::fs::read_to_string(run.join("recipe.toml")).ok()?;
+    let recipe: toml::Table = text.parse().ok()?;
+    recipe.contains_key("train").then_some(recipe)
+}
+
+/// What the recipe of a run says that a tuning needs too.
+fn of_run(recipe: &toml::Table, is_free: &dyn Fn(&str, &str) -> bool) -> Vec<Recommended> {
+    let objective = recipe.get("objective").and_then(toml::Value::as_table);
+    let objective = objective.into_iter().flat_map(toml::Table::keys);
+    let train = RATES.into_iter().chain([EPOCHS]).chain(STEPS).chain(TRAIN);
+    let all = objective.map(|key| ("objective", key.as_str()));
+    let all = all.chain(train.map(|key| ("train", key)));
+    let all = all.chain(DATA.map(|key| ("data", key)));
+    let line = |(table, key): (&'static str, &str)| {
+        let value = recipe.get(table)?.get(key)?;
+        is_free(table, key).then(|| Recommended {
+            table,
+            line: format!("{key} = {value}"),
+        })
+    };
+    all.filter_map(line).collect()
+}
+
+/// Lowers a rate or a length.
+fn tune(key: &mut Recommended) {
+    let Some((name, value)) = key.line.split_once(" = ") else {
+        return;
+    };
+    let Ok(value) = value.parse::<f64>() else {
+        return;
+    };
+    let lower = match name {
+        _ if RATES.contains(&name) => toml::Value::Float(rounded_rate(value * RATE_SHARE)),
+        EPOCHS => toml::Value::Float(rounded_rate(value * LENGTH_SHARE)),
+        _ if STEPS.contains(&name) && value >= 1.0 => {
+            toml::Value::Integer((value * LENGTH_SHARE).ceil() as i64)
+        }
+        _ => return,
+    };
+    key.line = format!("{name} = {lower}");
+}
