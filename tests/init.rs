@@ -333,13 +333,42 @@ fn a_published_drafter_is_tuned_by_the_shipped_recipe_of_its_kind() {
         .run_line("init --start nothing --data train.jsonl --yes")
         .failed(&["`--start`", "nothing"]);
     workspace
-        .run_line(
-            "init --start target --data train.jsonl --target target --family distillspec --yes",
-        )
-        .failed(&["`--start`", "starts from `[drafter] model`"]);
-    workspace
         .run_line("init --start published --data train.jsonl --family medusa --yes")
         .failed(&["`--start`", "expected `MedusaModel`"]);
+}
+
+#[test]
+fn a_language_model_is_tuned_from_its_folder() {
+    let workspace = Workspace::new();
+    let recipe = r#"recipe = "pard"
+name = "run"
+target.model = "target"
+data = { train = "train.jsonl", max_length = 64 }
+drafter = { keep_layers = [0], mask_token = 7 }
+train = { steps = 5, batch_tokens = 128, learning_rate = 1e-3 }
+evaluate = { prompts = 2, max_new_tokens = 8 }
+"#;
+    workspace.write("recipe.toml", recipe);
+    workspace.run(&["recipe", "recipe.toml"]).succeeded();
+    workspace
+        .run_line("init --start run --data train.jsonl --yes")
+        .succeeded();
+    let text = workspace.text("pard-target-tuned.toml");
+    for line in [
+        "model = \"runs/run/export/drafter\"",
+        "mask_token = 7",
+        "steps = 1",
+        "learning_rate = 0.00025",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "no `{line}`: {text}"
+        );
+    }
+    assert!(!text.contains("\nkeep_layers"), "{text}");
+    workspace
+        .run_line("recipe pard-target-tuned.toml --plan")
+        .succeeded();
 }
 
 /// The lines of a recipe's comments, joined.

@@ -71,11 +71,13 @@ impl Shipped for LanguageModel {
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
-        starts_from_model()
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
-        starts_from_model()
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
+        Ok(None)
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -177,11 +179,13 @@ impl Shipped for Pard {
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
-        starts_from_model()
+        bail!(
+            "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
+        )
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
-        starts_from_model()
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
+        Ok(None)
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -278,12 +282,6 @@ pub(crate) fn to_write<'a>(
         mask_token: None,
         target: target.folder.as_deref(),
     })
-}
-
-fn starts_from_model<T>() -> Result<T> {
-    bail!(
-        "`start`: a language model starts from `[drafter] model`, which may be a drafter's folder"
-    )
 }
 
 /// The model of `[drafter] model`, where one is named.

@@ -66,7 +66,7 @@ impl Shipped for MaskedLanguageModel {
         bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Vec<(String, Value)>> {
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
         bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
     }
 

@@ -158,8 +158,8 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
-/// The keys of the drafter in a folder, for a target.
-type AtStart = fn(&Path, &TargetSpec) -> Result<Vec<(String, Value)>>;
+/// The keys of the drafter in a folder, for a target, where not one key names it.
+type AtStart = fn(&Path, &TargetSpec) -> Result<Option<Vec<(String, Value)>>>;
 
 /// The keys of a drafter in a target's folder, if there is one.
 type BesideTarget = fn(&Path) -> Result<Option<Vec<(String, Value)>>>;

@@ -52,12 +52,13 @@ pub trait Shipped: Family {
         described::beside_target::<Self>(folder)
     }
 
-    /// The keys of `[drafter]` that describe the drafter in a folder, beside the defaults: with them training can start from it.
+    /// The keys of `[drafter]` that describe the drafter in a folder, beside the defaults: with them training can start from it. None
+    /// where it is the key `model` that names what training starts from.
     ///
     /// # Errors
     /// The folder holds none of this kind, or training does not start from such ones.
-    fn at_start(folder: &Path, target: &TargetSpec) -> Result<Vec<(String, Value)>> {
-        described::at_start::<Self>(folder, target)
+    fn at_start(folder: &Path, target: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
+        described::at_start::<Self>(folder, target).map(Some)
     }
 
     /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.

@@ -7,7 +7,7 @@ use crate::runtime::free_tokens::{FreeToken, free_tokens};
 use crate::runtime::sizes::sizes_of;
 
 /// Keys that take a token that no text holds, each another one.
-const TOKENS: [&str; 2] = ["mask_token", "separator_token"];
+pub(super) const TOKENS: [&str; 2] = ["mask_token", "separator_token"];
 /// The key that takes the target's layers that a language model starts from.
 const LAYERS: &str = "keep_layers";
 /// The keys that say otherwise what a language model starts from.

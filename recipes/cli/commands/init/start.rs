@@ -8,6 +8,7 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_models::TargetSpec;
 
 use super::amount::Recommended;
+use super::needs::TOKENS;
 use super::recommended::Recommendation;
 use crate::families::registry::{self, Recipe};
 use crate::runs::drafter_at::DrafterAt;
@@ -33,9 +34,17 @@ const TRAIN: [&str; 6] = [
 /// Keys of `[data]` that are: steps hold rows of so many tokens.
 const DATA: [&str; 2] = ["max_length", "overlong"];
 
+/// What names the drafter in a recipe.
+pub(super) struct Named {
+    /// The key `start`; none where `[drafter]` names it.
+    pub(super) start: Option<String>,
+    /// Keys of `[drafter]`.
+    pub(super) keys: Vec<(String, Value)>,
+}
+
 /// The drafter.
 pub(super) struct Start {
-    /// As the key `start` names it.
+    /// As a recipe names it.
     pub(super) given: String,
     folder: PathBuf,
     /// The recipe of the run that has trained it, where it is a run's.
@@ -83,9 +92,35 @@ impl Start {
         })
     }
 
-    /// The keys of `[drafter]` that it was made with, for a target of these sizes.
-    pub(super) fn keys(&self, kind: &Recipe, target: &TargetSpec) -> Result<Vec<(String, Value)>> {
-        (kind.at_start)(&self.folder, target).context("`--start`")
+    /// What names it in a recipe for a target of these sizes.
+    pub(super) fn named(&self, kind: &Recipe, target: &TargetSpec) -> Result<Named> {
+        let found = (kind.at_start)(&self.folder, target).context("`--start`")?;
+        Ok(match found {
+            Some(keys) => Named {
+                start: Some(self.given.clone()),
+                keys,
+            },
+            None => Named {
+                start: None,
+                keys: self.as_model(),
+            },
+        })
+    }
+
+    /// The keys of `[drafter]` with which a language model starts from it.
+    fn as_model(&self) -> Vec<(String, Value)> {
+        // The folder of a run is no model's.
+        let model = match self.recipe {
+            Some(_) => self.folder.display().to_string(),
+            None => self.given.clone(),
+        };
+        let of_run = |key: &str| {
+            let token = self.recipe.as_ref()?.get("drafter")?.get(key)?;
+            Some((key.to_owned(), token.as_integer()?.into()))
+        };
+        let tokens = TOKENS.into_iter().filter_map(of_run);
+        let model = [("model".to_owned(), model.into())];
+        model.into_iter().chain(tokens).collect()
     }
 
     /// What is recommended for its tuning: the objective and the amounts of its run, else those of `shipped`, with a quarter of the rates

@@ -177,6 +177,7 @@ impl Wanted {
         let mut least = self.least(&needed, &own, &recommended);
         let mut resolved = read(&least, &self.settings)?;
         if own.start.is_empty()
+            && self.start.is_none()
             && !self.sets("start")
             && let Some(key) = served::key(&keys, &resolved, &|key| self.sets(key))
         {
@@ -295,10 +296,13 @@ impl Wanted {
                 start.given, self.target
             )
         })?;
-        let keys = start.keys(self.recipe, &sizes.spec)?;
+        let named = start.named(self.recipe, &sizes.spec)?;
+        let start = named
+            .start
+            .map(|start| format!("start = {}\n", quoted(&start)));
         Ok(Further {
-            start: format!("start = {}\n", quoted(&start.given)),
-            keys: self.lines(keys),
+            start: start.unwrap_or_default(),
+            keys: self.lines(named.keys),
         })
     }
 
