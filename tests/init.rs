@@ -259,18 +259,23 @@ fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
 fn a_drafter_is_tuned_with_its_own_settings_at_lower_rates() {
     let workspace = Workspace::new();
     workspace
-        .run_recipe(&["drafter.fc_norm=true", "objective.draft_steps=3"])
+        .run_recipe(&[
+            "drafter.fc_norm=true",
+            "objective.draft_steps=3",
+            "data.mask=all",
+        ])
         .succeeded();
     workspace.write_conversations("own.jsonl", 60, 20);
     let tune = "init --start run --data own.jsonl --yes";
     workspace.run_line(tune).succeeded();
-    let text = workspace.text("eagle3-target-tuned.toml");
+    let text = workspace.text("run-tuned.toml");
     for line in [
         "recipe = \"eagle3\"",
         "start = \"runs/run\"",
         "model = \"target\"",
         "train = \"own.jsonl\"",
         "max_length = 64",
+        "mask = \"all\"",
         "fc_norm = true",
         "draft_vocab = 256",
         "draft_steps = 3",
@@ -289,7 +294,7 @@ fn a_drafter_is_tuned_with_its_own_settings_at_lower_rates() {
         "{text}"
     );
     workspace
-        .run_line("recipe eagle3-target-tuned.toml --set evaluate.prompts=2")
+        .run_line("recipe run-tuned.toml --set evaluate.prompts=2")
         .succeeded();
     // What is set is left.
     let set = "--name other --set train.learning_rate=1e-4 --set train.steps=3";
@@ -353,7 +358,7 @@ evaluate = { prompts = 2, max_new_tokens = 8 }
     workspace
         .run_line("init --start run --data train.jsonl --yes")
         .succeeded();
-    let text = workspace.text("pard-target-tuned.toml");
+    let text = workspace.text("run-tuned.toml");
     for line in [
         "model = \"runs/run/export/drafter\"",
         "mask_token = 7",
@@ -367,7 +372,7 @@ evaluate = { prompts = 2, max_new_tokens = 8 }
     }
     assert!(!text.contains("\nkeep_layers"), "{text}");
     workspace
-        .run_line("recipe pard-target-tuned.toml --plan")
+        .run_line("recipe run-tuned.toml --plan")
         .succeeded();
 }
 

@@ -127,8 +127,8 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
     }
     let wanted = Wanted {
         recipe,
-        name: own.unwrap_or_else(|| match start {
-            Some(_) => name(recipe, &target) + TUNED,
+        name: own.unwrap_or_else(|| match &start {
+            Some(start) => start.run.clone().unwrap_or_else(|| name(recipe, &target)) + TUNED,
             None => not_shipped(name(recipe, &target)),
         }),
         target,

@@ -31,8 +31,15 @@ const TRAIN: [&str; 6] = [
     "batch_tokens",
     "gradient_accumulation",
 ];
-/// Keys of `[data]` that are: steps hold rows of so many tokens.
-const DATA: [&str; 2] = ["max_length", "overlong"];
+/// Keys of `[data]` that are: how conversations become rows, and how long these are.
+const DATA: [&str; 6] = [
+    "max_length",
+    "overlong",
+    "mask",
+    "turns",
+    "template",
+    "template_variables",
+];
 
 /// What names the drafter in a recipe.
 pub(super) struct Named {
@@ -46,6 +53,8 @@ pub(super) struct Named {
 pub(super) struct Start {
     /// As a recipe names it.
     pub(super) given: String,
+    /// The name of the run that it is from, where it is of one.
+    pub(super) run: Option<String>,
     folder: PathBuf,
     /// The recipe of the run that has trained it, where it is a run's.
     recipe: Option<toml::Table>,
@@ -55,9 +64,14 @@ impl Start {
     /// The drafter that `--start` names: a run or its folder, a drafter's folder, or an id on the hub, which is downloaded.
     pub(super) fn find(given: &str) -> Result<Self> {
         let found = DrafterAt::find(given, Path::new("runs"))?;
-        let (given, recipe) = match &found {
-            DrafterAt::Run(run) => (run.display().to_string(), recipe_of(run)),
-            _ => (given.to_owned(), None),
+        let (given, recipe, run) = match &found {
+            DrafterAt::Run(run) => {
+                let name = run
+                    .file_name()
+                    .map(|name| name.to_string_lossy().into_owned());
+                (run.display().to_string(), recipe_of(run), name)
+            }
+            _ => (given.to_owned(), None, None),
         };
         let folder = match &found {
             DrafterAt::Hub { .. } => start_at::folder(Path::new(&given))?,
@@ -65,6 +79,7 @@ impl Start {
         };
         Ok(Self {
             given,
+            run,
             folder,
             recipe,
         })
@@ -110,7 +125,7 @@ impl Start {
     /// The keys of `[drafter]` with which a language model starts from it.
     fn as_model(&self) -> Vec<(String, Value)> {
         // The folder of a run is no model's.
-        let model = match self.recipe {
+        let model = match self.run {
             Some(_) => self.folder.display().to_string(),
             None => self.given.clone(),
         };
