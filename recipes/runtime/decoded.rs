@@ -47,16 +47,16 @@ pub(crate) fn first_near_best(ways: &[&Decoded]) -> Option<usize> {
 /// What greedy decoding accepts of the drafts for some prompts.
 pub(crate) fn accepted(pair: &Pair, prompts: &[Vec<u32>]) -> Result<Decoded> {
     let mut session = pair.drafter.session();
-    let accepted = decode(pair, session.as_mut(), prompts, Sampling::GREEDY)?;
+    let accepted = decode(pair, session.as_mut(), prompts, (Sampling::GREEDY, 0))?;
     Ok(Decoded { accepted })
 }
 
-/// Tokens accepted, pass by pass.
+/// Tokens accepted, pass by pass. What is drawn of each prompt is drawn from the seed.
 pub(crate) fn decode(
     pair: &Pair,
     proposer: &mut dyn Proposer,
     prompts: &[Vec<u32>],
-    sampling: Sampling,
+    (sampling, seed): (Sampling, u64),
 ) -> Result<Vec<usize>> {
     let settings = DecodeSettings {
         max_new_tokens: if sampling.is_greedy() {
@@ -74,7 +74,7 @@ pub(crate) fn decode(
     let verifier = VerifierChoice::Exact.at(&settings.sampling);
     let mut accepted = Vec::new();
     for prompt in prompts {
-        let mut rng = StdRng::seed_from_u64(0);
+        let mut rng = StdRng::seed_from_u64(seed);
         let generation = pair
             .decoder()
             .generate(proposer, verifier, prompt, &settings, &mut rng)?;

@@ -21,8 +21,8 @@ pub(super) trait Ground {
     fn parts(&self) -> TargetParts;
     /// What is accepted of its greedy drafts.
     fn accepted(&mut self, drafter: &dyn Trained) -> Result<Decoded>;
-    /// What it drafts by its own probabilities.
-    fn drawn(&mut self, drafter: &dyn Trained) -> Result<Drawn>;
+    /// What it drafts by its own probabilities, drawn from a seed.
+    fn drawn(&mut self, drafter: &dyn Trained, seed: u64) -> Result<Drawn>;
 }
 
 /// Prompts, and a target that decodes them.
@@ -43,10 +43,11 @@ impl Ground for OnPrompts {
         accepted(&self.pair, &self.prompts)
     }
 
-    fn drawn(&mut self, drafter: &dyn Trained) -> Result<Drawn> {
+    fn drawn(&mut self, drafter: &dyn Trained, seed: u64) -> Result<Drawn> {
         self.pair.take(drafter)?;
         let mut recorder = Recorder::new(self.pair.drafter.session());
-        decode(&self.pair, &mut recorder, &self.prompts, Sampling::at(1.0))?;
+        let sampling = (Sampling::at(1.0), seed);
+        decode(&self.pair, &mut recorder, &self.prompts, sampling)?;
         Ok(recorder.found())
     }
 }
@@ -82,7 +83,7 @@ impl Ground for OnTexts {
         Ok(Decoded { accepted })
     }
 
-    fn drawn(&mut self, drafter: &dyn Trained) -> Result<Drawn> {
+    fn drawn(&mut self, drafter: &dyn Trained, seed: u64) -> Result<Drawn> {
         let mut recorder = Recorder::new(self.session(drafter));
         let length = recorder.draft_length();
         let request = DraftRequest {
@@ -94,7 +95,7 @@ impl Ground for OnTexts {
             let before: Vec<usize> = (0..text.first).collect();
             recorder.start(text.tokens.len() + length, text.tokens[0]);
             recorder.observe(&text.tokens[1..=text.first], &text.features.select(&before));
-            recorder.propose(&request, &mut StdRng::seed_from_u64(0));
+            recorder.propose(&request, &mut StdRng::seed_from_u64(seed));
         }
         Ok(recorder.found())
     }

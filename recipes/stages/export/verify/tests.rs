@@ -298,3 +298,17 @@ fn drafts_are_the_same_but_for_the_order_of_sums() {
     };
     assert!(!same_drafts(&of(0.25, 3), &fewer));
 }
+
+#[test]
+fn a_draw_between_two_probabilities_that_are_the_same_is_no_other_drafter() {
+    let of = |token| Drawn {
+        drafts: vec![vec![token]],
+        distributions: Vec::new(),
+    };
+    let alike = |others: &[u64]| {
+        let drawn = |seed| Ok([of(3), of(if others.contains(&seed) { 4 } else { 3 })]);
+        draft_alike(drawn).unwrap()
+    };
+    assert!(alike(&[]) && alike(&SEEDS[..1]));
+    assert!(!alike(&SEEDS));
+}
