@@ -26,8 +26,7 @@ mod kernels;
 /// What devices of CubeCL judge by themselves.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 trait Judging: Backend {
-    /// `KL(p' ‖ q)`, of which `towards` says what `p'` is and whether its entropy counts, of each row: the gradient in its logits, times
-    /// its weight, and what was found.
+    /// The distance to the target, as `kernel` says, of each row: the gradient in its logits, times its weight, and what was found.
     ///
     /// # Shapes
     /// - logits, gradient: `[rows, vocab]`, f32, the drafter's
@@ -45,19 +44,7 @@ trait Judging: Backend {
         partitions: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         is_partial: bool,
-        towards: Pull,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-
-    /// The `blend` of distances of each row, likewise.
-    #[fusion(meta = |logits, _, _, _, _, _, _| with_findings(logits))]
-    fn judge_blend(
-        logits: FloatTensor<Self>,
-        teacher: FloatTensor<Self>,
-        places: IntTensor<Self>,
-        partitions: FloatTensor<Self>,
-        weights: FloatTensor<Self>,
-        is_partial: bool,
-        blend: Blend,
+        kernel: Kernel,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// `-log q` of a label at each row, likewise.
@@ -73,31 +60,6 @@ trait Judging: Backend {
         labels: IntTensor<Self>,
         weights: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-}
-
-/// What a kernel is told of a distribution that drafters are pulled towards.
-#[derive(Debug, Clone, Copy)]
-struct Pull {
-    /// One over the temperature of the target's distribution.
-    sharpness: f32,
-    /// Whether its most likely token stands for it.
-    to_best: bool,
-    /// Whether the entropy of `p'` counts.
-    with_entropy: bool,
-}
-
-impl Pull {
-    fn to(distribution: Towards, with_entropy: bool) -> Self {
-        let (sharpness, to_best) = match distribution {
-            Towards::Tempered(temperature) => (temperature.recip() as f32, false),
-            Towards::Best => (1.0, true),
-        };
-        Self {
-            sharpness,
-            to_best,
-            with_entropy,
-        }
-    }
 }
 
 /// What judging gives, before it is given.
@@ -134,24 +96,18 @@ impl RowJudge for JudgedOnCube<'_> {
                 let (target, partitions) = teacher.logits_at(&positions);
                 let is_partial = partitions.is_some();
                 let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
-                let target = target.into_dispatch();
-                let places = indices(&places, &device).into_dispatch();
-                let partitions = partitions.into_dispatch();
-                match divergence.kernel() {
-                    Some(Kernel::Towards {
-                        distribution,
-                        takes_entropy_off,
-                    }) => {
-                        let pull = Pull::to(distribution, takes_entropy_off);
-                        Dispatch::judge_target(
-                            logits, target, places, partitions, weights, is_partial, pull,
-                        )
-                    }
-                    Some(Kernel::Blend(blend)) => Dispatch::judge_blend(
-                        logits, target, places, partitions, weights, is_partial, blend,
-                    ),
-                    None => unreachable!("{divergence:?} has a kernel"),
-                }
+                let Some(kernel) = divergence.kernel() else {
+                    unreachable!("{divergence:?} has a kernel");
+                };
+                Dispatch::judge_target(
+                    logits,
+                    target.into_dispatch(),
+                    indices(&places, &device).into_dispatch(),
+                    partitions.into_dispatch(),
+                    weights,
+                    is_partial,
+                    kernel,
+                )
             }
         };
         let found = Tensor::<2>::from_dispatch(found);
@@ -206,7 +162,7 @@ impl Judging for CubeBackend {
         partitions: CubeTensor,
         weights: CubeTensor,
         is_partial: bool,
-        towards: Pull,
+        kernel: Kernel,
     ) -> (CubeTensor, CubeTensor) {
         // The logits make room for their gradient.
         let logits = to_write(logits);
@@ -218,67 +174,47 @@ impl Judging for CubeBackend {
             address_of(&[&logits, &teacher]),
             dtype_to_elem_type(places.dtype),
         );
-        judge_target_kernel::launch(
-            &logits.client,
-            rows.cubes(),
-            rows.cube,
-            address,
-            rows.vector,
-            logits.clone().into_buffer_arg(),
-            teacher.into_buffer_arg(),
-            places.into_buffer_arg(),
-            partitions.into_buffer_arg(),
-            weights.into_buffer_arg(),
-            found.clone().into_buffer_arg(),
-            rows.count as u32,
-            rows.vectors as u32,
-            towards.sharpness,
-            is_partial,
-            towards.to_best,
-            towards.with_entropy,
-            rows.cube.num_elems() as usize,
-            dtype,
-        );
-        (logits, found)
-    }
-
-    fn judge_blend(
-        logits: CubeTensor,
-        teacher: CubeTensor,
-        places: CubeTensor,
-        partitions: CubeTensor,
-        weights: CubeTensor,
-        is_partial: bool,
-        blend: Blend,
-    ) -> (CubeTensor, CubeTensor) {
-        let logits = to_write(logits);
-        let [teacher, places, partitions, weights] =
-            [teacher, places, partitions, weights].map(into_contiguous);
-        let rows = Rows::of(&logits, &[]);
-        let found = empty(&logits, [rows.count, 3], DType::F32);
-        let (address, dtype) = (
-            address_of(&[&logits, &teacher]),
-            dtype_to_elem_type(places.dtype),
-        );
-        judge_blend_kernel::launch(
-            &logits.client,
-            rows.cubes(),
-            rows.cube,
-            address,
-            rows.vector,
-            logits.clone().into_buffer_arg(),
-            teacher.into_buffer_arg(),
-            places.into_buffer_arg(),
-            partitions.into_buffer_arg(),
-            weights.into_buffer_arg(),
-            found.clone().into_buffer_arg(),
-            rows.count as u32,
-            rows.vectors as u32,
-            factors_of(&blend),
-            is_partial,
-            rows.cube.num_elems() as usize,
-            dtype,
-        );
+        macro_rules! launch {
+            ($kernel:ident, $($own:expr),+) => {
+                $kernel::launch(
+                    &logits.client,
+                    rows.cubes(),
+                    rows.cube,
+                    address,
+                    rows.vector,
+                    logits.clone().into_buffer_arg(),
+                    teacher.into_buffer_arg(),
+                    places.into_buffer_arg(),
+                    partitions.into_buffer_arg(),
+                    weights.into_buffer_arg(),
+                    found.clone().into_buffer_arg(),
+                    rows.count as u32,
+                    rows.vectors as u32,
+                    $($own,)+
+                    rows.cube.num_elems() as usize,
+                    dtype,
+                )
+            };
+        }
+        match kernel {
+            Kernel::Towards {
+                distribution,
+                takes_entropy_off,
+            } => {
+                let (sharpness, to_best) = match distribution {
+                    Towards::Tempered(temperature) => (temperature.recip() as f32, false),
+                    Towards::Best => (1.0, true),
+                };
+                launch!(
+                    judge_target_kernel,
+                    sharpness,
+                    is_partial,
+                    to_best,
+                    takes_entropy_off
+                );
+            }
+            Kernel::Blend(blend) => launch!(judge_blend_kernel, factors_of(&blend), is_partial),
+        }
         (logits, found)
     }
 
