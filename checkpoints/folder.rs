@@ -369,7 +369,15 @@ fn is_plain_word(name: &str) -> bool {
 
 /// Reads every tensor of one safetensors file, by name in alphabetical order.
 pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor>> {
-    let (file, tensors) = WeightFile::open(path)?;
+    WeightFile::open(path).map(all_of)
+}
+
+/// The same of the bytes of a file that came some other way; `path` is what errors call it.
+pub fn parse_safetensors(bytes: Vec<u8>, path: &Path) -> Result<Vec<NamedTensor>> {
+    WeightFile::held(bytes, path).map(all_of)
+}
+
+fn all_of((file, tensors): (WeightFile, Vec<TensorInfo>)) -> Vec<NamedTensor> {
     let mut tensors: Vec<_> = tensors
         .into_iter()
         .map(|info| NamedTensor {
@@ -380,7 +388,7 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor>> {
         })
         .collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(tensors)
+    tensors
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     let mut notes: Vec<String> = Vec::from_iter(report.batch_note());
     notes.extend(report.shorter_chains_note());
     notes.extend(report.baseline_note());
-    notes.extend(report.nothing_accepted_note());
+    notes.extend(report.nothing_gained_notes());
     notes.extend(report.known_prompts.iter().map(|known| format!("{known}.")));
     let choosing = report.choosing_prompts.iter();
     notes.extend(choosing.map(|choosing| format!("{choosing}.")));

@@ -27,6 +27,8 @@ Commands:
   data         Prepare, check or regenerate a dataset by itself
   features     Bring in features that others captured, or write stored ones for
                others
+  relay        Send the hidden states that a server on this machine writes to
+               trainers on other machines
   clean        Remove what a run has set aside: `RUN.old-N` and
                `RUN/STAGE.old-N`
   report       Show or compare reports: on the terminal, as a page, a table, a

@@ -77,6 +77,7 @@ mod regenerate;
 mod regenerated;
 mod regenerated_tools;
 mod registry_learning;
+mod relayed;
 mod reports;
 mod resume;
 mod runs;

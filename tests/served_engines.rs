@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::engines::{LENGTH, Last, NEW, ours, python, recipe, trained};
+use crate::relayed::Relay;
 use crate::workspace::{Workspace, signal};
 
 /// How long vLLM may take to start.
@@ -212,10 +213,14 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
     };
     run(&["features.mode=stored", "name=here"]);
     run(&["features.mode=served", "name=served", &servers, &folder]);
-    run(&["features.mode=streamed", "name=streamed", &servers, &folder]);
+    // As from another machine.
+    let relay = Relay::start(&workspace, &server.url, &[]);
+    let servers = format!("target.server={}", json!([relay.url()]));
+    run(&["features.mode=streamed", "name=streamed", &servers]);
     let loss = |run: &str| {
         let manifest = workspace.json(&format!("runs/{run}/train/manifest.json"));
-        manifest["summary"]["fit"]["loss"].as_f64().unwrap()
+        let loss = &manifest["summary"]["fit"]["loss"];
+        loss.as_f64().unwrap_or_else(|| panic!("{run}: {manifest}"))
     };
     let [here, served, streamed] = ["here", "served", "streamed"].map(loss);
     assert!((here - served).abs() < 5e-3 * here, "{here} {served}");
@@ -226,7 +231,9 @@ fn vllm_hands_out_the_states_that_drafters_train_on() {
     // Greedy answers of vLLM are those of this program, so the decoder and the estimator count the same.
     let tau = |run: &str| {
         let report = workspace.json(&format!("runs/{run}/evaluate/report.json"));
-        report["settings"][0]["overall"]["tau"].as_f64().unwrap()
+        let overall = &report["settings"][0]["overall"];
+        let tau = overall["tau"].as_f64();
+        tau.unwrap_or_else(|| panic!("{run}: {overall}"))
     };
     assert!(
         (tau("here") - tau("served")).abs() < 0.1,

@@ -1,6 +1,6 @@
-//! One safetensors file, mapped into memory.
+//! One safetensors file, mapped into memory or held there.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -19,26 +19,52 @@ const MAX_HEADER: usize = 32 << 20;
 /// How a file begins that Git LFS puts in the place of a large one.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// A mapped file whose header accounts for every byte behind it.
+/// Where the bytes of a file are.
+#[derive(Debug)]
+enum Contents {
+    Mapped(Mmap),
+    Held(Vec<u8>),
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Held(bytes) => bytes,
+        }
+    }
+}
+
+/// A file whose header accounts for every byte behind it.
 #[derive(Debug)]
 pub(super) struct WeightFile {
-    map: Mmap,
+    contents: Contents,
     start: usize,
 }
 
 impl WeightFile {
     /// Maps a file and checks its header. Ranges in the returned descriptions lie inside the file.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<TensorInfo>)> {
-        let map = map(path)?;
+        Self::of(Contents::Mapped(map(path)?), path)
+    }
+
+    /// The same of a file's bytes, which errors call `path`.
+    pub(super) fn held(bytes: Vec<u8>, path: &Path) -> Result<(Self, Vec<TensorInfo>)> {
+        Self::of(Contents::Held(bytes), path)
+    }
+
+    fn of(contents: Contents, path: &Path) -> Result<(Self, Vec<TensorInfo>)> {
         let invalid = |reason: String| Error::Safetensors {
             path: path.to_path_buf(),
             reason,
         };
-        let header = header(&map).map_err(invalid)?;
+        let header = header(&contents).map_err(invalid)?;
         let start = LENGTH + header.len();
         let metadata: Metadata =
             serde_json::from_slice(header).map_err(|error| invalid(format!("header: {error}")))?;
-        let (expected, got) = (metadata.data_len(), map.len() - start);
+        let (expected, got) = (metadata.data_len(), contents.len() - start);
         if expected != got {
             return Err(invalid(format!(
                 "expected {expected} bytes of tensors after the header, found {got}"
@@ -60,17 +86,17 @@ impl WeightFile {
                 range: entry.data_offsets.0..entry.data_offsets.1,
             });
         }
-        Ok((WeightFile { map, start }, tensors))
+        Ok((Self { contents, start }, tensors))
     }
 
     /// The bytes of one tensor.
     pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &self.map[self.start..][range]
+        &self.contents[self.start..][range]
     }
 
     /// The whole file.
     pub(super) fn whole(&self) -> &[u8] {
-        &self.map
+        &self.contents
     }
 }
 

@@ -83,7 +83,7 @@ impl Report {
         let all = all.chain(self.batch_note());
         let all = all.chain(self.shorter_chains_note());
         let all = all.chain(self.baseline_note());
-        let all = all.chain(self.nothing_accepted_note());
+        let all = all.chain(self.nothing_gained_notes());
         all.map(|note| format!("\n{note}\n")).collect()
     }
 

@@ -16,6 +16,10 @@ pub const NOTHING_ACCEPTED: &str = "nothing that was drafted was accepted, so dr
                                     trained for another target or for other weights of it, reads other layers than in training, saw \
                                     another chat template in training, or has hardly been trained";
 
+/// What it means that no answer had a token to be drafted.
+const NOTHING_DRAFTED: &str = "the target ended every answer at once, so there was nothing to draft. Usually it saw another chat \
+                               template than in its training, or has hardly been trained";
+
 /// What settings need to have said of them, below their table.
 pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clone) -> String {
     let is_chosen = |setting: &SettingReport| matches!(&setting.draft, DraftReport::Chain { tokens, .. } if tokens.is_some());
@@ -83,15 +87,30 @@ impl Report {
         })
     }
 
-    /// In which ways of decoding nothing of the report's own drafter was accepted, and what that usually means.
-    pub(crate) fn nothing_accepted_note(&self) -> Option<String> {
+    /// In which ways of decoding nothing was drafted, or nothing of what the report's own drafter drafted was accepted, and what that
+    /// usually means.
+    pub(crate) fn nothing_gained_notes(&self) -> impl Iterator<Item = String> {
+        let drafts_nothing =
+            |setting: &&SettingReport| setting.overall.prompts > 0 && setting.overall.passes == 0;
         let accepts_nothing = |setting: &&SettingReport| {
             let overall = &setting.overall;
             let drafted = overall.draft_tokens_per_pass.unwrap_or_default();
             setting.drafter.is_none() && drafted > 0.0 && overall.tau.is_some_and(|tau| tau <= 1.0)
         };
-        let settings = self.settings.iter().filter(accepts_nothing);
-        let headings: Vec<String> = settings.map(SettingReport::heading).collect();
-        (!headings.is_empty()).then(|| format!("{}: {NOTHING_ACCEPTED}.", headings.join("; ")))
+        let note = |headings: Vec<String>, words: &str| {
+            (!headings.is_empty()).then(|| format!("{}: {words}.", headings.join("; ")))
+        };
+        let settings = || self.settings.iter();
+        let undrafted = settings()
+            .filter(drafts_nothing)
+            .map(SettingReport::heading);
+        let useless = settings()
+            .filter(accepts_nothing)
+            .map(SettingReport::heading);
+        let notes = [
+            note(undrafted.collect(), NOTHING_DRAFTED),
+            note(useless.collect(), NOTHING_ACCEPTED),
+        ];
+        notes.into_iter().flatten()
     }
 }

@@ -189,6 +189,11 @@ fn what_was_not_timed_and_what_was_never_accepted_is_told_with_what_to_do() {
     report.settings[0].overall.draft_tokens_per_pass = Some(2.0);
     report.settings[0].drafter = Some("prompt-lookup".into());
     assert!(!told(&report, useless));
+    // Where every answer ends at once, nothing is drafted.
+    let ended = "the target ended every answer at once";
+    assert!(!told(&report, ended));
+    report.settings[0].overall.passes = 0;
+    assert!(told(&report, ended));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::cli::commands::init::InitArguments;
 use crate::cli::commands::man::ManArguments;
 use crate::cli::commands::push::PushArguments;
 use crate::cli::commands::recipe::RecipeArguments;
+use crate::cli::commands::relay::RelayArguments;
 use crate::cli::commands::report::ReportArguments;
 use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::commands::track::TrackCommand;
@@ -72,6 +73,8 @@ enum Command {
     /// Bring in features that others captured, or write stored ones for others
     #[command(subcommand)]
     Features(FeaturesCommand),
+    /// Send the hidden states that a server on this machine writes to trainers on other machines
+    Relay(RelayArguments),
     /// Remove what a run has set aside: `RUN.old-N` and `RUN/STAGE.old-N`
     Clean(CleanArguments),
     /// Show or compare reports: on the terminal, as a page, a table, a picture or data
@@ -207,6 +210,7 @@ impl Arguments {
             Command::Check(arguments) => stoppable(commands::check::run(&arguments)),
             Command::Data(command) => commands::data::run(&command),
             Command::Features(command) => stoppable(commands::features::run(&command)),
+            Command::Relay(arguments) => commands::relay::run(&arguments),
             Command::Clean(arguments) => commands::clean::run(&arguments),
             Command::Report(arguments) => commands::report::run(&arguments),
             Command::Watch(arguments) => commands::watch::run(&arguments),

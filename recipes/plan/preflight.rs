@@ -398,7 +398,7 @@ impl<'a> Asked<'a> {
         let (needed, judged_by) = match mode {
             FeatureMode::Imported => (&["features.imported"][..], "the imported texts"),
             _ => (
-                &["target.server", "target.server_folder"][..],
+                &["target.server"][..],
                 "the servers' answers to `data.eval`",
             ),
         };
@@ -413,11 +413,6 @@ impl<'a> Asked<'a> {
         for (key, is_there, of) in [
             ("target.server", !recipe.target.server.is_empty(), "served"),
             (
-                "target.server_folder",
-                recipe.target.server_folder.is_some(),
-                "served",
-            ),
-            (
                 "features.imported",
                 recipe.features.imported.is_some(),
                 "imported",
@@ -426,8 +421,7 @@ impl<'a> Asked<'a> {
             if needed.contains(&key) && !is_there {
                 bail!("`{key}` is missing; `features.mode = {mode}` needs it");
             }
-            let is_idle = is_there && !needed.contains(&key) && key != "target.server_folder";
-            if is_idle {
+            if is_there && !needed.contains(&key) {
                 bail!("`{key}`: expected `features.mode = \"{of}\"` beside it, found {mode}");
             }
         }

@@ -12,4 +12,5 @@ mod response;
 mod same;
 pub mod server;
 pub mod servers;
+pub mod states;
 pub mod stored;

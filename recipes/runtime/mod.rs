@@ -21,6 +21,7 @@ pub mod pair;
 pub mod prompt_sets;
 pub mod prompts;
 pub mod ranks;
+pub mod relay;
 pub mod self_check;
 pub mod server;
 pub(crate) mod sizes;

@@ -454,7 +454,8 @@ pub(super) fn server(asked: &Asked) -> Made {
     ])
     .with_note(
         "set `target.server_folder` to the folder into which the server writes hidden states, by its path on the server, and \
-         `target.local_folder` to its path on this machine where that is another",
+         `target.local_folder` to its path on this machine where that is another; where this machine does not have it, start \
+         `spectrain relay` beside the server, and name its address in `target.server`",
     )
 }
 

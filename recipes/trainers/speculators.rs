@@ -179,7 +179,7 @@ const ROWS: &[Row] = &[
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
     row(ALL, "hidden_states_backend", "", By(NO_SERVER, of_states)),
     row(ALL, "hidden_states_path", "", Nothing("`spectrain features converter` and `spectrain features import` read such files; the recipe then has `features.mode = \"imported\"`")),
-    row(ALL, "mooncake_*", "", Nothing("hidden states come through files: `target.server_folder` is the folder into which the server writes them")),
+    row(ALL, "mooncake_*", "", Nothing("hidden states come through files (`target.server_folder`), or from another machine through `spectrain relay`")),
     row(ALL, "num_workers", "", Nothing(LOADING)),
     row(ALL, "prefetch_factor", "", Nothing(LOADING)),
     row(ALL, "vllm_endpoint", "", By("`target.server`, with `features.mode = \"streamed\"`", server)),

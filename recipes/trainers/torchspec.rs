@@ -212,7 +212,7 @@ const ROWS: &[Row] = &[
     row(ALL, "debug.*", "", Nothing("`spectrain bench` and the log say where time goes")),
     row(ALL, "decode.*", "", Nothing("`[evaluate]` and `[regenerate]` say how the target decodes")),
     row(ALL, "inference.*", "", Nothing(ENGINES)),
-    row(ALL, "mooncake.*", "", Nothing("hidden states pass through no store: with a server they come through files (`target.server_folder`)")),
+    row(ALL, "mooncake.*", "", Nothing("hidden states pass through no store: they come through files (`target.server_folder`), or from another machine through `spectrain relay`")),
     row(ALL, "training.attention_backend", "", Nothing("there is one attention for each device")),
     row(ALL, "training.distributed_*", "", Nothing("a process that dies ends the others at once")),
     row(ALL, "training.max_concurrent_batches", "", Nothing(OWN)),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use serde_json::{Map, Value, json};
 use spectrain::runtime::capture::file::Received;
+use spectrain::runtime::capture::{server, states};
 use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state, write_safetensors};
@@ -261,7 +262,10 @@ fn hidden_states_of_servers_are_read_or_refused() {
         mutate: super::models::change_weights,
         read: |folder: &Path| {
             let path = folder.join("a.safetensors");
-            let taken = Received::default().take(&path, [8, 3, 2], Duration::from_secs(5));
+            let taken = Received::none(server::NAMED);
+            let taken = taken.take(&path, Duration::from_secs(5), |path| {
+                states::read(path, [8, 3, 2])
+            });
             assert!(!path.exists(), "it stays");
             let taken = taken.map_err(|failure| match failure {
                 Failure::Passing { reason, .. } | Failure::Lasting { reason } => reason,

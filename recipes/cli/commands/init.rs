@@ -19,9 +19,7 @@ use crate::cli::progress::{Output, tell};
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
-use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::SHIPPED;
-use crate::recipe::tables::FeatureMode;
 use crate::runs::run_folder::{Existing, check_name};
 use crate::runtime::device;
 use crate::trainers::{TARGET, TRAIN, Translated, translate};
@@ -376,8 +374,8 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         device: &wanted.device,
         ranks: wanted.ranks,
     };
-    check_server_folder(&resolved)
-        .and_then(|()| asked.check_anywhere())
+    asked
+        .check_anywhere()
         .and_then(|()| asked.check_samples())
         .context("the recipe would be refused, so it was not written")?;
     write_file(&out, text.as_bytes())?;
@@ -417,23 +415,6 @@ fn of_file(arguments: &InitArguments, wanted: &Wanted, error: Error) -> Error {
         is_of_file.then(|| message.replace(&option, &source))
     });
     named.map_or(error, Error::msg)
-}
-
-/// Fails where a server is named without the folder of its hidden states, which no other trainer's settings say.
-fn check_server_folder(recipe: &ResolvedRecipe) -> Result<()> {
-    let mode = recipe.features.mode;
-    let asks = matches!(mode, FeatureMode::Served | FeatureMode::Streamed);
-    let target = &recipe.target;
-    if !asks || target.server.is_empty() || target.server_folder.is_some() {
-        return Ok(());
-    }
-    bail!(
-        "`target.server_folder` is missing; `features.mode = {}` needs it: add `--set target.server_folder=DIR`, where DIR is the \
-         folder into which the server at `{}` writes hidden states (`shared_storage_path` in the command that starts vLLM), by \
-         its path on the server; if this machine reaches the folder by another path, add `--set target.local_folder=PATH`",
-        recipe.json["features"]["mode"],
-        target.server[0]
-    );
 }
 
 /// The kinds of drafters with their numbers.

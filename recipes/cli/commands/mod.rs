@@ -17,6 +17,7 @@ mod prompts;
 pub mod push;
 pub mod recipe;
 pub mod regenerate;
+pub mod relay;
 pub mod report;
 pub mod schema;
 pub mod track;

@@ -26,7 +26,8 @@ pub struct TargetTable {
     /// The target's name on the servers. Left out: the only model that each server has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_model: Option<String>,
-    /// The folder into which the servers write hidden states, by its path on the servers.
+    /// The folder into which the servers write hidden states, by its path on the servers. Left out: the addresses are those of
+    /// `spectrain relay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_folder: Option<PathBuf>,
     /// The path of the same folder on this machine. Left out: the same path as on the servers.

@@ -7,11 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use burn::prelude::*;
-use spectrain_checkpoints::folder::read_safetensors;
-use spectrain_checkpoints::{DType, NamedTensor, printable};
+use spectrain_checkpoints::printable;
 use spectrain_data::regenerate::Failure;
-use spectrain_models::weights::tensor_from;
 
 use crate::runtime::server::client::{lasting, passing};
 
@@ -19,9 +16,6 @@ use crate::runtime::server::client::{lasting, passing};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a file may be unseen whose writer has let go of its lock: a network's file system may show it late.
 const UNSEEN: Duration = Duration::from_secs(1);
-/// Bytes of a file beside its tensors, at most.
-const HEADER: u64 = 1 << 20;
-
 /// Files of hidden states that nobody has taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Abandoned {
@@ -29,6 +23,21 @@ pub struct Abandoned {
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl Abandoned {
+    /// What the user is told of those in a folder, where there are any; `timeout` is what says how long a request may take.
+    pub fn told(self, folder: &Path, timeout: &str) -> Option<String> {
+        let Self { files, bytes } = self;
+        (files > 0).then(|| {
+            format!(
+                "`{}` has {files} files of hidden states ({} MiB) that are older than `{timeout}`: clients that were killed left \
+                 them, and they may be deleted",
+                folder.display(),
+                bytes >> 20
+            )
+        })
+    }
 }
 
 /// A folder that a server writes into, under its name and under ours.
@@ -41,11 +50,11 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Where a file of the server is on this machine.
+    /// Where a file of the server is on this machine. `option` is what the user named the folder by.
     ///
     /// # Errors
     /// It is not in the folder: no other file is read or deleted, whatever a server says.
-    pub fn file(&self, path: &str) -> Result<PathBuf> {
+    pub fn file(&self, path: &str, option: &str) -> Result<PathBuf> {
         let inside = Path::new(path).strip_prefix(&self.on_server).ok();
         let is_plain = |inside: &&Path| {
             inside
@@ -56,7 +65,7 @@ impl SharedFolder {
         match inside.filter(is_plain) {
             Some(inside) => Ok(self.here.join(inside)),
             None => bail!(
-                "`hidden_states_path`: expected a file in `{}`, where `target.server_folder` says that the server writes, found `{}`",
+                "`hidden_states_path`: expected a file in `{}`, where `{option}` says that the server writes, found `{}`",
                 self.on_server.display(),
                 printable(path)
             ),
@@ -84,40 +93,19 @@ impl SharedFolder {
     }
 }
 
-/// The contents of a file of hidden states.
-#[derive(Debug, Clone)]
-pub struct HiddenStates {
-    /// The tokens that it has states of.
-    pub tokens: Vec<u32>,
-    /// `[tokens, slots, d_model]`, in the engine's type.
-    pub states: NamedTensor,
-}
-
-/// One slot of states `[tokens, slots, d_model]`: `[tokens, d_model]`, f32. Only they go to the device.
-///
-/// # Panics
-/// There are not as many slots.
-pub fn slot(states: &NamedTensor, slot: usize, device: &Device) -> Tensor<2> {
-    let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
-    assert!(slot < slots, "slot {slot} of {slots}");
-    let of_slot = states.bytes.chunks(d_model * states.dtype.size());
-    let states = NamedTensor {
-        name: states.name.clone(),
-        dtype: states.dtype,
-        shape: vec![tokens, d_model],
-        bytes: of_slot
-            .skip(slot)
-            .step_by(slots)
-            .flatten()
-            .copied()
-            .collect(),
-    };
-    tensor_from::<2>(states, device).cast(burn::tensor::DType::F32)
+/// The settings that errors name.
+#[derive(Debug, Clone, Copy)]
+pub struct Named {
+    /// The folder's path here.
+    pub folder: &'static str,
+    /// How long a file is waited for.
+    pub timeout: &'static str,
 }
 
 /// The files that come from one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Received {
+    named: Named,
     /// Whether one of them was found: then this machine has the server's folder.
     any: AtomicBool,
     /// Those that are no longer needed, but whose writer still holds the lock.
@@ -125,22 +113,29 @@ pub struct Received {
 }
 
 impl Received {
-    /// Reads and deletes the file at `path`, once its writer has let go of the lock beside it. It may have `tokens` tokens of
-    /// `slots` states of `d_model` numbers, at most.
+    /// None yet.
+    pub fn none(named: Named) -> Self {
+        Self {
+            named,
+            any: AtomicBool::default(),
+            given_up: Mutex::default(),
+        }
+    }
+
+    /// What `read` makes of the file at `path`, once its writer has let go of the lock beside it. The file is deleted then.
     ///
     /// # Errors
-    /// It does not come within `patience`, was not written whole, or holds something else. What another request may not meet
-    /// passes.
-    pub fn take(
+    /// It does not come within `patience`, or cannot be read. What another request may not meet passes.
+    pub fn take<T>(
         &self,
         path: &Path,
-        sizes: [usize; 3],
         patience: Duration,
-    ) -> std::result::Result<HiddenStates, Failure> {
+        read: impl FnOnce(&Path) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
         let found = match wait_for(path, patience) {
             Ok(()) => {
                 self.any.store(true, Ordering::Relaxed);
-                read(path, sizes)
+                read(path)
             }
             Err(Missing::Failed(failure)) => Err(failure),
             Err(Missing::Late(held)) => Err(self.late(path, held, patience)),
@@ -149,16 +144,24 @@ impl Received {
         found
     }
 
+    /// Deletes a file that nobody will ask for, once its writer is done with it.
+    pub fn give_up(&self, path: &Path) {
+        self.delete(Some(path));
+    }
+
     /// What is said of a file that did not come in time. Where no file ever came and not even its lock is there, no other one
     /// would come.
     fn late(&self, path: &Path, held: Lock, patience: Duration) -> Failure {
         let (path, seconds) = (path.display(), patience.as_secs_f64());
-        let reason =
-            format!("`{path}` was not complete within {seconds:.0} s (`features.timeout`)");
+        let reason = format!(
+            "`{path}` was not complete within {seconds:.0} s (`{}`)",
+            self.named.timeout
+        );
         match held {
             Lock::Missing if !self.any.load(Ordering::Relaxed) => Failure::Lasting {
                 reason: format!(
-                    "{reason}; set `target.local_folder` to the path at which this machine has the server's folder"
+                    "{reason}; set `{}` to the path at which this machine has the server's folder",
+                    self.named.folder
                 ),
             },
             Lock::Missing => passing(format!(
@@ -269,73 +272,16 @@ fn wait_for(path: &Path, patience: Duration) -> std::result::Result<(), Missing>
     }
 }
 
-fn read(path: &Path, sizes: [usize; 3]) -> std::result::Result<HiddenStates, Failure> {
-    check_length(path, sizes).map_err(|error| lasting(&error))?;
-    // A writer that fails leaves what it has written by then.
-    let tensors = read_safetensors(path).map_err(|error| {
-        passing(format!(
-            "{error}: the server did not write it whole; its folder may be full"
-        ))
-    })?;
-    states_in(tensors, path, sizes).map_err(|error| lasting(&error))
-}
-
-/// Fails where a file is longer than one of these sizes can be.
-fn check_length(path: &Path, [most, slots, d_model]: [usize; 3]) -> Result<()> {
-    let named = || format!("`{}`", path.display());
-    let whole = (most as u64).saturating_mul(slots as u64 * d_model as u64 * 4 + 8) + HEADER;
-    let bytes = fs::metadata(path).with_context(named)?.len();
-    if bytes > whole {
-        bail!(
-            "{}: expected at most {whole} bytes for {most} tokens, found {bytes}",
-            named()
-        );
-    }
-    Ok(())
-}
-
-fn states_in(
-    mut tensors: Vec<NamedTensor>,
-    path: &Path,
-    [_, slots, d_model]: [usize; 3],
-) -> Result<HiddenStates> {
-    let named = || format!("`{}`", path.display());
-    let mut take = |name: &str| {
-        let place = tensors.iter().position(|tensor| tensor.name == name);
-        let found = place.map(|place| tensors.swap_remove(place));
-        found.with_context(|| format!("{}: expected a tensor `{name}`, found none", named()))
-    };
-    let (states, tokens) = (take("hidden_states")?, take("token_ids")?);
-    let tokens: Option<Vec<u32>> = tokens
-        .to_i64()
-        .with_context(named)?
-        .into_iter()
-        .map(|token| token.try_into().ok())
-        .collect();
-    let tokens = tokens
-        .with_context(|| format!("{}: `token_ids`: expected whole numbers from 0 on", named()))?;
-    let expected = [tokens.len(), slots, d_model];
-    if states.shape != expected {
-        bail!(
-            "{}: `hidden_states`: expected the shape {expected:?} of tokens, layers asked for and `hidden_size`, found {:?}",
-            named(),
-            states.shape
-        );
-    }
-    if ![DType::BF16, DType::F16, DType::F32].contains(&states.dtype) {
-        bail!(
-            "{}: `hidden_states`: expected numbers of 16 or 32 bits, found {:?}",
-            named(),
-            states.dtype
-        );
-    }
-    Ok(HiddenStates { tokens, states })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spectrain_checkpoints::write_safetensors;
+    use crate::runtime::capture::states::{self, HiddenStates};
+    use spectrain_checkpoints::{NamedTensor, write_safetensors};
+
+    const NAMED: Named = Named {
+        folder: "target.local_folder",
+        timeout: "features.timeout",
+    };
 
     #[test]
     fn only_files_of_the_shared_folder_are_taken() {
@@ -344,7 +290,7 @@ mod tests {
             here: "/mnt/hs".into(),
         };
         assert_eq!(
-            shared.file("/dev/shm/hs/a/b.safetensors").unwrap(),
+            shared.file("/dev/shm/hs/a/b.safetensors", "x").unwrap(),
             Path::new("/mnt/hs/a/b.safetensors")
         );
         for path in [
@@ -355,7 +301,7 @@ mod tests {
             "/dev/shm/hsx/a",
             "",
         ] {
-            let told = shared.file(path).unwrap_err().to_string();
+            let told = shared.file(path, "x").unwrap_err().to_string();
             assert!(told.contains("expected a file in `/dev/shm/hs`"), "{told}");
         }
     }
@@ -391,10 +337,19 @@ mod tests {
         sizes: [usize; 3],
         patience: Duration,
     ) -> std::result::Result<HiddenStates, Failure> {
-        Received::default().take(path, sizes, patience)
+        take_from(&Received::none(NAMED), path, sizes, patience)
     }
 
-    fn states(tokens: usize, shape: [usize; 3]) -> Vec<NamedTensor> {
+    fn take_from(
+        received: &Received,
+        path: &Path,
+        sizes: [usize; 3],
+        patience: Duration,
+    ) -> std::result::Result<HiddenStates, Failure> {
+        received.take(path, patience, |path| states::read(path, sizes))
+    }
+
+    fn tensors(tokens: usize, shape: [usize; 3]) -> Vec<NamedTensor> {
         let values = vec![0.5; shape.iter().product()];
         let ids: Vec<i64> = (0..tokens as i64).collect();
         vec![
@@ -413,7 +368,7 @@ mod tests {
             let path = path.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(30));
-                write_safetensors(&path, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+                write_safetensors(&path, &tensors(4, [4, 3, 2]), &Default::default()).unwrap();
                 drop(lock);
             })
         };
@@ -432,12 +387,12 @@ mod tests {
             write_safetensors(&path, tensors, &Default::default()).unwrap();
             lasting_reason(take(&path, most, Duration::from_secs(1)))
         };
-        let told = refused(&states(4, [4, 2, 2]), [8, 3, 2]);
+        let told = refused(&tensors(4, [4, 2, 2]), [8, 3, 2]);
         assert!(told.contains("expected the shape [4, 3, 2]"), "{told}");
-        assert!(refused(&states(3, [4, 3, 2]), [8, 3, 2]).contains("[3, 3, 2]"));
-        let told = refused(&states(60_000, [60_000, 3, 2]), [8, 3, 2]);
+        assert!(refused(&tensors(3, [4, 3, 2]), [8, 3, 2]).contains("[3, 3, 2]"));
+        let told = refused(&tensors(60_000, [60_000, 3, 2]), [8, 3, 2]);
         assert!(told.contains("expected at most"), "{told}");
-        assert!(refused(&states(4, [4, 3, 2])[..1], [8, 3, 2]).contains("`token_ids`"));
+        assert!(refused(&tensors(4, [4, 3, 2])[..1], [8, 3, 2]).contains("`token_ids`"));
         assert!(!path.exists(), "what is no good is deleted, too");
         let told = lasting_reason(take(&path, [8, 3, 2], Duration::from_millis(20)));
         assert!(told.contains("was not complete within"), "{told}");
@@ -470,7 +425,7 @@ mod tests {
         assert!(since.elapsed() < Duration::from_secs(60));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         // It wrote some of the file, or nothing into it.
-        write_safetensors(&path, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+        write_safetensors(&path, &tensors(4, [4, 3, 2]), &Default::default()).unwrap();
         let whole = fs::read(&path).unwrap();
         for length in [0, 4, 60, whole.len() - 1] {
             fs::write(&path, &whole[..length]).unwrap();
@@ -481,12 +436,12 @@ mod tests {
         // It writes for longer than a request may take.
         let lock = File::create(lock_beside(&path)).unwrap();
         lock.lock().unwrap();
-        let received = Received::default();
-        let late = |path: &Path| received.take(path, [8, 3, 2], Duration::from_millis(20));
+        let received = Received::none(NAMED);
+        let late = |path: &Path| take_from(&received, path, [8, 3, 2], Duration::from_millis(20));
         let told = passing_reason(late(&path));
         assert!(told.contains("`features.timeout`"), "{told}");
         // Once it is done, the file goes with the next one.
-        write_safetensors(&path, &states(4, [4, 3, 2]), &Default::default()).unwrap();
+        write_safetensors(&path, &tensors(4, [4, 3, 2]), &Default::default()).unwrap();
         let next = folder.path().join("b.safetensors");
         lasting_reason(late(&next));
         assert!(path.exists(), "it is still written");
@@ -499,12 +454,15 @@ mod tests {
     fn a_file_that_is_gone_is_no_wrong_folder_where_others_came() {
         let folder = tempfile::tempdir().unwrap();
         let [first, gone] = ["a", "b"].map(|name| folder.path().join(name));
-        let received = Received::default();
-        write_safetensors(&first, &states(4, [4, 3, 2]), &Default::default()).unwrap();
-        received
-            .take(&first, [8, 3, 2], Duration::from_secs(20))
-            .unwrap();
-        let told = passing_reason(received.take(&gone, [8, 3, 2], Duration::from_millis(20)));
+        let received = Received::none(NAMED);
+        write_safetensors(&first, &tensors(4, [4, 3, 2]), &Default::default()).unwrap();
+        take_from(&received, &first, [8, 3, 2], Duration::from_secs(20)).unwrap();
+        let told = passing_reason(take_from(
+            &received,
+            &gone,
+            [8, 3, 2],
+            Duration::from_millis(20),
+        ));
         assert!(told.contains("after a restart"), "{told}");
         assert!(!told.contains("`target.local_folder`"), "{told}");
     }

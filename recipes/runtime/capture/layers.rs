@@ -7,8 +7,8 @@ use spectrain_checkpoints::DType;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Capture, Layout, Target as _, TargetParts, Transformer, load_first_layers};
 
-use super::file::slot;
 use super::server::Captured;
+use super::states::slot;
 use crate::runtime::sizes::{body_parameters, idle_parameters};
 
 /// Bytes of layers that are loaded for this, at most.

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{PartsConfig, TargetParts};
 
-use super::file::slot;
 use super::layers::LayerFit;
 use super::server::{Captured, Place};
+use super::states::slot;
 use crate::runtime::model_files::read_json;
 
 /// The least share of places at which the head must find the token that the served model finds.
@@ -272,7 +272,7 @@ impl Compared {
 mod tests {
     use super::*;
     use crate::families::drafter_folder::samples;
-    use crate::runtime::capture::file::HiddenStates;
+    use crate::runtime::capture::states::HiddenStates;
     use serde_json::json;
     use spectrain_checkpoints::NamedTensor;
 

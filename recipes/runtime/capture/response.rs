@@ -18,6 +18,8 @@ pub(super) struct Response {
 pub(super) struct Handed {
     /// The file's path on the server.
     pub(super) hidden_states_path: Option<String>,
+    /// The path of the address at which a relay hands out the file's contents.
+    pub(super) relayed: Option<String>,
 }
 
 /// What was generated, and how likely the prompt was.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::regenerate::Failure;
 
-use super::file::HiddenStates;
+use super::states::HiddenStates;
 
 /// Tokens of the text that is asked for again, at most.
 const TOKENS: usize = 256;

@@ -1,20 +1,34 @@
 //! One server, asked for hidden states.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::launch::quote;
+use spectrain_checkpoints::printable;
 use spectrain_data::regenerate::Failure;
 use spectrain_models::Sampling;
 
-use super::file::{HiddenStates, Received, SharedFolder};
+use super::file::{Named, Received, SharedFolder};
 use super::response::{Likely, Response};
 use super::same::Same;
+use super::states::{self, HiddenStates};
 use crate::runtime::server::client::{Client, lasting, passing, unless_silent};
 use crate::runtime::server::key::ApiKey;
+
+/// The keys of a recipe that errors about files name.
+pub const NAMED: Named = Named {
+    folder: "target.local_folder",
+    timeout: "features.timeout",
+};
+/// The key that says into which folder the server writes.
+const FOLDER: &str = "target.server_folder";
+/// The command that sends the files of a server to other machines.
+const RELAY: &str = "spectrain relay";
+/// The folder in a command where the recipe names none.
+const USUAL_FOLDER: &str = "/dev/shm/states";
 
 /// What a server is to serve.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +48,8 @@ pub struct CaptureSettings {
     pub model: Option<String>,
     /// The API key.
     pub key: Option<ApiKey>,
-    /// The folder that the server writes into.
-    pub folder: SharedFolder,
+    /// The folder that the server writes into, where this machine has it.
+    pub folder: Option<SharedFolder>,
     /// Layers of which the server was told to hand out the outputs, 0-based, in its order; the last layer's comes after
     /// them.
     pub layers: Vec<usize>,
@@ -59,6 +73,18 @@ impl CaptureSettings {
         ids.chain([self.target_layers]).collect()
     }
 
+    /// How such a server is started. Each command has a line alone, so that it can be copied.
+    fn starting(&self) -> String {
+        let command = self.command();
+        match &self.folder {
+            Some(_) => format!("this command starts a server:\n  {command}"),
+            None => format!(
+                "these commands start a server, and beside it what sends its hidden states here (`http://MACHINE:8100`); with \
+                 `{FOLDER}` the first one is enough:\n  {command}\n  {RELAY}"
+            ),
+        }
+    }
+
     /// The command that starts a server which hands them out, in words of a shell.
     pub fn command(&self) -> String {
         let model = self.target.model.as_deref().unwrap_or("TARGET");
@@ -70,6 +96,8 @@ impl CaptureSettings {
             .into_iter()
             .filter_map(|(option, value)| Some(format!(" {option} {}", quote(value.as_deref()?))));
         let named: String = named.collect();
+        let folder = self.folder.as_ref().map(|folder| &*folder.on_server);
+        let folder = folder.unwrap_or_else(|| Path::new(USUAL_FOLDER));
         let speculative = json!({
             "method": "extract_hidden_states",
             "num_speculative_tokens": 1,
@@ -78,7 +106,7 @@ impl CaptureSettings {
         let transfer = json!({
             "kv_connector": "ExampleHiddenStatesConnector",
             "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"shared_storage_path": self.folder.on_server},
+            "kv_connector_extra_config": {"shared_storage_path": folder},
         });
         format!(
             "vllm serve {}{named} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config {} \
@@ -156,16 +184,14 @@ impl CaptureServer {
             let root = client.root();
             let unknown = || format!("cannot learn the name of the target from `{root}/v1/models`");
             let why = unless_silent(cause, unknown);
-            // The command is the last line and has it alone, so that it can be copied.
-            let command = settings.command();
-            anyhow!("`target.server`: {why:#}; this command starts a server:\n  {command}")
+            anyhow!("`target.server`: {why:#}; {}", settings.starting())
         })?;
         Ok(Self {
             client,
             model: model.id,
             longest: model.max_model_len,
             settings,
-            received: Received::default(),
+            received: Received::none(NAMED),
             same: Same::default(),
         })
     }
@@ -220,14 +246,22 @@ impl CaptureServer {
         let body = self.client.post("/v1/completions", &self.body(asked))?;
         let response: Response = serde_json::from_slice(&body)
             .map_err(|error| passing(format!("the response is no completion: {error}")))?;
-        let file = self.file(&response).map_err(|error| lasting(&error))?;
+        let handed = self.handed(&response).map_err(|error| lasting(&error))?;
         let more = asked
             .answer
             .as_ref()
             .map_or(0, |answer| answer.max_new_tokens);
         let slots = self.settings.layers.len() + 1;
         let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
-        let states = self.received.take(&file, most, self.settings.timeout)?;
+        let states = match handed {
+            Handed::File(file) => self.received.take(&file, self.settings.timeout, |file| {
+                states::read(file, most)
+            })?,
+            Handed::Relayed(path) => {
+                let bytes = self.client.get_up_to(&path, states::most_bytes(most))?;
+                states::parse(bytes, Path::new(&path), most)?
+            }
+        };
         captured(asked, response, states).map_err(|error| lasting(&error))
     }
 
@@ -262,9 +296,12 @@ impl CaptureServer {
         body
     }
 
-    /// The file that a response names.
-    fn file(&self, response: &Response) -> Result<PathBuf> {
+    /// Where a response says that its hidden states are.
+    fn handed(&self, response: &Response) -> Result<Handed> {
         let handed = response.kv_transfer_params.as_ref();
+        if let Some(path) = handed.and_then(|handed| handed.relayed.clone()) {
+            return Ok(Handed::Relayed(path));
+        }
         let path = handed.and_then(|handed| handed.hidden_states_path.as_deref());
         let Some(path) = path else {
             bail!(
@@ -273,8 +310,35 @@ impl CaptureServer {
                 self.settings.command()
             );
         };
-        self.settings.folder.file(path)
+        match &self.settings.folder {
+            Some(folder) => folder.file(path, FOLDER).map(Handed::File),
+            None => bail!(
+                "`{FOLDER}` is missing: the server writes hidden states into files, such as `{}`, and the key says in which folder \
+                 of this machine they are; where this machine does not have that folder, run this beside the server, and name \
+                 its address in `target.server`:\n  {}",
+                printable(path),
+                relay(self.client.root(), Path::new(path))
+            ),
+        }
     }
+}
+
+/// Where hidden states are.
+enum Handed {
+    /// In a file of this machine.
+    File(PathBuf),
+    /// At a path of the server's address.
+    Relayed(String),
+}
+
+/// The command that sends the files of the server at `url` to other machines.
+fn relay(url: &str, file: &Path) -> String {
+    let folder = file.parent().unwrap_or(file).display().to_string();
+    format!(
+        "{RELAY} --server {} --folder {}",
+        quote(url),
+        quote(&folder)
+    )
 }
 
 /// What came back, where it is what was asked for.
@@ -331,10 +395,10 @@ mod tests {
             },
             model: None,
             key: Some("sk-QzXwVy".into()),
-            folder: SharedFolder {
+            folder: Some(SharedFolder {
                 here: "/states".into(),
                 on_server: "/states".into(),
-            },
+            }),
             layers: vec![1],
             target_layers: 4,
             d_model: 8,
@@ -378,6 +442,15 @@ mod tests {
             command.ends_with("}'") && !command.contains("TARGET"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn without_a_folder_a_relay_is_started_too() {
+        let mut settings = settings("m");
+        settings.folder = None;
+        let told = settings.starting();
+        assert!(told.contains("/dev/shm/states"), "{told}");
+        assert!(told.ends_with("\n  spectrain relay"), "{told}");
     }
 
     #[test]

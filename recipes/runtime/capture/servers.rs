@@ -11,12 +11,12 @@ use spectrain_models::{Capture, TargetParts, TargetSpec};
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{FeaturesTable, TargetTable};
-use crate::runtime::capture::file::{Abandoned, SharedFolder};
+use crate::runtime::capture::file::SharedFolder;
 use crate::runtime::capture::in_order::{Asking, Pace};
 use crate::runtime::capture::layers::FirstLayers;
 use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{
-    Asked, CaptureServer, CaptureSettings, Captured, ServedTarget,
+    Asked, CaptureServer, CaptureSettings, Captured, NAMED, ServedTarget,
 };
 use crate::runtime::interruption::interrupted;
 use crate::runtime::server::client::Client;
@@ -162,14 +162,12 @@ impl Servers {
         let Some(settings) = self.servers.first().map(|server| server.settings()) else {
             return;
         };
-        let Abandoned { files, bytes } = settings.folder.abandoned(settings.timeout);
-        if files > 0 {
-            output.warn(format!(
-                "`{}` has {files} files of hidden states ({} MiB) that are older than `features.timeout`: clients that were killed left \
-                 them, and they may be deleted",
-                settings.folder.here.display(),
-                bytes >> 20
-            ));
+        let Some(folder) = &settings.folder else {
+            return;
+        };
+        let abandoned = folder.abandoned(settings.timeout);
+        if let Some(told) = abandoned.told(&folder.here, NAMED.timeout) {
+            output.warn(told);
         }
     }
 
@@ -211,16 +209,23 @@ impl Servers {
 /// How the servers that a recipe names are asked.
 ///
 /// # Errors
-/// The recipe names no folder, or a key that the environment lacks.
+/// The recipe names a folder of this machine alone, or a key that the environment lacks.
 pub fn settings(
     table: &TargetTable,
     features: &FeaturesTable,
     layers: &Capture,
     target: &TargetSpec,
 ) -> Result<CaptureSettings> {
-    let Some(on_server) = table.server_folder.clone() else {
-        return Err(Misuse("`target.server_folder` is missing: the folder into which the servers write hidden states".into()).into());
-    };
+    if table.server_folder.is_none() && table.local_folder.is_some() {
+        return Err(Misuse("`target.server_folder` is missing: what the servers call `target.local_folder`, into which they write hidden states".into()).into());
+    }
+    let folder = table.server_folder.clone().map(|on_server| SharedFolder {
+        here: table
+            .local_folder
+            .clone()
+            .unwrap_or_else(|| on_server.clone()),
+        on_server,
+    });
     let key = table.api_key_env.as_deref();
     let key = key.map(|name| ApiKey::read("target.api_key_env", name));
     Ok(CaptureSettings {
@@ -230,13 +235,7 @@ pub fn settings(
         },
         model: table.server_model.clone(),
         key: key.transpose()?,
-        folder: SharedFolder {
-            here: table
-                .local_folder
-                .clone()
-                .unwrap_or_else(|| on_server.clone()),
-            on_server,
-        },
+        folder,
         layers: layers.layers.clone(),
         target_layers: target.layers,
         d_model: target.d_model,

@@ -6,9 +6,9 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::features::StoredSample;
 use spectrain_models::TargetParts;
 
-use super::file::slot;
 use super::proof::LastState;
 use super::server::Captured;
+use super::states::slot;
 use crate::runtime::bf16::{bits_of, no_number, words};
 
 /// Bits of bf16, as features are stored.

@@ -5,8 +5,8 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_models::weights::{host_f32, tensor_from};
 use spectrain_models::{TargetParts, argmax};
 
-use crate::runtime::capture::file::slot;
 use crate::runtime::capture::proof::norms;
+use crate::runtime::capture::states::slot;
 
 /// Places that are looked at, at most.
 const MOST_PLACES: usize = 256;

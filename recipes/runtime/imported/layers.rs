@@ -8,7 +8,7 @@ use spectrain_models::weights::host_f32;
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, chain};
 
 use super::evidence::Sample;
-use crate::runtime::capture::file::slot;
+use crate::runtime::capture::states::slot;
 use crate::runtime::columns::pick;
 
 /// Tokens of a sample that the target reads to compare its layers.

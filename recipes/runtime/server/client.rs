@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, anyhow};
 use serde_json::Value;
 use spectrain_data::regenerate::Failure;
-use ureq::http::{StatusCode, Uri};
+use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use ureq::http::{Method, Request, StatusCode, Uri};
 use ureq::typestate::WithBody;
 use ureq::{Agent, Body, BodyReader, RequestBuilder, Timeout, http::Response};
 
@@ -25,6 +26,8 @@ const LONGEST_REASON: usize = 300;
 const LONGEST_WAIT: f64 = 3600.0;
 /// How long a machine may take to accept a connection; one that is gone does not even refuse it.
 const CONNECT: Duration = Duration::from_secs(30);
+/// What the bodies of requests are.
+pub(crate) const JSON: &str = "application/json";
 /// The option of commands that says how long a request may take.
 const TIMEOUT_OPTION: &str = "--timeout";
 /// Where a server says which models it has.
@@ -41,6 +44,13 @@ pub struct Client {
     /// The key or the option that says how long a request may take.
     limit: &'static str,
     presence: Mutex<Presence>,
+}
+
+/// What a server answered, whatever it says.
+pub(crate) struct Passed {
+    pub(crate) status: StatusCode,
+    pub(crate) retry_after: Option<HeaderValue>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Whether a server is at an address.
@@ -92,6 +102,67 @@ impl Client {
     /// The address, without `/v1`.
     pub fn root(&self) -> &str {
         &self.root
+    }
+
+    /// The body of the response to `GET PATH`, which has `most` bytes at most.
+    ///
+    /// # Errors
+    /// There is none, or it is longer, or it tells of a failure.
+    pub(crate) fn get_up_to(&self, path: &str, most: u64) -> Result<Vec<u8>, Failure> {
+        let response = self.noted(self.asked(path));
+        let mut response = response.map_err(|error| self.lost(&error))?;
+        if !response.status().is_success() {
+            return Err(refused(response));
+        }
+        up_to(&mut response, most).map_err(|error| match error {
+            ureq::Error::BodyExceedsLimit(_) => Failure::Lasting {
+                reason: format!(
+                    "`{}{path}`: expected at most {most} bytes, found more",
+                    self.root
+                ),
+            },
+            error => self.lost(&error),
+        })
+    }
+
+    /// What the server answers to somebody else's request: to `POST PATH` with a body, else to `GET PATH`.
+    ///
+    /// # Errors
+    /// There is no answer: whether it came too late, and why.
+    pub(crate) fn pass(
+        &self,
+        path: &str,
+        body: Option<&[u8]>,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Passed, (bool, String)> {
+        self.passed(path, body, authorization).map_err(|error| {
+            let is_late = matches!(error, ureq::Error::Timeout(_)) && !is_refused(&error);
+            (is_late, words(&error, self.limit))
+        })
+    }
+
+    fn passed(
+        &self,
+        path: &str,
+        body: Option<&[u8]>,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Passed, ureq::Error> {
+        let mut request = Request::builder().uri(format!("{}{path}", self.root));
+        if let Some(key) = authorization {
+            request = request.header(AUTHORIZATION, key);
+        }
+        let mut response = match body {
+            Some(body) => {
+                let request = request.method(Method::POST).header(CONTENT_TYPE, JSON);
+                self.agent.run(request.body(body)?)?
+            }
+            None => self.agent.run(request.body(())?)?,
+        };
+        Ok(Passed {
+            status: response.status(),
+            retry_after: response.headers().get(RETRY_AFTER).cloned(),
+            body: whole(&mut response)?,
+        })
     }
 
     /// The body of the response to `GET PATH`.
@@ -215,7 +286,7 @@ impl Client {
 
     fn posted(&self, path: &str) -> RequestBuilder<WithBody> {
         let request = self.agent.post(format!("{}{path}", self.root));
-        let request = request.header("Content-Type", "application/json");
+        let request = request.header("Content-Type", JSON);
         match &self.key {
             Some(key) => request.header("Authorization", key.bearer()),
             None => request,
@@ -368,8 +439,11 @@ fn words(error: &ureq::Error, limit: &str) -> String {
 }
 
 fn whole(response: &mut Response<Body>) -> Result<Vec<u8>, ureq::Error> {
-    let limited = response.body_mut().with_config().limit(LONGEST_BODY);
-    limited.read_to_vec()
+    up_to(response, LONGEST_BODY)
+}
+
+fn up_to(response: &mut Response<Body>, most: u64) -> Result<Vec<u8>, ureq::Error> {
+    response.body_mut().with_config().limit(most).read_to_vec()
 }
 
 /// The failure that a response tells of.
