@@ -64,7 +64,7 @@ impl Products for Flex {
             DType::BF16 => Some(with_columns::<bf16>(rows, &weight)?),
             _ => None,
         });
-        found.unwrap_or_else(|| Self::float_matmul(x, weight_as_f32(weight)))
+        found.unwrap_or_else(|| <Self as products::Products>::product(x, weight_as_f32(weight)))
     }
 
     fn widened(weight: FlexTensor) -> FlexTensor {

@@ -49,7 +49,7 @@ mod norm;
 pub mod pard;
 mod parts;
 pub mod peagle;
-mod products;
+pub mod products;
 mod proposer;
 pub mod qwen_mtp;
 pub mod redrafter;

@@ -1,14 +1,18 @@
-//! Matrix products: on a device of CubeCL those of `cube/products.rs`, elsewhere Burn's.
+//! Matrix products: on a device of CubeCL those of `cube/products.rs`, on the CPU those of `products/host.rs`, and Burn's
+//! elsewhere.
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::prelude::*;
+
+mod host;
 
 /// `lhs · rhs`.
 ///
@@ -18,6 +22,39 @@ use burn::prelude::*;
 /// - output: `[…, rows, columns]`
 pub fn product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::product(lhs.into_dispatch(), rhs.into_dispatch()))
+}
+
+/// `lhs · rhsᵀ` on the CPU, of matrices whose rows are long, in the order that takes least time: the product copies a factor
+/// element by element where the sum runs along its memory, and the shorter one costs less.
+///
+/// # Shapes
+/// - lhs: `[rows, inner]`, a row after the other in memory
+/// - rhs: `[columns, inner]`
+/// - output: `[rows, columns]`
+pub fn product_along_rows(lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::along_rows(
+        lhs.into_dispatch(),
+        rhs.into_dispatch(),
+    ))
+}
+
+/// See [`product_along_rows`].
+#[backend_extension(Flex)]
+trait AlongRows: Backend {
+    /// `lhs · rhsᵀ`.
+    fn along_rows(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl AlongRows for Flex {
+    fn along_rows(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+        let [rows, columns] = [&lhs, &rhs].map(|of| of.layout().shape()[0]);
+        // Then nothing of `rhs` stands along the sum.
+        let is_turned = rhs.layout().strides()[0] == 1;
+        if is_turned || rows > columns {
+            return Self::product(lhs, Self::float_transpose(rhs));
+        }
+        Self::float_transpose(Self::product(rhs, Self::float_transpose(lhs)))
+    }
 }
 
 /// See [`product()`].
@@ -43,7 +80,7 @@ fn product_of(lhs: &TensorSpec, rhs: &TensorSpec) -> TensorSpec {
 
 impl Products for Flex {
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(lhs, rhs)
+        host::product(&lhs, &rhs).unwrap_or_else(|| Self::float_matmul(lhs, rhs))
     }
 }
 
@@ -175,6 +212,44 @@ mod tests {
                     |[x, y]| [x, y.expand([matrices as i64, -1, -1])],
                 );
             }
+        }
+    }
+
+    /// Several threads share a matrix, or take some matrices each.
+    #[test]
+    fn large_products_are_those_of_burn() {
+        let device = Device::flex();
+        for [matrices, rows, inner, columns] in [
+            [1, 300, 210, 150],
+            [2, 300, 210, 150],
+            [3, 90, 110, 100],
+            [9, 40, 130, 65],
+        ] {
+            let lhs = whole_numbers([matrices, rows, inner], 0, DType::F32, &device);
+            let rhs = whole_numbers([matrices, inner, columns], 1, DType::F32, &device);
+            let one = rhs.clone().narrow(0, matrices - 1, 1);
+            let turned = one.clone().swap_dims(1, 2).reshape([1, columns, inner]);
+            let turned = turned.swap_dims(1, 2).expand([matrices as i64, -1, -1]);
+            for rhs in [rhs, one.expand([matrices as i64, -1, -1]), turned] {
+                let expected = host_f32(lhs.clone().matmul(rhs.clone()));
+                assert!(host_f32(product(lhs.clone(), rhs)) == expected);
+            }
+        }
+    }
+
+    #[test]
+    fn products_along_rows_are_right_however_the_second_matrix_lies() {
+        let device = Device::flex();
+        for [rows, columns, inner] in [[40, 24, 300], [24, 40, 301], [1, 5, 64], [300, 7, 9]] {
+            let lhs = whole_numbers([rows, inner], 0, DType::F32, &device);
+            let rhs = whole_numbers([columns, inner], 1, DType::F32, &device);
+            let expected = host_f32(lhs.clone().matmul(rhs.clone().transpose()));
+            let turned = whole_numbers([inner, columns], 2, DType::F32, &device);
+            let found = product_along_rows(lhs.clone(), rhs);
+            assert_eq!(found.dims(), [rows, columns]);
+            assert!(host_f32(found) == expected);
+            let expected = host_f32(lhs.clone().matmul(turned.clone()));
+            assert!(host_f32(product_along_rows(lhs, turned.transpose())) == expected);
         }
     }
 

@@ -458,9 +458,9 @@ impl Chunks<'_> {
     }
 
     fn to_hidden(&self, gradient: Tensor<2>) -> Option<Tensor<2>> {
-        // The smaller product is the one whose result is transposed.
-        let found = || product(self.head.clone(), gradient.transpose()).transpose();
-        self.tracked.then(found)
+        let own = arithmetic(&gradient.device());
+        self.tracked
+            .then(|| own.to_hidden(gradient, self.head.clone()))
     }
 
     /// Adds `hiddenᵀ · gradient` to the head's gradient, and returns `gradient`.

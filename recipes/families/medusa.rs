@@ -30,8 +30,9 @@ impl Family for Medusa {
         let (d, positions) = (target.d_model as u64, batch.positions() as f64);
         let (heads, layers) = (config.medusa_heads as u64, config.head_layers as u64);
         Ok(Activations {
-            // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum.
-            kept: positions * (d * (1 + heads * (2 * layers + 1))) as f64,
+            // What all blocks read; of each head the product and the sum of every block, and the gradient of the last sum, as it was
+            // found and in its place.
+            kept: positions * (d * (1 + heads * (2 * layers + 2))) as f64,
             judged: positions
                 * work.judged
                 * config.head.judged_together(config.medusa_heads) as f64,

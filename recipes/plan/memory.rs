@@ -173,7 +173,9 @@ impl Trained<'_> {
             width => width,
         };
         let of_states = self.value * rows * read;
-        (of_logits + 2 * of_states).max(4 * of_states)
+        // On the CPU those of the chunk stand there by themselves for the products with its gradient.
+        let of_chunk = if self.gpu { 0 } else { F32 * chunk * read };
+        (of_logits + of_chunk + 2 * of_states).max(4 * of_states)
     }
 
     /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.
@@ -184,11 +186,11 @@ impl Trained<'_> {
         } else {
             F32
         };
-        // The logits, which become their gradient, and that once more for the products with it: on the CPU transposed, else narrower.
+        // The logits, which become their gradient, and on a GPU that once more for the products with it, narrower.
         let gradient = if self.gpu {
             made.max(2 * self.value)
         } else {
-            2 * F32
+            F32
         };
         match self.work.judges {
             Judges::Text => gradient * rows,

@@ -2,6 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use rayon::prelude::*;
+use spectrain_models::products::product_along_rows;
 use spectrain_models::weights::{host_f32, on_host};
 
 use crate::arithmetic::judged_by_kernels::JudgedByKernels;
@@ -79,6 +80,10 @@ impl Arithmetic for Cpu {
         };
         let values = host_f32(logits.clone());
         values.par_chunks(vocab).flat_map_iter(of_row).collect()
+    }
+
+    fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
+        product_along_rows(gradient, head)
     }
 
     fn product_sum(&self, shape: [usize; 2], dtype: DType, device: &Device) -> Box<dyn ProductSum> {

@@ -36,6 +36,10 @@ impl Arithmetic for OnCube {
         Tensors.likeliest(logits, count)
     }
 
+    fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
+        Tensors.to_hidden(gradient, head)
+    }
+
     fn product_sum(&self, shape: [usize; 2], dtype: DType, device: &Device) -> Box<dyn ProductSum> {
         Tensors.product_sum(shape, dtype, device)
     }

@@ -36,6 +36,14 @@ pub(crate) trait Arithmetic {
     /// - logits: `[rows, vocab]`, f32
     fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64>;
 
+    /// `gradient · headᵀ`: the gradient of hidden states by that of their logits.
+    ///
+    /// # Shapes
+    /// - gradient: `[rows, vocab]`
+    /// - head: `[d_model, vocab]`
+    /// - output: `[rows, d_model]`
+    fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2>;
+
     /// A sum of products of the shape `[d_model, vocab]`, of hidden states that are held as `dtype`.
     fn product_sum(
         &self,

@@ -56,6 +56,11 @@ impl Arithmetic for Tensors {
         found.iter::<i64>().collect()
     }
 
+    fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
+        // The smaller product is the one whose result is transposed.
+        product(head, gradient.transpose()).transpose()
+    }
+
     fn product_sum(&self, shape: [usize; 2], _: DType, device: &Device) -> Box<dyn ProductSum> {
         Box::new(OnDevice(Tensor::zeros(shape, (device, DType::F32))))
     }
