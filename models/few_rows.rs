@@ -226,7 +226,7 @@ pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     }
     let weight = Tensor::from_dispatch(Dispatch::widened(weight));
     let elements = x.dims()[0] * weight.dims()[1];
-    x.matmul(across_the_sum(weight, elements))
+    products::product(x, across_the_sum(weight, elements))
 }
 
 /// Elements of a product up to which the general one has loops of their own, on processors without AVX-512, for matrices that
@@ -268,7 +268,7 @@ fn int8_product(x: Tensor<2>, matrix: &FlexQTensor) -> Tensor<2> {
     let wide: Tensor<2> = Tensor::from_primitive::<Flex>(wide);
     let elements = x.dims()[0] * shape[1];
     let wide = across_the_sum(wide.cast(x.dtype()), elements);
-    x.matmul(wide)
+    products::product(x, wide)
 }
 
 /// # Shapes

@@ -109,11 +109,7 @@ impl Client {
     /// # Errors
     /// There is none, or it is longer, or it tells of a failure.
     pub(crate) fn get_up_to(&self, path: &str, most: u64) -> Result<Vec<u8>, Failure> {
-        let response = self.noted(self.asked(path));
-        let mut response = response.map_err(|error| self.lost(&error))?;
-        if !response.status().is_success() {
-            return Err(refused(response));
-        }
+        let mut response = self.successful(self.noted(self.asked(path)))?;
         up_to(&mut response, most).map_err(|error| match error {
             ureq::Error::BodyExceedsLimit(_) => Failure::Lasting {
                 reason: format!(
@@ -263,20 +259,26 @@ impl Client {
     /// There is none, or it tells of a failure.
     pub fn stream(&self, path: &str, body: &Value) -> Result<BodyReader<'static>, Failure> {
         let response = self.noted(self.posted(path).send(body.to_string()));
-        let response = response.map_err(|error| self.lost(&error))?;
-        if !response.status().is_success() {
-            return Err(refused(response));
-        }
-        Ok(response.into_body().into_reader())
+        Ok(self.successful(response)?.into_body().into_reader())
     }
 
     /// The body of a response that tells of success.
     fn read(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, Failure> {
-        let mut response = response.map_err(|error| self.lost(&error))?;
-        if !response.status().is_success() {
-            return Err(refused(response));
-        }
+        let mut response = self.successful(response)?;
         whole(&mut response).map_err(|error| self.lost(&error))
+    }
+
+    /// The response, where there is one and it tells of success.
+    fn successful(
+        &self,
+        response: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, Failure> {
+        let response = response.map_err(|error| self.lost(&error))?;
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(refused(response))
+        }
     }
 
     /// A name that is not found and a connection that is refused are those of a server that starts.
