@@ -6,7 +6,6 @@
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::DType;
-use burn::tensor::activation::silu;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
@@ -17,6 +16,7 @@ use crate::drafter::Drafter;
 use crate::error::{Error, Result};
 use crate::few_rows::product;
 use crate::frozen::Frozen;
+use crate::kernels::silu;
 use crate::linear::{Bias, Linear};
 use crate::mask::Layout;
 use crate::target::{TargetParts, TargetSpec};

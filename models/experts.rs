@@ -4,10 +4,11 @@
 use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::DType;
-use burn::tensor::activation::{silu, softmax};
+use burn::tensor::activation::softmax;
 
 use crate::device::is_cpu;
 use crate::error::Result;
+use crate::kernels::swiglu;
 use crate::linear::{Bias, Linear};
 use crate::products::product;
 use crate::routing::ExpertsConfig;
@@ -123,7 +124,7 @@ impl Experts {
         };
         let gate = product(x.clone(), matrix(&self.gate_proj));
         let up = product(x, matrix(&self.up_proj));
-        product(silu(gate) * up, matrix(&self.down_proj))
+        product(swiglu(gate, up), matrix(&self.down_proj))
     }
 
     /// The same as [`grouped`](Self::grouped), with a copy of its expert's matrices for each row and expert.
@@ -143,7 +144,7 @@ impl Experts {
             .reshape([pairs, 1, d_model]);
         let gate = product(x.clone(), matrices(&self.gate_proj)); // [pairs, 1, d_ff]
         let up = product(x, matrices(&self.up_proj));
-        let down = product(silu(gate) * up, matrices(&self.down_proj));
+        let down = product(swiglu(gate, up), matrices(&self.down_proj));
         down.reshape([rows, per_token, d_model])
     }
 }

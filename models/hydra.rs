@@ -1,7 +1,6 @@
 //! Hydra: Medusa's heads, each of which also reads the tokens drafted before it, and Hydra++, which puts a decoder layer
 //! over the target's hidden states before them (<https://arxiv.org/abs/2402.05109>).
 use burn::prelude::*;
-use burn::tensor::activation::silu;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -17,6 +16,7 @@ use crate::draft_heads::{
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::kernels::silu;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, token_ids, tree_mask, tree_positions};

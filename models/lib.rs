@@ -69,7 +69,7 @@ pub mod units;
 pub mod unrolled;
 pub mod unrolls;
 mod untrained;
-mod vectorised;
+pub mod vectorised;
 pub mod weights;
 
 pub use attend::{Projected, attend, scores, weigh};

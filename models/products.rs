@@ -13,6 +13,10 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::prelude::*;
 
 mod host;
+mod matrix;
+mod turned;
+
+pub use matrix::add_product;
 
 /// `lhs · rhs`.
 ///

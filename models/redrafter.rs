@@ -1,7 +1,6 @@
 //! ReDrafter: one head for all draft steps, which reads the target's last hidden state beside the state of a recurrent cell
 //! over the tokens drafted so far (<https://arxiv.org/abs/2403.09919>).
 use burn::prelude::*;
-use burn::tensor::activation::silu;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -15,6 +14,7 @@ use crate::draft_heads::{
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::frozen::Frozen;
+use crate::kernels::silu;
 use crate::known_text::{KnownText, TakeLogits};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, token_ids};

@@ -2,9 +2,9 @@
 use burn::prelude::*;
 use spectrain_models::device::is_cpu;
 
-/// Logits of the drafter alive at a time on the CPU: just below 32 MiB, above which allocators give memory back to the
-/// kernel at once.
-pub const CHUNK_ELEMENTS_CPU: usize = 8_000_000;
+/// Logits of the drafter alive at a time on the CPU: many, since the whole gradient of the head is read and written for each chunk,
+/// which takes as long as the product of some two hundred rows.
+pub const CHUNK_ELEMENTS_CPU: usize = 1 << 25;
 /// And on other devices.
 pub const CHUNK_ELEMENTS: usize = 1 << 26;
 

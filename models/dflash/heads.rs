@@ -4,10 +4,11 @@
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
-use burn::tensor::activation::{sigmoid, silu};
+use burn::tensor::activation::sigmoid;
 
 use super::config::{DFlashConfig, MarkovKind};
 use crate::error::Result;
+use crate::kernels::silu;
 use crate::linear::{Bias, Linear};
 use crate::target::TargetSpec;
 use crate::weights::{Init, Scope, lift};

@@ -42,6 +42,15 @@ pub(crate) fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D
     Tensor::from_dispatch(Dispatch::swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
+/// `x · sigmoid(x)`, computed in f32.
+///
+/// # Shapes
+/// - x, output: the same
+pub(crate) fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let ones = x.ones_like();
+    swiglu(x, ones)
+}
+
 /// Turns dimension `i` with dimension `i + d_head / 2`, computed in f32, in the type of `x`.
 ///
 /// # Shapes

@@ -2,13 +2,13 @@
 //!
 //! Burn's own call clears the memory of each result and copies it to another place before it multiplies, both in one thread; of a
 //! product with a vocabulary that is half of the time.
-use std::mem::MaybeUninit;
-
 use burn::backend::flex::FlexTensor;
 use burn::prelude::*;
 use burn::tensor::DType;
 use gemm::Parallelism;
 use rayon::prelude::*;
+
+use super::matrix::{Matrix, To, multiply, written};
 
 /// Multiplications of a matrix that are worth a second thread.
 const WORTH_A_THREAD: usize = 1 << 23;
@@ -31,29 +31,28 @@ pub(super) fn product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> 
     if matrices * work == 0 {
         return None;
     }
-    let mut values: Vec<f32> = Vec::with_capacity(matrices * one);
-    let results = &mut values.spare_capacity_mut()[..matrices * one];
-    let is_shared = matrices >= MANY || work < WORTH_A_THREAD;
-    if is_shared && matrices > 1 && matrices * work >= WORTH_SHARING {
-        let each = results.par_chunks_exact_mut(one).enumerate();
-        each.for_each(|(at, to)| factors.multiply(at, to, Parallelism::None));
-    } else {
-        let parallelism = if work >= WORTH_A_THREAD {
-            Parallelism::Rayon(0)
-        } else {
-            Parallelism::None
+    let values = written(matrices * one, |results| {
+        let of_place = |(at, to), parallelism| {
+            let [lhs, rhs] = factors.at(at);
+            multiply(lhs, rhs, To::Fresh(to), parallelism);
         };
-        let each = results.chunks_exact_mut(one).enumerate();
-        each.for_each(|(at, to)| factors.multiply(at, to, parallelism));
-    }
-    #[expect(
-        unsafe_code,
-        reason = "clearing what is written anyway takes as long as a product"
-    )]
-    // SAFETY: so many elements were allocated, and the products wrote each of them.
-    unsafe {
-        values.set_len(matrices * one);
-    }
+        let is_shared = matrices >= MANY || work < WORTH_A_THREAD;
+        if is_shared && matrices > 1 && matrices * work >= WORTH_SHARING {
+            let each = results.par_chunks_exact_mut(one).enumerate();
+            each.for_each(|each| of_place(each, Parallelism::None));
+        } else if work < WORTH_A_THREAD {
+            let each = results.chunks_exact_mut(one).enumerate();
+            each.for_each(|each| of_place(each, Parallelism::None));
+        } else {
+            let right = factors.right_by_rows();
+            for (at, to) in results.chunks_exact_mut(one).enumerate() {
+                let [lhs, rhs] = factors.at(at);
+                let turned = right.as_deref();
+                let rhs = turned.map_or(rhs, |values| Matrix::by_rows(values, inner, columns));
+                multiply(lhs, rhs, To::Fresh(to), Parallelism::Rayon(0));
+            }
+        }
+    });
     let mut shape = factors.counts;
     shape.extend([rows, columns]);
     Some(FlexTensor::from_data(TensorData::new(values, shape)))
@@ -71,7 +70,7 @@ impl<'a> Factors<'a> {
     fn of(lhs: &'a FlexTensor, rhs: &'a FlexTensor) -> Option<Self> {
         let (left, right) = (Matrices::of(lhs)?, Matrices::of(rhs)?);
         let counts = together(left.counts, right.counts)?;
-        (left.columns == right.rows).then_some(Self {
+        (left.first.columns == right.first.rows).then_some(Self {
             left,
             right,
             counts,
@@ -80,57 +79,31 @@ impl<'a> Factors<'a> {
 
     /// Rows, columns of the left one, and columns.
     fn sizes(&self) -> [usize; 3] {
-        [self.left.rows, self.left.columns, self.right.columns]
+        let (left, right) = (self.left.first, self.right.first);
+        [left.rows, left.columns, right.columns]
     }
 
-    /// Writes the product of the matrices of one place.
-    fn multiply(&self, at: usize, to: &mut [MaybeUninit<f32>], parallelism: Parallelism) {
-        let Self { left, right, .. } = self;
-        let [rows, inner, columns] = self.sizes();
-        let [lhs, rhs] = [left, right].map(|of| &of.values[of.offset(at, &self.counts)..]);
-        assert!(
-            to.len() == rows * columns && left.fits(lhs) && right.fits(rhs),
-            "a matrix lies behind the end of its tensor"
-        );
-        #[expect(unsafe_code, reason = "the product takes pointers")]
-        // SAFETY: the three lengths were just compared with the sizes and strides; `to` is borrowed alone, and is not read.
-        unsafe {
-            gemm::gemm(
-                rows,
-                columns,
-                inner,
-                to.as_mut_ptr().cast::<f32>(),
-                1,
-                columns as isize,
-                false,
-                lhs.as_ptr(),
-                left.column_stride as isize,
-                left.row_stride as isize,
-                rhs.as_ptr(),
-                right.column_stride as isize,
-                right.row_stride as isize,
-                0.0,
-                1.0,
-                false,
-                false,
-                false,
-                parallelism,
-            );
-        }
+    /// Those of one place.
+    fn at(&self, at: usize) -> [Matrix<'a>; 2] {
+        [&self.left, &self.right].map(|of| of.at(at, &self.counts))
+    }
+
+    /// The numbers of the right one row after row, where that saves time.
+    fn right_by_rows(&self) -> Option<Vec<f32>> {
+        let Matrices { first, counts, .. } = &self.right;
+        let is_one = counts.iter().all(|&count| count == 1);
+        (is_one && first.is_worth_turning(self.left.first.rows)).then(|| first.turned())
     }
 }
 
 /// The matrices of a tensor.
 struct Matrices<'a> {
-    values: &'a [f32],
+    /// The first of them, with the numbers of all.
+    first: Matrix<'a>,
     /// How many there are in each of the first dimensions.
     counts: &'a [usize],
     /// How far one stands behind the other there.
     strides: Vec<usize>,
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
 }
 
 impl<'a> Matrices<'a> {
@@ -143,29 +116,29 @@ impl<'a> Matrices<'a> {
         let mut strides: Vec<usize> = strides.collect::<Result<_, _>>().ok()?;
         let (column_stride, row_stride) = (strides.pop()?, strides.pop()?);
         (x.dtype() == DType::F32).then(|| Self {
-            values: &x.storage::<f32>()[layout.start_offset()..],
+            first: Matrix {
+                values: &x.storage::<f32>()[layout.start_offset()..],
+                rows: *rows,
+                columns: *columns,
+                row_stride,
+                column_stride,
+            },
             counts,
             strides,
-            rows: *rows,
-            columns: *columns,
-            row_stride,
-            column_stride,
         })
     }
 
-    /// Where the matrix of a result stands whose matrices are `counts`; one matrix may be for all.
-    fn offset(&self, mut at: usize, counts: &[usize]) -> usize {
+    /// The matrix for that of a result whose matrices are `counts`; one matrix may be for all.
+    fn at(&self, mut at: usize, counts: &[usize]) -> Matrix<'a> {
         let mut offset = 0;
         for ((&count, &own), &stride) in counts.iter().zip(self.counts).zip(&self.strides).rev() {
             offset += if own == 1 { 0 } else { at % count * stride };
             at /= count;
         }
-        offset
-    }
-
-    /// Whether one of them lies in `values` from the start on.
-    fn fits(&self, values: &[f32]) -> bool {
-        (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride < values.len()
+        Matrix {
+            values: &self.first.values[offset..],
+            ..self.first
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use rayon::prelude::*;
-use spectrain_models::products::product_along_rows;
+use spectrain_models::products::{add_product, product_along_rows};
 use spectrain_models::weights::{host_f32, on_host};
 
 use crate::arithmetic::judged_by_kernels::JudgedByKernels;
@@ -123,7 +123,7 @@ impl ProductSum for InPlace {
         let shape = gradient.dims();
         let hidden = host_f32(hidden);
         let sum = &mut self.sum;
-        let add = |gradient: &mut [f32]| kernels::add_product(sum, &hidden, gradient, shape);
+        let add = |gradient: &mut [f32]| add_product(sum, &hidden, gradient, shape);
         on_host(gradient, add).0
     }
 

@@ -146,46 +146,6 @@ pub(super) fn judge_labels(
         .collect()
 }
 
-/// `sum += hiddenᵀ · gradient`, in place.
-///
-/// # Shapes
-/// - hidden: `[rows, d_model]`
-/// - gradient: `shape`, `[rows, vocab]`
-/// - sum: `[d_model, vocab]`
-pub(super) fn add_product(sum: &mut [f32], hidden: &[f32], gradient: &[f32], shape: [usize; 2]) {
-    let [rows, vocab] = shape;
-    let d_model = sum.len() / vocab;
-    assert_eq!(sum.len(), d_model * vocab, "the sum is not rectangular");
-    assert_eq!(hidden.len(), rows * d_model, "hidden states of other rows");
-    assert_eq!(gradient.len(), rows * vocab, "gradients of other rows");
-    let (row, column) = (vocab as isize, 1);
-    #[expect(unsafe_code, reason = "the product takes pointers")]
-    // SAFETY: the three lengths were checked against the sizes and strides, and `sum` is borrowed alone.
-    unsafe {
-        gemm::gemm(
-            d_model,
-            vocab,
-            rows,
-            sum.as_mut_ptr(),
-            column,
-            row,
-            true,
-            hidden.as_ptr(),
-            d_model as isize,
-            1,
-            gradient.as_ptr(),
-            column,
-            row,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::Rayon(0),
-        );
-    }
-}
-
 /// `Σ x²`, summed block by block.
 pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
     let arch = Arch::new();
@@ -430,19 +390,6 @@ fn label_row(row: &mut [f32], label: usize, weight: f32) -> RowJudged {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn products_are_added_to_what_is_there() {
-        // hiddenᵀ · gradient of two rows, width 2, vocabulary 3.
-        let mut sum = vec![100.0; 6];
-        add_product(
-            &mut sum,
-            &[1.0, 2.0, 3.0, 4.0],
-            &[1.0, 0.0, 2.0, 0.0, 1.0, 1.0],
-            [2, 3],
-        );
-        assert_eq!(sum, [101.0, 103.0, 105.0, 102.0, 104.0, 108.0]);
-    }
 
     #[test]
     fn nothing_becomes_subnormal() {
