@@ -2,8 +2,8 @@
 use burn::prelude::*;
 use spectrain_models::device::is_cpu;
 
-/// Logits of the drafter alive at a time on the CPU: many, since the whole gradient of the head is read and written for each chunk,
-/// which takes as long as the product of some two hundred rows.
+/// Logits of the drafter alive at a time on the CPU: many, since the whole gradient of the head is read and written for each chunk.
+/// A quarter of them made a step of width 512 with 32,000 tokens 6 % slower.
 pub const CHUNK_ELEMENTS_CPU: usize = 1 << 25;
 /// And on other devices.
 pub const CHUNK_ELEMENTS: usize = 1 << 26;
