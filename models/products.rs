@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::device::test_device;
-    use crate::weights::host_f32;
+    use crate::weights::{Init, RandomWeights, Weights as _, host_f32, tensor_from};
 
     /// Whole numbers in `[-3, 3]`: sums of some twenty products are exact in every type.
     fn whole_numbers<const D: usize>(
@@ -238,6 +238,23 @@ mod tests {
                 let expected = host_f32(lhs.clone().matmul(rhs.clone()));
                 assert!(host_f32(product(lhs.clone(), rhs)) == expected);
             }
+        }
+    }
+
+    /// Many rows turn a matrix that lies by columns, few do not.
+    #[test]
+    fn a_row_of_a_product_is_the_same_to_the_bit_beside_few_rows_and_many() {
+        let device = Device::flex();
+        for [inner, columns] in [[512, 256], [1030, 300], [768, 1024]] {
+            let of = |seed, shape: [usize; 2]| {
+                let values = RandomWeights::new(seed).tensor("x", &shape, Init::Normal(1.0));
+                tensor_from::<2>(values.unwrap(), &device)
+            };
+            let rows = of(1, [300, inner]);
+            let weight = of(2, [columns, inner]).swap_dims(0, 1);
+            let many = host_f32(product(rows.clone(), weight.clone()).narrow(0, 0, 100));
+            let few = host_f32(product(rows.narrow(0, 0, 100), weight));
+            assert!(many == few, "{inner} to {columns}");
         }
     }
 

@@ -3,7 +3,7 @@
 /// What `$work` gives, compiled for the widest vectors of which `$arch`, a [`pulp::Arch`], knows that the processor has them.
 ///
 /// A closure that is not inlined into what is compiled for them would itself be compiled for the oldest processor: four numbers at a
-/// time. [`Once`] sees to that.
+/// time. [`Once`] sees to it that this one is inlined.
 #[macro_export]
 macro_rules! vectorised {
     ($arch:expr, $work:expr) => {{

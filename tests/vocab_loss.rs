@@ -130,7 +130,7 @@ fn equals_plain_autodiff(divergence: Divergence) {
 fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
     alone(|| {
         let device = test_device();
-        let (positions, d, vocab) = (1024, 16, 65_536);
+        let (positions, d, vocab) = (2304, 16, 65_536);
         let parts = parts(d, vocab, &device);
         let last = random(2, [positions, d], &device).reshape([1, positions, d]);
         let hidden = [3, 4, 5].map(|seed| lifted(seed, [positions, d], &device));
@@ -157,7 +157,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
             loss.surrogate.backward();
         });
         assert!(
-            largest * 2 <= all,
+            largest * 4 <= all,
             "one allocation of {largest} bytes, of {all} for all logits"
         );
     });
