@@ -85,7 +85,7 @@ pub use drafter::{Drafter, USUAL_DRAFT};
 pub use error::{Error, Result};
 pub use experts::{Experts, SparseMlp};
 pub use frozen::Frozen;
-pub use kernels::exp;
+pub use kernels::{exp, ln};
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use latent::{LatentAttention, LatentConfig};
 pub use linear::{Bias, Linear};

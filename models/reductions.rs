@@ -34,6 +34,24 @@ pub fn log_partition(logits: Tensor<2>) -> Tensor<2> {
     (logits - largest.clone()).exp().sum_dim(1).log() + largest
 }
 
+/// The `k`th largest entry of each row, of which there are `k` at least: equal ones count each.
+///
+/// # Shapes
+/// - x: `[rows, width]`, f32, no entry of which is no number
+/// - output: `[rows, 1]`
+///
+/// # Panics
+/// `k` is 0 or larger than the rows are wide.
+pub fn kth_largest(x: Tensor<2>, k: usize) -> Tensor<2> {
+    let [rows, width] = x.dims();
+    assert!((1..=width).contains(&k), "no entry {k} of {width}");
+    #[cfg(feature = "cube")]
+    if has_kernels(&x) {
+        return Tensor::from_dispatch(Dispatch::kth_of_rows(x.into_dispatch(), k));
+    }
+    x.topk(k, 1).slice([0..rows, k - 1..k])
+}
+
 /// The sum of all squares, `[1]`, f32.
 pub fn square_sum(x: Tensor<1>) -> Tensor<1> {
     #[cfg(feature = "cube")]
@@ -93,6 +111,26 @@ mod tests {
         let logits = Tensor::<2>::from_data(TensorData::new(all, [3, 2000]), &test_device());
         let best = likeliest(logits).into_data();
         assert_eq!(best.iter::<i64>().collect::<Vec<_>>(), [0, 700, 0]);
+    }
+
+    #[test]
+    fn the_kth_largest_is_found_among_equal_ones_and_on_both_sides_of_zero() {
+        for [rows, width] in [[5, 1], [37, 517], [3, 4096], [2, 40_000]] {
+            let normal = Distribution::Normal(0.0, 3.0);
+            let x = Tensor::<2>::random([rows, width], normal, &Device::flex());
+            // Of bf16, many are equal.
+            let x = x.cast(DType::BF16).cast(DType::F32);
+            let values = host_f32(x.clone());
+            for k in [1, 2, 10, width / 2, width] {
+                let k = k.clamp(1, width);
+                let found = host_f32(kth_largest(there(&x), k));
+                for (row, found) in values.chunks_exact(width).zip(found) {
+                    let mut sorted = row.to_vec();
+                    sorted.sort_by(|a, b| b.total_cmp(a));
+                    assert_eq!(found, sorted[k - 1], "{k} of {width}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -43,8 +43,7 @@ fn gradients_equal_plain_autodiff() {
 }
 
 #[test]
-fn gradients_by_tensor_operations_equal_plain_autodiff() {
-    // The CPU has no kernel for this one.
+fn gradients_of_a_blend_equal_plain_autodiff() {
     equals_plain_autodiff(Divergence::ReverseKl);
 }
 

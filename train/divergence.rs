@@ -5,6 +5,7 @@ use burn::tensor::activation::log_softmax;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
+use spectrain_models::reductions::kth_largest;
 
 pub(crate) mod kernel;
 
@@ -35,7 +36,7 @@ pub enum Divergence {
     Nla,
     /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant (the same paper).
     LkHybrid,
-    /// `-Σ p log q` over this many of the most likely tokens of `p`, not renormalised (HASS).
+    /// `-Σ p log q` over this many of the most likely tokens of `p` and those as likely as the last of them, not renormalised (HASS).
     TopK(usize),
     /// The sum of several, each times its factor, such as `{ sum = { kl = 0.9, tv = 0.1 } }`.
     Sum(Factors),
@@ -80,12 +81,15 @@ fn is_zero(factor: &f64) -> bool {
 const MOST: f64 = 1e6;
 
 impl Factors {
+    /// The β of `jsd` in a sum.
+    pub(crate) const BETA: f64 = 0.5;
+
     /// Each divergence with its factor.
     fn all(self) -> [(Divergence, f64); 7] {
         [
             (Divergence::Kl, self.kl),
             (Divergence::ReverseKl, self.reverse_kl),
-            (Divergence::Jsd(0.5), self.jsd),
+            (Divergence::Jsd(Self::BETA), self.jsd),
             (Divergence::Ce, self.ce),
             (Divergence::Tv, self.tv),
             (Divergence::Nla, self.nla),
@@ -254,7 +258,9 @@ impl Divergence {
                 (value, gradient)
             }
             Self::TopK(k) => {
-                let kept = keep_largest(p, k);
+                let k = k.min(p.dims()[1]);
+                let least = kth_largest(p.clone(), k);
+                let kept = p.clone().mask_fill(p.lower(least), 0.0);
                 let mass = kept.clone().sum_dim(1);
                 (-(kept.clone() * log_q).sum_dim(1), q * mass - kept)
             }
@@ -322,11 +328,4 @@ fn one_hot_argmax(scores: &Tensor<2>) -> Tensor<2> {
     scores
         .zeros_like()
         .scatter(1, best, ones, burn::tensor::IndexingUpdateOp::Add)
-}
-
-fn keep_largest(p: Tensor<2>, k: usize) -> Tensor<2> {
-    let k = k.min(p.dims()[1]);
-    let (values, indices) = p.clone().topk_with_indices(k, 1);
-    p.zeros_like()
-        .scatter(1, indices, values, burn::tensor::IndexingUpdateOp::Add)
 }

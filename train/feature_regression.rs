@@ -27,7 +27,7 @@ use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
 use crate::vocab_loss::{LossHead, surrogate, vocab_loss};
-use crate::workload::{Judges, WorkRows, Workload};
+use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -117,7 +117,8 @@ impl Objective<Eagle1> for FeatureRegression {
             rows: WorkRows::Texts,
             judged: 1.0,
             judges: if config.top_k_weight > 0.0 {
-                Judges::TargetByTensors
+                // No divergence takes more.
+                Divergence::TopK(config.top_k).judges()
             } else {
                 config.divergence.judges()
             },

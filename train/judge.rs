@@ -16,16 +16,6 @@ pub enum Judge<'a> {
     Labels(&'a [u32]),
 }
 
-impl Judge<'_> {
-    /// Whether there are kernels for it.
-    pub(crate) fn has_kernel(self) -> bool {
-        match self {
-            Self::Target { divergence, .. } => divergence.kernel().is_some(),
-            Self::Labels(_) => true,
-        }
-    }
-}
-
 /// Whether accuracy and acceptance rate are wanted beside the loss; they cost two more passes over the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistics {

@@ -6,10 +6,10 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::reductions::{likeliest, log_partition};
 use spectrain_models::{SoftCap, TargetParts, product, weights::host_f32};
 
-use crate::arithmetic::kernels::TeacherPanel;
+use crate::arithmetic::teacher_panel::TeacherPanel;
 use crate::device::chunk_rows;
 use crate::divergence::TeacherRows;
-use crate::divergence::kernel::Towards;
+use crate::divergence::kernel::Kernel;
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {
@@ -165,20 +165,20 @@ impl Teacher {
         (self.logits(head, positions), all)
     }
 
-    /// Probabilities over the drafter's vocabulary at `positions`, and those that drafters are pulled towards, on the host.
-    pub(crate) fn panel(&self, positions: &[usize], towards: Towards) -> TeacherPanel {
+    /// What `kernel` needs of the distributions over the drafter's vocabulary at `positions`, on the host.
+    pub(crate) fn panel(&self, positions: &[usize], kernel: Kernel) -> TeacherPanel {
         let Some((head, _)) = &self.draft else {
             let logits = self.logits(&self.head, positions);
-            return TeacherPanel::new(host_f32(logits), self.head.dims()[1], towards);
+            return TeacherPanel::new(host_f32(logits), self.head.dims()[1], kernel);
         };
         let logits = self.logits(head, positions);
         let partition = log_partition(logits.clone());
-        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1], towards);
+        let mut panel = TeacherPanel::new(host_f32(logits), head.dims()[1], kernel);
         if let Some(all) = &self.log_partition {
             let all = all
                 .clone()
                 .select(0, indices(positions, &self.last.device()));
-            panel.covered = host_f32((partition - all).exp());
+            panel.cover(&host_f32((partition - all).exp()));
         }
         panel
     }

@@ -38,10 +38,11 @@ pub enum WorkRows {
 pub enum Judges {
     /// The text.
     Text,
-    /// The target's distributions, by a divergence that has a kernel.
-    Target,
-    /// The target's distributions, by tensor operations.
-    TargetByTensors,
+    /// The target's distributions.
+    Target {
+        /// How many distributions of a position are in memory on the CPU.
+        panels: u64,
+    },
 }
 
 impl Workload {

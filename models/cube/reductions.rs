@@ -10,7 +10,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use self::kernels::{logits_kernel, sums_kernel};
+use self::kernels::{kth_kernel, logits_kernel, sums_kernel};
 use super::shares::{Rows, address_of, empty};
 use crate::device::is_cpu;
 
@@ -36,6 +36,10 @@ pub(crate) trait Reductions: Backend {
     /// `log Σ exp` of each row; shapes as there.
     #[fusion(meta = |logits| of_rows(logits))]
     fn log_partition(logits: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The `k`th largest entry of each row; shapes as there.
+    #[fusion(meta = |x, _| of_rows(x))]
+    fn kth_of_rows(x: FloatTensor<Self>, k: usize) -> FloatTensor<Self>;
 
     /// The sum of the squares of each row; shapes as there.
     #[fusion(meta = |x| of_rows(x))]
@@ -103,6 +107,26 @@ impl Reductions for CubeBackend {
 
     fn log_partition(logits: CubeTensor) -> CubeTensor {
         of_logits(logits, true)
+    }
+
+    fn kth_of_rows(x: CubeTensor, k: usize) -> CubeTensor {
+        let x = into_contiguous(x);
+        let (rows, found) = (Rows::of(&x, &[]), one_per_row(&x));
+        kth_kernel::launch(
+            &found.client,
+            rows.cubes(),
+            rows.cube,
+            address_of(&[&x]),
+            rows.vector,
+            x.clone().into_buffer_arg(),
+            found.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            k as u32,
+            rows.cube.num_elems() as usize,
+            dtype_to_elem_type(x.dtype),
+        );
+        found
     }
 
     fn square_sums_of_rows(x: CubeTensor) -> CubeTensor {

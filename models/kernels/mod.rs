@@ -22,7 +22,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use rows::exp;
+pub use rows::{exp, ln};
 
 /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, computed in f32, in the type of `x`.
 ///

@@ -114,7 +114,7 @@ mod tests {
                 rows: 10.0,
                 ..Activations::default()
             },
-            work: Workload::texts(Judges::Target),
+            work: Workload::texts(Judges::Target { panels: 1 }),
             batch,
             live: false,
         };

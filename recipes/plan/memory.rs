@@ -195,10 +195,10 @@ impl Trained<'_> {
         match self.work.judges {
             Judges::Text => gradient * rows,
             // The target's logits are gone when the gradient is there.
-            Judges::Target if self.gpu => (gradient * rows).max(F32 * rows + made * positions),
-            Judges::Target => gradient * rows + F32 * positions,
-            // Both sides' logarithms, both sides' probabilities, and steps of the gradient.
-            Judges::TargetByTensors => 8 * F32 * rows,
+            Judges::Target { .. } if self.gpu => {
+                (gradient * rows).max(F32 * rows + made * positions)
+            }
+            Judges::Target { panels } => gradient * rows + panels * F32 * positions,
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Rows that are judged by a [`Blend`] on the CPU, in three passes over the vocabulary.
+//! Rows that are judged by a [`Blend`] on the CPU, in three passes over the vocabulary, or four where it takes logarithms.
 use pulp::Arch;
 use rayon::prelude::*;
-use spectrain_models::vectorised;
+use spectrain_models::{ln, vectorised};
 
-use crate::arithmetic::kernels::{
-    Exponentials, LANES, RowJudged, TargetRow, TeacherPanel, exponentials,
-};
+use crate::arithmetic::kernels::{Exponentials, LANES, RowJudged, TargetRow, exponentials};
+use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 use crate::divergence::kernel::{Blend, Findings, Slopes};
 
 /// Replaces each row of logits by the weighted gradient of the blend in it.
@@ -18,14 +17,12 @@ pub(super) fn judge_blend(
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
     let judge = |(logits, at): (&mut [f32], &TargetRow)| {
-        let [p, _] = panel.row(at.row, vocab);
-        let target = Target {
-            p,
-            covered: panel.covered[at.row],
-            best: panel.best[at.row],
-            negative_entropy: panel.negative_entropy[at.row],
-        };
-        vectorised!(arch, blend_row(logits, &target, blend, at.weight))
+        let target = panel.row(at.row);
+        if blend.takes_logarithms() {
+            vectorised!(arch, blend_row::<true>(logits, &target, blend, at.weight))
+        } else {
+            vectorised!(arch, blend_row::<false>(logits, &target, blend, at.weight))
+        }
     };
     logits
         .par_chunks_mut(vocab)
@@ -34,20 +31,13 @@ pub(super) fn judge_blend(
         .collect()
 }
 
-/// The target's side of a row.
-struct Target<'a> {
-    /// Probabilities over the drafter's vocabulary.
-    p: &'a [f32],
-    /// Share of the target's mass that this vocabulary holds.
-    covered: f32,
-    /// Most likely token.
-    best: usize,
-    /// `Σ p log p`.
-    negative_entropy: f32,
-}
-
 #[inline(always)]
-fn blend_row(row: &mut [f32], target: &Target, blend: &Blend, weight: f32) -> RowJudged {
+fn blend_row<const LOGARITHMS: bool>(
+    row: &mut [f32],
+    target: &Target,
+    blend: &Blend,
+    weight: f32,
+) -> RowJudged {
     let of_best = row[target.best];
     let Exponentials {
         largest,
@@ -60,14 +50,28 @@ fn blend_row(row: &mut [f32], target: &Target, blend: &Blend, weight: f32) -> Ro
         mean,
         variance,
     } = accepted(row, target, 1.0 / sum);
+    let apart = if LOGARITHMS {
+        apart(row, target, blend.beta)
+    } else {
+        Apart::default()
+    };
+    let to_both = blend.beta * apart.to_p + (1.0 - blend.beta) * apart.to_q;
     let row_found = Findings {
         kl: target.negative_entropy + sum.ln() - dot,
+        reverse_kl: apart.reverse,
+        jsd: to_both,
         ce: sum.ln() - (of_best - largest),
         alpha,
         variance,
     };
     let (value, slopes) = blend.of(&row_found);
-    form_gradient(row, target, slopes, mean, weight);
+    let pulls = Pulls {
+        slopes,
+        mean,
+        apart,
+        blend,
+    };
+    form_gradient::<LOGARITHMS>(row, target, &pulls, weight);
     RowJudged {
         value,
         alpha,
@@ -127,14 +131,95 @@ fn accepted(row: &mut [f32], target: &Target, scale: f32) -> Accepted {
     }
 }
 
-/// Replaces a row of probabilities `q` by the weighted gradient in the logits behind them. `mean`: of the acceptance rate's slope.
+/// How far `q` is from `p`, and both from their mixture `m = β p + (1 - β) q`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Apart {
+    /// `KL(q ‖ p)`.
+    reverse: f32,
+    /// `KL(p ‖ m)`.
+    to_p: f32,
+    /// `KL(q ‖ m)`.
+    to_q: f32,
+}
+
+/// Logarithms of `q / p`, `p / m` and `q / m`. Where both underflow, they are multiplied by zero, so they need only be finite.
 #[inline(always)]
-fn form_gradient(row: &mut [f32], target: &Target, slopes: Slopes, mean: f32, weight: f32) {
-    let Slopes { kl, ce, alpha } = slopes;
-    for (value, &p) in row.iter_mut().zip(target.p) {
+fn logarithms(q: f32, p: f32, log_p: f32, beta: f32) -> [f32; 3] {
+    let log_q = ln(q.max(f32::MIN_POSITIVE));
+    let log_m = ln((beta * p + (1.0 - beta) * q).max(f32::MIN_POSITIVE));
+    [log_q - log_p, log_p - log_m, log_q - log_m]
+}
+
+/// Of a row of probabilities `q`.
+#[inline(always)]
+fn apart(row: &[f32], target: &Target, beta: f32) -> Apart {
+    let mut sums = [[0.0f32; LANES]; 3];
+    let blocks = row.chunks_exact(LANES);
+    let of_p = target.p.chunks_exact(LANES);
+    let of_log_p = target.log_p.chunks_exact(LANES);
+    let rest = [blocks.remainder(), of_p.remainder(), of_log_p.remainder()];
+    for ((q, p), log_p) in blocks.zip(of_p).zip(of_log_p) {
+        add_apart(&mut sums, [q, p, log_p], beta);
+    }
+    add_apart(&mut sums, rest, beta);
+    let [reverse, to_p, to_q] = sums.map(|lanes| lanes.iter().sum());
+    Apart {
+        reverse,
+        to_p,
+        to_q,
+    }
+}
+
+/// Adds what at most [`LANES`] probabilities, with `p` and its logarithms, say of the three distances.
+#[inline(always)]
+fn add_apart(sums: &mut [[f32; LANES]; 3], [q, p, log_p]: [&[f32]; 3], beta: f32) {
+    let [reverses, to_p, to_q] = sums;
+    let sums = reverses.iter_mut().zip(to_p).zip(to_q);
+    for (((&q, &p), &log_p), ((of_reverse, of_p), of_q)) in q.iter().zip(p).zip(log_p).zip(sums) {
+        let [reverse, p_apart, q_apart] = logarithms(q, p, log_p, beta);
+        *of_reverse += q * reverse;
+        *of_p += p * p_apart;
+        *of_q += q * q_apart;
+    }
+}
+
+/// What a row's gradient is made of.
+struct Pulls<'a> {
+    slopes: Slopes,
+    /// Of the acceptance rate's slope.
+    mean: f32,
+    apart: Apart,
+    blend: &'a Blend,
+}
+
+/// Replaces a row of probabilities `q` by the weighted gradient in the logits behind them.
+#[inline(always)]
+fn form_gradient<const LOGARITHMS: bool>(
+    row: &mut [f32],
+    target: &Target,
+    pulls: &Pulls,
+    weight: f32,
+) {
+    let Slopes { kl, ce, alpha } = pulls.slopes;
+    let Blend {
+        reverse_kl,
+        jsd,
+        beta,
+        ..
+    } = *pulls.blend;
+    let of_mixture = jsd * (1.0 - beta);
+    // Nothing is read of them where there are none.
+    let log_p = if LOGARITHMS { target.log_p } else { target.p };
+    for ((value, &p), &log_p) in row.iter_mut().zip(target.p).zip(log_p) {
         let q = *value;
-        let slope = rising(q, p * target.covered) - mean;
-        *value = (q * (kl + ce - alpha * slope) - kl * p) * weight;
+        let slope = rising(q, p * target.covered) - pulls.mean;
+        let mut pull = kl + ce - alpha * slope;
+        if LOGARITHMS {
+            let [reverse, _, to_q] = logarithms(q, p, log_p, beta);
+            pull += reverse_kl * (reverse - pulls.apart.reverse);
+            pull += of_mixture * (to_q - pulls.apart.to_q);
+        }
+        *value = (q * pull - kl * p) * weight;
     }
     row[target.best] -= ce * weight;
 }
@@ -142,7 +227,7 @@ fn form_gradient(row: &mut [f32], target: &Target, slopes: Slopes, mean: f32, we
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::divergence::kernel::Towards;
+    use crate::divergence::kernel::Kernel;
 
     #[test]
     fn nothing_becomes_subnormal() {
@@ -157,14 +242,22 @@ mod tests {
             tv: 1.0,
             ..Blend::default()
         };
-        let panel = TeacherPanel::new(apart(3), vocab, Towards::Tempered(1.0));
-        let mut gradient = apart(40);
-        let row = TargetRow {
-            row: 0,
-            weight: 1e-4,
+        let reverse = Blend {
+            reverse_kl: 0.5,
+            jsd: 1.0,
+            beta: 0.5,
+            ..blend
         };
-        judge_blend(&mut gradient, vocab, &[row], &panel, &blend);
-        assert!(gradient.iter().all(|value| !value.is_subnormal()));
-        assert!(gradient[40] > 0.0 && gradient[3] < 0.0);
+        for blend in [blend, reverse] {
+            let panel = TeacherPanel::new(apart(3), vocab, Kernel::Blend(blend));
+            let mut gradient = apart(40);
+            let row = TargetRow {
+                row: 0,
+                weight: 1e-4,
+            };
+            judge_blend(&mut gradient, vocab, &[row], &panel, &blend);
+            assert!(gradient.iter().all(|value| !value.is_subnormal()));
+            assert!(gradient[40] > 0.0 && gradient[3] < 0.0);
+        }
     }
 }

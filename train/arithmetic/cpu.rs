@@ -103,11 +103,7 @@ impl Arithmetic for Cpu {
         positions: Vec<usize>,
         statistics: Statistics,
     ) -> Box<dyn RowJudge + 'a> {
-        if judge.has_kernel() {
-            Box::new(JudgedByKernels::new(judge, positions, statistics))
-        } else {
-            Tensors.row_judge(judge, positions, statistics)
-        }
+        Box::new(JudgedByKernels::new(judge, positions, statistics))
     }
 }
 

@@ -50,10 +50,6 @@ impl Arithmetic for OnCube {
         positions: Vec<usize>,
         statistics: Statistics,
     ) -> Box<dyn RowJudge + 'a> {
-        if judge.has_kernel() {
-            Box::new(JudgedOnCube { judge, statistics })
-        } else {
-            Tensors.row_judge(judge, positions, statistics)
-        }
+        Box::new(JudgedOnCube { judge, statistics })
     }
 }

@@ -3,9 +3,10 @@ use burn::prelude::*;
 use spectrain_models::weights::on_host;
 
 use crate::arithmetic::blended::judge_blend;
-use crate::arithmetic::kernels::{self, RowJudged, TargetRow, TeacherPanel};
+use crate::arithmetic::kernels::{self, RowJudged, TargetRow};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
-use crate::divergence::kernel::{Kernel, Towards};
+use crate::arithmetic::teacher_panel::TeacherPanel;
+use crate::divergence::kernel::Kernel;
 use crate::divergence::{Distance, Divergence};
 use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
@@ -42,14 +43,8 @@ impl<'a> JudgedByKernels<'a> {
         divergence: Divergence,
     ) -> (Tensor<2>, Vec<RowJudged>) {
         let [_, vocab] = logits.dims();
-        let Some(kernel) = divergence.kernel() else {
-            unreachable!("{divergence:?} has a kernel");
-        };
-        let distribution = match kernel {
-            Kernel::Towards { distribution, .. } => distribution,
-            Kernel::Blend(_) => Towards::Tempered(1.0),
-        };
-        let made = |positions: &[usize]| teacher.panel(positions, distribution);
+        let kernel = divergence.kernel();
+        let made = |positions: &[usize]| teacher.panel(positions, kernel);
         let (panel, first) = panel(&mut self.panel, &made, &self.positions, rows);
         let at = |row: &JudgedRow| self.positions[first..].partition_point(|&p| p < row.teacher);
         let places = rows.iter().map(|row| TargetRow {
@@ -115,7 +110,7 @@ fn panel<'a>(
     let (first, last) = (judging().min().map(place), judging().max().map(place));
     let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
     let holds =
-        |(start, panel): &(usize, TeacherPanel)| *start <= first && last < start + panel.best.len();
+        |(start, panel): &(usize, TeacherPanel)| *start <= first && last < start + panel.len();
     if !cached.as_ref().is_some_and(holds) {
         // The old one goes before the new one comes.
         *cached = None;

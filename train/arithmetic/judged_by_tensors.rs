@@ -1,4 +1,4 @@
-//! Rows that are judged by tensor operations, on any device and by any divergence.
+//! Rows that are judged by tensor operations: what kernels are compared with, and the way of devices that have none.
 use burn::prelude::*;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp};

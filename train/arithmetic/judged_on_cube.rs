@@ -1,4 +1,5 @@
-//! Rows that are judged on devices of CubeCL, in three passes over the vocabulary.
+//! Rows that are judged on devices of CubeCL, in three passes over the vocabulary; the likeliest tokens of `top_k` are found before.
+#![expect(clippy::too_many_arguments, reason = "back ends take no structures")]
 use burn::backend::cubecl::dtype_to_elem_type;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
@@ -10,6 +11,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use spectrain_models::cube::shares::{Rows, address_of, empty, to_write};
+use spectrain_models::reductions::kth_largest;
 
 use self::kernels::{
     BlendFactorsLaunch, judge_blend_kernel, judge_labels_kernel, judge_target_kernel,
@@ -34,14 +36,17 @@ trait Judging: Backend {
     /// - places: `[rows]`: of each row among the positions
     /// - partitions: `[positions, 1]`, f32: `log Σ exp` over all tokens of the target, where the vocabulary `is_partial`; else
     ///   nobody reads it
+    /// - least: `[positions, 1]`, f32: the least of the target's logits that count, where the kernel is towards the largest; else
+    ///   nobody reads it
     /// - weights: `[rows]`, f32
     /// - found: `[rows, 3]`: distance, acceptance rate, and whether the most likely tokens agree
-    #[fusion(meta = |logits, _, _, _, _, _, _| with_findings(logits))]
+    #[fusion(meta = |logits, _, _, _, _, _, _, _| with_findings(logits))]
     fn judge_target(
         logits: FloatTensor<Self>,
         teacher: FloatTensor<Self>,
         places: IntTensor<Self>,
         partitions: FloatTensor<Self>,
+        least: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         is_partial: bool,
         kernel: Kernel,
@@ -72,7 +77,6 @@ fn with_findings(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
 
 /// Judges by kernels.
 pub(super) struct JudgedOnCube<'a> {
-    /// By labels, or by a divergence that has a kernel.
     pub(super) judge: Judge<'a>,
     pub(super) statistics: Statistics,
 }
@@ -96,14 +100,14 @@ impl RowJudge for JudgedOnCube<'_> {
                 let (target, partitions) = teacher.logits_at(&positions);
                 let is_partial = partitions.is_some();
                 let partitions = partitions.unwrap_or_else(|| Tensor::zeros([1, 1], &device));
-                let Some(kernel) = divergence.kernel() else {
-                    unreachable!("{divergence:?} has a kernel");
-                };
+                let kernel = divergence.kernel();
+                let least = least_of(&target, kernel);
                 Dispatch::judge_target(
                     logits,
                     target.into_dispatch(),
                     indices(&places, &device).into_dispatch(),
                     partitions.into_dispatch(),
+                    least.into_dispatch(),
                     weights,
                     is_partial,
                     kernel,
@@ -141,9 +145,23 @@ fn column(values: impl Iterator<Item = f32>, device: &Device) -> Tensor<1> {
     Tensor::from_floats(values.collect::<Vec<_>>().as_slice(), device)
 }
 
+/// What [`Judging::judge_target`] takes for `least`.
+fn least_of(teacher: &Tensor<2>, kernel: Kernel) -> Tensor<2> {
+    match kernel {
+        Kernel::Towards {
+            distribution: Towards::Largest(count),
+            ..
+        } => kth_largest(teacher.clone(), count.min(teacher.dims()[1])),
+        _ => Tensor::zeros([1, 1], &teacher.device()),
+    }
+}
+
 fn factors_of(blend: &Blend) -> BlendFactorsLaunch {
     BlendFactorsLaunch::new(
         blend.kl,
+        blend.reverse_kl,
+        blend.jsd,
+        blend.beta,
         blend.ce,
         blend.tv,
         blend.tv_plus_plus,
@@ -160,14 +178,15 @@ impl Judging for CubeBackend {
         teacher: CubeTensor,
         places: CubeTensor,
         partitions: CubeTensor,
+        least: CubeTensor,
         weights: CubeTensor,
         is_partial: bool,
         kernel: Kernel,
     ) -> (CubeTensor, CubeTensor) {
         // The logits make room for their gradient.
         let logits = to_write(logits);
-        let [teacher, places, partitions, weights] =
-            [teacher, places, partitions, weights].map(into_contiguous);
+        let [teacher, places, partitions, least, weights] =
+            [teacher, places, partitions, least, weights].map(into_contiguous);
         let rows = Rows::of(&logits, &[]);
         let found = empty(&logits, [rows.count, 3], DType::F32);
         let (address, dtype) = (
@@ -201,19 +220,27 @@ impl Judging for CubeBackend {
                 distribution,
                 takes_entropy_off,
             } => {
-                let (sharpness, to_best) = match distribution {
-                    Towards::Tempered(temperature) => (temperature.recip() as f32, false),
-                    Towards::Best => (1.0, true),
+                let (sharpness, to_best, to_largest) = match distribution {
+                    Towards::Tempered(temperature) => (temperature.recip() as f32, false, false),
+                    Towards::Best => (1.0, true, false),
+                    Towards::Largest(_) => (1.0, false, true),
                 };
                 launch!(
                     judge_target_kernel,
+                    least.into_buffer_arg(),
                     sharpness,
                     is_partial,
                     to_best,
+                    to_largest,
                     takes_entropy_off
                 );
             }
-            Kernel::Blend(blend) => launch!(judge_blend_kernel, factors_of(&blend), is_partial),
+            Kernel::Blend(blend) => launch!(
+                judge_blend_kernel,
+                factors_of(&blend),
+                is_partial,
+                blend.takes_logarithms()
+            ),
         }
         (logits, found)
     }

@@ -5,10 +5,9 @@
 //! depend on the number of threads.
 use pulp::Arch;
 use rayon::prelude::*;
-use spectrain_models::exp;
+use spectrain_models::{exp, vectorised};
 
-use crate::divergence::kernel::Towards;
-use spectrain_models::vectorised;
+use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 
 /// Elements summed side by side: two registers of AVX-512, four of AVX2.
 pub(super) const LANES: usize = 32;
@@ -17,20 +16,6 @@ const BLOCK: usize = 1 << 16;
 /// Moments smaller than this become 0. Where a parameter has no gradient, such as a rare token's row of a table, its moments decay, and
 /// would end as subnormal numbers: these take some processors several times as long, and the smallest does not decay any more.
 const SMALLEST_MOMENT: f32 = 1e-37;
-
-/// The target's distributions at some positions.
-pub(crate) struct TeacherPanel {
-    /// Probabilities, row by row.
-    p: Vec<f32>,
-    /// Those that drafters are pulled towards; none where they are the same.
-    towards: Vec<f32>,
-    /// `Σ p log p` of each row of these.
-    pub(crate) negative_entropy: Vec<f32>,
-    /// Most likely token of each row.
-    pub(crate) best: Vec<usize>,
-    /// Share of the target's mass that the vocabulary holds, of each row.
-    pub(crate) covered: Vec<f32>,
-}
 
 /// What a row's logits were judged to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -52,57 +37,6 @@ pub(crate) struct TargetRow {
     pub(crate) weight: f32,
 }
 
-impl TeacherPanel {
-    /// Turns logits into distributions. `covered` is completed by the caller where the vocabularies differ.
-    pub(crate) fn new(mut logits: Vec<f32>, vocab: usize, towards: Towards) -> Self {
-        let mut tempered = match towards {
-            Towards::Tempered(1.0) => Vec::new(),
-            Towards::Tempered(temperature) => {
-                let sharpness = temperature.recip() as f32;
-                logits.iter().map(|logit| logit * sharpness).collect()
-            }
-            Towards::Best => vec![0.0; logits.len()],
-        };
-        let (entropies, best): (Vec<f32>, Vec<usize>) =
-            softmaxes(&mut logits, vocab).into_iter().unzip();
-        let negative_entropy = match towards {
-            Towards::Tempered(1.0) => entropies,
-            Towards::Tempered(_) => {
-                let rows = softmaxes(&mut tempered, vocab).into_iter();
-                rows.map(|(entropy, _)| entropy).collect()
-            }
-            Towards::Best => {
-                let rows = tempered.chunks_exact_mut(vocab);
-                rows.zip(&best).for_each(|(row, &best)| row[best] = 1.0);
-                vec![0.0; best.len()]
-            }
-        };
-        Self {
-            p: logits,
-            towards: tempered,
-            covered: vec![1.0; best.len()],
-            negative_entropy,
-            best,
-        }
-    }
-
-    /// A row's probabilities, and those that drafters are pulled towards.
-    pub(super) fn row(&self, row: usize, vocab: usize) -> [&[f32]; 2] {
-        let towards = match self.towards.is_empty() {
-            true => &self.p,
-            false => &self.towards,
-        };
-        [&self.p, towards].map(|all| &all[row * vocab..][..vocab])
-    }
-}
-
-/// Turns rows of logits into probabilities; of each `Σ p log p` and the most likely token.
-fn softmaxes(logits: &mut [f32], vocab: usize) -> Vec<(f32, usize)> {
-    let arch = Arch::new();
-    let rows = logits.par_chunks_mut(vocab);
-    rows.map(|row| vectorised!(arch, softmax(row))).collect()
-}
-
 /// Replaces each row of logits by the weighted gradient of the distance in it to the distribution that drafters are pulled towards:
 /// `KL(p' ‖ q)` where it `takes_entropy_off`, else `-Σ p' log q`.
 pub(super) fn judge_target(
@@ -114,11 +48,10 @@ pub(super) fn judge_target(
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
     let judge = |(logits, at): (&mut [f32], &TargetRow)| {
-        let p = panel.row(at.row, vocab);
-        let (covered, best) = (panel.covered[at.row], panel.best[at.row]);
-        let mut judged = vectorised!(arch, target_row(logits, p, covered, best, at.weight));
+        let target = panel.row(at.row);
+        let mut judged = vectorised!(arch, target_row(logits, &target, at.weight));
         if takes_entropy_off {
-            judged.value += panel.negative_entropy[at.row];
+            judged.value += target.negative_entropy;
         }
         judged
     };
@@ -228,8 +161,9 @@ fn normal(moment: f32) -> f32 {
     }
 }
 
+/// The largest number of a row, and where it stands first.
 #[inline(always)]
-fn largest(row: &[f32]) -> (f32, usize) {
+pub(super) fn largest(row: &[f32]) -> (f32, usize) {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let blocks = row.chunks_exact(LANES);
     let rest = blocks.remainder();
@@ -245,33 +179,6 @@ fn largest(row: &[f32]) -> (f32, usize) {
         .fold(f32::NEG_INFINITY, f32::max);
     let at = row.iter().position(|&value| value == largest).unwrap_or(0);
     (largest, at)
-}
-
-/// Turns logits into probabilities; returns `Σ p log p` and the most likely token.
-#[inline(always)]
-fn softmax(row: &mut [f32]) -> (f32, usize) {
-    let (largest, best) = largest(row);
-    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let mut blocks = row.chunks_exact_mut(LANES);
-    for block in &mut blocks {
-        for ((value, sum), dot) in block.iter_mut().zip(&mut sums).zip(&mut dots) {
-            let shifted = *value - largest;
-            let e = exp(shifted);
-            *sum += e;
-            *dot += e * shifted;
-            *value = e;
-        }
-    }
-    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
-    for value in blocks.into_remainder() {
-        let shifted = *value - largest;
-        *value = exp(shifted);
-        sum += *value;
-        dot += *value * shifted;
-    }
-    let scale = 1.0 / sum;
-    row.iter_mut().for_each(|value| *value *= scale);
-    (dot * scale - sum.ln(), best)
 }
 
 /// What a row of logits says of its exponentials.
@@ -319,19 +226,15 @@ pub(super) fn exponentials(row: &mut [f32], p: &[f32]) -> Exponentials {
 }
 
 #[inline(always)]
-fn target_row(
-    row: &mut [f32],
-    [p, towards]: [&[f32]; 2],
-    covered: f32,
-    best: usize,
-    weight: f32,
-) -> RowJudged {
-    let Exponentials {
-        sum,
-        dot,
-        best: found,
+fn target_row(row: &mut [f32], target: &Target, weight: f32) -> RowJudged {
+    let Target {
+        p,
+        towards,
+        covered,
+        mass,
         ..
-    } = exponentials(row, towards);
+    } = *target;
+    let Exponentials { sum, dot, best, .. } = exponentials(row, towards);
     let scale = 1.0 / sum;
     let mut shared = [0.0f32; LANES];
     let mut blocks = row.chunks_exact_mut(LANES);
@@ -341,7 +244,7 @@ fn target_row(
         for (((value, shared), &p), &towards) in lanes.zip(towards) {
             let q = *value * scale;
             *shared += q.min(p * covered);
-            *value = (q - towards) * weight;
+            *value = (q * mass - towards) * weight;
         }
     }
     let mut alpha = shared.iter().sum::<f32>();
@@ -350,12 +253,12 @@ fn target_row(
     for ((value, &p), &towards) in rest.iter_mut().zip(&p[done..]).zip(&towards[done..]) {
         let q = *value * scale;
         alpha += q.min(p * covered);
-        *value = (q - towards) * weight;
+        *value = (q * mass - towards) * weight;
     }
     RowJudged {
-        value: sum.ln() - dot,
+        value: mass * sum.ln() - dot,
         alpha,
-        correct: found == best,
+        correct: best == target.best,
     }
 }
 
@@ -390,6 +293,14 @@ fn label_row(row: &mut [f32], label: usize, weight: f32) -> RowJudged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::divergence::kernel::{Kernel, Towards};
+
+    fn towards(distribution: Towards) -> Kernel {
+        Kernel::Towards {
+            distribution,
+            takes_entropy_off: true,
+        }
+    }
 
     #[test]
     fn nothing_becomes_subnormal() {
@@ -402,15 +313,15 @@ mod tests {
                 .map(|(i, x)| if i == best { 9.0 } else { x })
                 .collect()
         };
-        for towards in [Towards::Tempered(1.0), Towards::Tempered(0.5)] {
-            let panel = TeacherPanel::new(apart(3), vocab, towards);
+        for distribution in [Towards::Tempered(1.0), Towards::Tempered(0.5)] {
+            let panel = TeacherPanel::new(apart(3), vocab, towards(distribution));
             let mut gradient = apart(40);
             let rows = [TargetRow {
                 row: 0,
                 weight: 1e-4,
             }];
             judge_target(&mut gradient, vocab, &rows, &panel, true);
-            let [p, towards] = panel.row(0, vocab);
+            let Target { p, towards, .. } = panel.row(0);
             for value in gradient.iter().chain(p).chain(towards) {
                 assert!(!value.is_subnormal(), "{value}");
             }
@@ -455,8 +366,8 @@ mod tests {
             (Towards::Tempered(2.0), softmax(&half)),
             (Towards::Best, best),
         ];
-        for (towards, expected) in cases {
-            let panel = TeacherPanel::new(teacher.clone(), vocab, towards);
+        for (distribution, expected) in cases {
+            let panel = TeacherPanel::new(teacher.clone(), vocab, towards(distribution));
             let mut gradient = logits.clone();
             let rows = [TargetRow {
                 row: 0,

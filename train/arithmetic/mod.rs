@@ -16,8 +16,9 @@ mod judged_by_kernels;
 mod judged_by_tensors;
 #[cfg(feature = "cube")]
 mod judged_on_cube;
-pub(crate) mod kernels;
+mod kernels;
 pub(crate) mod operations;
+pub(crate) mod teacher_panel;
 mod tensors;
 #[cfg(test)]
 mod tests;

@@ -180,8 +180,8 @@ fn rows_are_judged_alike_by_labels() {
     );
 }
 
-/// Those that have a kernel, and two that have none.
-const DIVERGENCES: [Divergence; 11] = [
+/// One of each form and of each factor.
+const DIVERGENCES: [Divergence; 13] = [
     Divergence::Kl,
     Divergence::SoftCe,
     Divergence::TemperedKl(0.4),
@@ -196,19 +196,14 @@ const DIVERGENCES: [Divergence; 11] = [
         tv: 0.3,
         nla: 0.2,
         lk_hybrid: 0.6,
-        reverse_kl: 0.0,
-        jsd: 0.0,
+        reverse_kl: 0.5,
+        jsd: 0.9,
     }),
     Divergence::ReverseKl,
-    Divergence::Sum(Factors {
-        kl: 0.7,
-        reverse_kl: 0.3,
-        ce: 0.0,
-        tv: 0.0,
-        nla: 0.0,
-        lk_hybrid: 0.0,
-        jsd: 0.0,
-    }),
+    Divergence::Jsd(0.3),
+    Divergence::TopK(10),
+    // More than a draft vocabulary has.
+    Divergence::TopK(300),
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What kernels judge by: two forms that most divergences take.
+//! What kernels judge by: two forms, one of which every divergence takes.
 use crate::divergence::{Divergence, Factors, LEAST_ALPHA, LEAST_DEVIATION};
 use crate::workload::Judges;
 
@@ -9,7 +9,7 @@ pub(crate) enum Kernel {
     Towards {
         /// That distribution.
         distribution: Towards,
-        /// Whether its entropy is taken off the value: from `-Σ p log q` to `Σ p log (p / q)`.
+        /// Whether its entropy is taken off the value: from `-Σ p log q` to `Σ p log (p / q)`. Never of [`Towards::Largest`].
         takes_entropy_off: bool,
     },
     /// A sum of distances to the target's distribution, in which acceptance rates may count.
@@ -23,12 +23,19 @@ pub(crate) enum Towards {
     Tempered(f64),
     /// All on the most likely token.
     Best,
+    /// As it is on this many of the most likely tokens and those as likely as the last of them, and zero on the others: what is left
+    /// is not renormalised.
+    Largest(usize),
 }
 
 /// What each distance of a sum is multiplied by.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Blend {
     pub(crate) kl: f32,
+    pub(crate) reverse_kl: f32,
+    pub(crate) jsd: f32,
+    /// Share of `p` in the mixture that `jsd` compares both with.
+    pub(crate) beta: f32,
     pub(crate) ce: f32,
     pub(crate) tv: f32,
     pub(crate) tv_plus_plus: f32,
@@ -41,6 +48,10 @@ pub(crate) struct Blend {
 pub(crate) struct Findings {
     /// `KL(p ‖ q)`.
     pub(crate) kl: f32,
+    /// `KL(q ‖ p)`, where that is in the blend.
+    pub(crate) reverse_kl: f32,
+    /// `β KL(p ‖ m) + (1 - β) KL(q ‖ m)`, where that is in the blend.
+    pub(crate) jsd: f32,
     /// `-log q` of the target's most likely token.
     pub(crate) ce: f32,
     /// `Σ min(p, q)`.
@@ -50,7 +61,8 @@ pub(crate) struct Findings {
 }
 
 /// The gradient of a row in its logits: `kl (q - p) + ce (q - 1[best]) - alpha q (r - Σ q r)`, where `r` is the slope of the acceptance rate in
-/// each `q`.
+/// each `q`; and, where [`Blend::takes_logarithms`], its factors times `q (log (q / p) - Σ q log (q / p))` and
+/// `(1 - β) q (log (q / m) - Σ q log (q / m))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slopes {
     pub(crate) kl: f32,
@@ -58,7 +70,26 @@ pub(crate) struct Slopes {
     pub(crate) alpha: f32,
 }
 
+impl Kernel {
+    /// How many distributions of a position it needs: `p`, and beside it another or its logarithms.
+    fn panels(&self) -> u64 {
+        match self {
+            Self::Towards {
+                distribution: Towards::Tempered(1.0),
+                ..
+            } => 1,
+            Self::Towards { .. } => 2,
+            Self::Blend(blend) => 1 + u64::from(blend.takes_logarithms()),
+        }
+    }
+}
+
 impl Blend {
+    /// Whether it needs the logarithm of each probability.
+    pub(crate) fn takes_logarithms(&self) -> bool {
+        self.reverse_kl != 0.0 || self.jsd != 0.0
+    }
+
     /// The row's distance, and the factors of its gradient.
     #[inline(always)]
     pub(crate) fn of(&self, row: &Findings) -> (f32, Slopes) {
@@ -81,13 +112,14 @@ impl Blend {
         let of_alpha = self.tv + self.tv_plus_plus + self.lk_hybrid * rest;
         let value =
             slopes.kl * kl + slopes.ce * ce + of_alpha * (1.0 - alpha) - self.nla * floored.ln();
-        (value, slopes)
+        let of_logarithms = self.reverse_kl * row.reverse_kl + self.jsd * row.jsd;
+        (value + of_logarithms, slopes)
     }
 }
 
 impl Factors {
-    /// The sum of these, where kernels know all that are in it.
-    fn blend(self) -> Option<Blend> {
+    /// The sum of these.
+    fn blend(self) -> Blend {
         let Self {
             kl,
             reverse_kl,
@@ -97,25 +129,26 @@ impl Factors {
             nla,
             lk_hybrid,
         } = self;
-        (reverse_kl == 0.0 && jsd == 0.0).then_some(Blend {
+        Blend {
             kl: kl as f32,
+            reverse_kl: reverse_kl as f32,
+            jsd: jsd as f32,
+            beta: Self::BETA as f32,
             ce: ce as f32,
             tv: tv as f32,
             tv_plus_plus: 0.0,
             nla: nla as f32,
             lk_hybrid: lk_hybrid as f32,
-        })
+        }
     }
 }
 
 impl Divergence {
-    /// What kernels judge by; none where tensor operations do.
-    pub(crate) fn kernel(self) -> Option<Kernel> {
-        let towards = |distribution, takes_entropy_off| {
-            Some(Kernel::Towards {
-                distribution,
-                takes_entropy_off,
-            })
+    /// What kernels judge by.
+    pub(crate) fn kernel(self) -> Kernel {
+        let towards = |distribution, takes_entropy_off| Kernel::Towards {
+            distribution,
+            takes_entropy_off,
         };
         let none = Blend::default();
         let blend = match self {
@@ -123,6 +156,16 @@ impl Divergence {
             Self::SoftCe => return towards(Towards::Tempered(1.0), false),
             Self::TemperedKl(temperature) => return towards(Towards::Tempered(temperature), true),
             Self::Ce => return towards(Towards::Best, false),
+            Self::TopK(k) => return towards(Towards::Largest(k), false),
+            Self::ReverseKl => Blend {
+                reverse_kl: 1.0,
+                ..none
+            },
+            Self::Jsd(beta) => Blend {
+                jsd: 1.0,
+                beta: beta as f32,
+                ..none
+            },
             Self::Tv => Blend { tv: 1.0, ..none },
             Self::TvPlusPlus => Blend {
                 tv_plus_plus: 1.0,
@@ -133,18 +176,15 @@ impl Divergence {
                 lk_hybrid: 1.0,
                 ..none
             },
-            Self::Sum(factors) => factors.blend()?,
-            Self::ReverseKl | Self::Jsd(_) | Self::TopK(_) => return None,
+            Self::Sum(factors) => factors.blend(),
         };
-        Some(Kernel::Blend(blend))
+        Kernel::Blend(blend)
     }
 
     /// What judges by it.
     pub(crate) fn judges(self) -> Judges {
-        if self.kernel().is_some() {
-            Judges::Target
-        } else {
-            Judges::TargetByTensors
+        Judges::Target {
+            panels: self.kernel().panels(),
         }
     }
 }
@@ -168,10 +208,10 @@ mod tests {
             Divergence::SoftCe,
             Divergence::TemperedKl(0.5),
         ] {
-            let Some(Kernel::Towards {
+            let Kernel::Towards {
                 distribution: Towards::Tempered(temperature),
                 takes_entropy_off,
-            }) = divergence.kernel()
+            } = divergence.kernel()
             else {
                 panic!("{divergence:?} pulls towards `p` at a temperature");
             };
@@ -193,6 +233,8 @@ mod tests {
     fn a_drafter_that_is_never_accepted_has_a_finite_distance() {
         let row = Findings {
             kl: 80.0,
+            reverse_kl: 70.0,
+            jsd: 0.7,
             ce: 90.0,
             alpha: 0.0,
             // As rounding may leave it.
@@ -200,6 +242,9 @@ mod tests {
         };
         let all = Blend {
             kl: 1.0,
+            reverse_kl: 1.0,
+            jsd: 1.0,
+            beta: 0.5,
             ce: 1.0,
             tv: 1.0,
             tv_plus_plus: 1.0,
@@ -208,7 +253,7 @@ mod tests {
         };
         let (value, slopes) = all.of(&row);
         assert!(
-            (value - (2.0 * 80.0 + 90.0 + 2.0 - 1e-5_f32.ln())).abs() < 1e-3,
+            (value - (2.0 * 80.0 + 70.0 + 0.7 + 90.0 + 2.0 - 1e-5_f32.ln())).abs() < 1e-3,
             "{value}"
         );
         let expected = Slopes {

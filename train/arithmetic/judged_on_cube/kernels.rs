@@ -20,6 +20,13 @@ fn on_lane<N: Size>(at: usize, index: u32) -> Vector<f32, N> {
     found
 }
 
+/// `values`, and zero where `x` is below `bound`.
+#[cube]
+fn reaching<N: Size>(x: Vector<f32, N>, bound: f32, values: Vector<f32, N>) -> Vector<f32, N> {
+    let none = Vector::<f32, N>::new(0.0);
+    select_many(x.greater_equal(&Vector::new(bound)), values, none)
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn judge_target_kernel<I: Int, N: Size>(
     logits: &mut [Vector<f32, N>],
@@ -30,9 +37,11 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     found: &mut [f32],
     rows: u32,
     vectors: u32,
+    least: &[f32],
     sharpness: f32,
     #[comptime] is_partial: bool,
     #[comptime] to_best: bool,
+    #[comptime] to_largest: bool,
     #[comptime] with_entropy: bool,
     #[comptime] units: usize,
     #[define(I)] _dtype: ElemType,
@@ -57,6 +66,10 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let mut logs_q = Vector::<f32, N>::new(0.0);
     let mut sums_towards = Vector::<f32, N>::new(0.0);
     let mut logs_towards = Vector::<f32, N>::new(0.0);
+    let mut bound = 0.0f32;
+    if comptime!(to_largest) {
+        bound = least[place];
+    }
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let q = logits[start + at] - Vector::new(most_q);
@@ -67,7 +80,10 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
             logs_q += on_lane::<N>(at, best_p) * q;
         } else {
             let tempered = p * Vector::new(sharpness);
-            let exponential = tempered.exp();
+            let mut exponential = tempered.exp();
+            if comptime!(to_largest) {
+                exponential = reaching::<N>(teacher[of_teacher + at], bound, exponential);
+            }
             sums_towards += exponential;
             logs_q += exponential * q;
             logs_towards += exponential * tempered;
@@ -77,10 +93,16 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let sum_q = row_sum(lanes_sum::<N>(sums_q), &mut room);
     let sum_p = row_sum(lanes_sum::<N>(sums_p), &mut room);
     let mut sum_towards = 1.0f32;
+    let mut mass = 1.0f32;
     if comptime!(!to_best) {
         sum_towards = row_sum(lanes_sum::<N>(sums_towards), &mut room);
     }
-    let log_q = row_sum(lanes_sum::<N>(logs_q), &mut room) / sum_towards - sum_q.ln();
+    if comptime!(to_largest) {
+        // What is left is not renormalised.
+        mass = sum_towards / sum_p;
+        sum_towards = sum_p;
+    }
+    let log_q = row_sum(lanes_sum::<N>(logs_q), &mut room) / sum_towards - mass * sum_q.ln();
     let entropy = row_sum(lanes_sum::<N>(logs_towards), &mut room) / sum_towards;
     let log_towards = entropy - sum_towards.ln();
     let mut covered = 1.0f32;
@@ -99,8 +121,11 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
         if comptime!(!to_best) {
             towards = (shifted * Vector::new(sharpness)).exp() / Vector::new(sum_towards);
         }
+        if comptime!(to_largest) {
+            towards = reaching::<N>(teacher[of_teacher + at], bound, towards);
+        }
         if there {
-            logits[start + at] = (q - towards) * Vector::new(weight);
+            logits[start + at] = (q * Vector::new(mass) - towards) * Vector::new(weight);
         }
         at += CUBE_DIM_X as usize;
     }
@@ -120,6 +145,9 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct BlendFactors {
     kl: f32,
+    reverse_kl: f32,
+    jsd: f32,
+    beta: f32,
     ce: f32,
     tv: f32,
     tv_plus_plus: f32,
@@ -136,6 +164,13 @@ fn rising<N: Size>(q: Vector<f32, N>, p: Vector<f32, N>) -> Vector<f32, N> {
     select_many(p.greater_than(&q), half, none) + select_many(p.greater_equal(&q), half, none)
 }
 
+/// `log (β p + (1 - β) q)`. Where both are zero it is multiplied by them, so it need only be finite.
+#[cube]
+fn log_mixture<N: Size>(q: Vector<f32, N>, p: Vector<f32, N>, beta: f32) -> Vector<f32, N> {
+    let mixture = p * Vector::new(beta) + q * Vector::new(1.0f32 - beta);
+    max(mixture, Vector::new(f32::MIN_POSITIVE)).ln()
+}
+
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     logits: &mut [Vector<f32, N>],
@@ -148,6 +183,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     vectors: u32,
     factors: BlendFactors,
     #[comptime] is_partial: bool,
+    #[comptime] takes_logarithms: bool,
     #[comptime] units: usize,
     #[define(I)] _dtype: ElemType,
 ) {
@@ -192,18 +228,30 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     if comptime!(is_partial) {
         covered = (most_p + sum_p.ln() - partitions[place]).exp();
     }
+    let (partition_q, partition_p) = (most_q + sum_q.ln(), most_p + sum_p.ln());
     let mut shared = Vector::<f32, N>::new(0.0);
     let mut slopes = Vector::<f32, N>::new(0.0);
     let mut squares = Vector::<f32, N>::new(0.0);
+    let mut reverses = Vector::<f32, N>::new(0.0);
+    let mut to_p = Vector::<f32, N>::new(0.0);
+    let mut to_q = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
         let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
-        let p = p * Vector::new(covered);
-        let slope = rising::<N>(q, p);
-        shared += min(q, p);
+        let of_all = p * Vector::new(covered);
+        let slope = rising::<N>(q, of_all);
+        shared += min(q, of_all);
         slopes += q * slope;
         squares += q * slope * slope;
+        if comptime!(takes_logarithms) {
+            let log_q = logits[start + at] - Vector::new(partition_q);
+            let log_p = teacher[of_teacher + at] - Vector::new(partition_p);
+            let log_m = log_mixture::<N>(q, p, factors.beta);
+            reverses += q * (log_q - log_p);
+            to_p += p * (log_p - log_m);
+            to_q += q * (log_q - log_m);
+        }
         at += CUBE_DIM_X as usize;
     }
     let alpha = row_sum(lanes_sum::<N>(shared), &mut room);
@@ -217,13 +265,32 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let of_rest = factors.lk_hybrid * (1.0f32 - share);
     let of_kl = factors.kl + factors.lk_hybrid * share;
     let of_slope = factors.tv + factors.tv_plus_plus / deviation + of_nla + of_rest;
+    let mut reverse = 0.0f32;
+    let mut from_q = 0.0f32;
+    let mut jsd = 0.0f32;
+    let rest = 1.0f32 - factors.beta;
+    if comptime!(takes_logarithms) {
+        reverse = row_sum(lanes_sum::<N>(reverses), &mut room);
+        from_q = row_sum(lanes_sum::<N>(to_q), &mut room);
+        let from_p = row_sum(lanes_sum::<N>(to_p), &mut room);
+        jsd = factors.beta * from_p + rest * from_q;
+    }
     let weight = weights[row];
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
         let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
         let slope = rising::<N>(q, p * Vector::new(covered)) - Vector::new(mean);
-        let pull = Vector::new(of_kl + factors.ce) - slope * Vector::new(of_slope);
+        let mut pull = Vector::new(of_kl + factors.ce) - slope * Vector::new(of_slope);
+        if comptime!(takes_logarithms) {
+            let log_q = logits[start + at] - Vector::new(partition_q);
+            let log_p = teacher[of_teacher + at] - Vector::new(partition_p);
+            let log_m = log_mixture::<N>(q, p, factors.beta);
+            let of_reverse = log_q - log_p - Vector::new(reverse);
+            let of_mixture = log_q - log_m - Vector::new(from_q);
+            pull += of_reverse * Vector::new(factors.reverse_kl);
+            pull += of_mixture * Vector::new(factors.jsd * rest);
+        }
         let target = p * Vector::new(of_kl) + on_lane::<N>(at, best_p) * Vector::new(factors.ce);
         if there {
             logits[start + at] = (q * pull - target) * Vector::new(weight);
@@ -232,8 +299,10 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     }
     if there && UNIT_POS_X == 0 {
         let of_alpha = factors.tv + factors.tv_plus_plus + of_rest;
-        found[row * 3] =
-            of_kl * kl + factors.ce * ce + of_alpha * (1.0f32 - alpha) - factors.nla * floored.ln();
+        found[row * 3] = of_kl * kl + factors.ce * ce + of_alpha * (1.0f32 - alpha)
+            - factors.nla * floored.ln()
+            + factors.reverse_kl * reverse
+            + factors.jsd * jsd;
         found[row * 3 + 1] = alpha;
         found[row * 3 + 2] = select(best_q == best_p, 1.0f32, 0.0f32);
     }
