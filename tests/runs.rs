@@ -221,11 +221,12 @@ fn a_training_that_cannot_end_where_it_is_asked_to_is_refused_and_stays() {
     ];
     workspace.run(&shorter).failed(&refused);
     let plan = workspace.run(&[&shorter[..], &["--plan"]].concat());
-    // Long lines are wrapped.
-    let told = plan.succeeded().stdout;
+    let said = "the run would be refused: stage `train`: it has done 6 steps, from which it cannot go on as is asked: ";
+    let told = plan.failed(&[said]).stdout;
+    // Columns are aligned.
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "train cannot run: it has done 6 steps, from which it cannot go on as is asked: ";
-    assert!(told.contains(said), "{told}");
+    let listed = "train cannot run, as the error says";
+    assert!(told.contains(listed), "{told}");
     // In place of epochs in the recipe, the same steps are the same training.
     let recipe = workspace.text("recipe.toml");
     workspace.write("recipe.toml", recipe.replace("steps = 6\n", "epochs = 9\n"));

@@ -66,7 +66,7 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     _ = writeln!(text, "run: {}\nstages:", run.display());
     let stages = stages::stages(asked)?;
     let of_hub = hub.models(asked);
-    let refusals = asked.all_refusals(of_hub.refusals);
+    let refusals = stages::with_refusals(asked.all_refusals(of_hub.refusals), &stages);
     let refused: Vec<String> = refusals.iter().map(with_causes).collect();
     let width = stages.iter().map(|stage| stage.name.len() + 3).max();
     let width = width.unwrap_or(0).max(12);

@@ -160,7 +160,7 @@ impl<'a> Row<'a> {
         Self {
             name: &asked.recipe.name,
             takes: Takes::of(asked, known, features, &stages),
-            refusals,
+            refusals: stages::with_refusals(refusals, &stages),
             stages,
         }
     }

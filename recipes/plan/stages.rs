@@ -1,6 +1,6 @@
 //! Whether each stage of a recipe is done, found as the run finds it, from the same inputs and outputs.
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 
@@ -57,6 +57,17 @@ impl Planned {
     pub(super) fn json(&self) -> Value {
         json!({"name": self.name, "state": self.state})
     }
+}
+
+/// What a run is refused for, with what stages cannot run for beside.
+pub(super) fn with_refusals(mut refusals: Vec<Error>, stages: &[Planned]) -> Vec<Error> {
+    let told: Vec<String> = refusals.iter().map(with_causes).collect();
+    let of_stage = |stage: &Planned| {
+        let why = stage.state.strip_prefix(CANNOT_RUN)?;
+        (!is_told(why, &told)).then(|| anyhow!("stage `{}`: {why}", stage.name))
+    };
+    refusals.extend(stages.iter().filter_map(of_stage));
+    refusals
 }
 
 /// Each stage with what becomes of it. One after a stage that has to run may have to run too, as its input changes.
