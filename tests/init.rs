@@ -309,6 +309,69 @@ fn a_drafter_is_tuned_with_its_own_settings_at_lower_rates() {
 }
 
 #[test]
+fn a_drafter_is_tuned_with_the_servers_that_its_target_had() {
+    let workspace = Workspace::finished();
+    let file = "runs/run/recipe.toml";
+    let mut recipe: toml::Table = workspace.text(file).parse().unwrap();
+    let mut set = |table: &str, key: &str, value: toml::Value| {
+        let table = recipe.entry(table).or_insert(toml::Table::new().into());
+        table.as_table_mut().unwrap().insert(key.into(), value);
+    };
+    set("target", "server", vec!["http://localhost:1"].into());
+    set("target", "api_key_env", "KEY".into());
+    set("features", "mode", "streamed".into());
+    set("features", "wait", 60.into());
+    set("features", "from", vec!["old"].into());
+    workspace.write(file, recipe.to_string());
+    let lines = |line: &str| {
+        workspace.run_line(line).succeeded();
+        let text = workspace.text("tuned.toml");
+        std::fs::remove_file(workspace.path("tuned.toml")).unwrap();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let servers = ["server = [\"http://localhost:1\"]", "api_key_env = \"KEY\""];
+    let (mode, wait) = ("mode = \"streamed\"", "wait = 60");
+    let tune = "init --start run --data train.jsonl --name tuned --yes";
+    let own = lines(tune);
+    for line in servers.iter().chain(&[mode, wait]) {
+        assert!(
+            own.iter().any(|found| found == line),
+            "no `{line}`: {own:#?}"
+        );
+    }
+    // Features of other texts are none of these.
+    assert!(!own.iter().any(|line| line.starts_with("from")), "{own:#?}");
+    // What is said of one server is none of another.
+    let same = lines(&format!("{tune} --set features.mode=streamed"));
+    assert!(same.iter().any(|line| line == servers[0]), "{same:#?}");
+    let moved = lines(&format!(
+        "{tune} --set target.server=[\"http://localhost:2\"]"
+    ));
+    assert!(
+        moved
+            .iter()
+            .any(|line| line == "server = [\"http://localhost:2\"]"),
+        "{moved:#?}"
+    );
+    assert!(!moved.iter().any(|line| line == servers[1]), "{moved:#?}");
+    // A mode that is set asks no server.
+    let live = lines(&format!("{tune} --set features.mode=live"));
+    assert!(
+        !live.iter().any(|line| servers.contains(&line.as_str())),
+        "{live:#?}"
+    );
+    // Servers of one target are none of another.
+    std::fs::rename(workspace.path("target"), workspace.path("other")).unwrap();
+    let other = lines(&format!("{tune} --target other"));
+    for line in [servers[0], servers[1], mode, wait] {
+        assert!(
+            !other.iter().any(|found| found == line),
+            "`{line}`: {other:#?}"
+        );
+    }
+}
+
+#[test]
 fn a_published_drafter_is_tuned_by_the_shipped_recipe_of_its_kind() {
     let workspace = Workspace::finished();
     let from = workspace.path("runs/run/export/drafter");

@@ -41,6 +41,21 @@ const DATA: [&str; 6] = [
     "template_variables",
 ];
 
+/// Keys of `[target]` and `[features]` that are, where the target is the same: what it computes in, and where its hidden states come from.
+const TARGET: [&str; 2] = ["revision", "dtype"];
+const SERVER: [&str; 5] = [
+    "server",
+    "server_model",
+    "server_folder",
+    "local_folder",
+    "api_key_env",
+];
+const FEATURES: [&str; 4] = ["samples_per_shard", "under_way", "timeout", "wait"];
+const FEATURES_TABLE: &str = "features";
+const MODE: &str = "mode";
+/// The mode of hidden states of the run's own texts, which are none of other texts.
+const IMPORTED: &str = "imported";
+
 /// What names the drafter in a recipe.
 pub(super) struct Named {
     /// The key `start`; none where `[drafter]` names it.
@@ -138,18 +153,22 @@ impl Start {
         model.into_iter().chain(tokens).collect()
     }
 
-    /// What is recommended for its tuning: the objective and the amounts of its run, else those of `shipped`, with a quarter of the rates
-    /// and a fifth of the steps.
+    /// What is recommended for its tuning beside `target`: the objective and the amounts of its run, else those of `shipped`, with a
+    /// quarter of the rates and a fifth of the steps; and where the run had the hidden states of the same target from.
     pub(super) fn recommended(
         &self,
+        target: &str,
         shipped: Recommendation,
-        is_free: &dyn Fn(&str, &str) -> bool,
+        set: &dyn Fn(&str) -> Option<String>,
     ) -> Recommendation {
         let (mut keys, mut told) = match &self.recipe {
-            Some(recipe) => (of_run(recipe, is_free), OF_RUN.to_owned()),
+            Some(recipe) => (of_run(recipe, target, set), OF_RUN.to_owned()),
             None => (shipped.keys, shipped.told),
         };
         keys.iter_mut().for_each(tune);
+        if keys.iter().any(|key| key.table == FEATURES_TABLE) {
+            told += OF_FEATURES;
+        }
         told += FURTHER;
         Recommendation { keys, told }
     }
@@ -157,6 +176,7 @@ impl Start {
 
 const OF_RUN: &str =
     "Objective, optimiser and lengths are those of the run that the drafter is from.";
+const OF_FEATURES: &str = " So is where the target's hidden states come from.";
 const FURTHER: &str = " As it is trained further, rates are a quarter of those, steps and warm-up a fifth. Mix other texts into \
                        `data.train`, or it drafts worse for them than before: recipes/README.md, \"Tuning a drafter for your texts\".";
 
@@ -167,22 +187,57 @@ fn recipe_of(run: &Path) -> Option<toml::Table> {
     recipe.contains_key("train").then_some(recipe)
 }
 
-/// What the recipe of a run says that a tuning needs too.
-fn of_run(recipe: &toml::Table, is_free: &dyn Fn(&str, &str) -> bool) -> Vec<Recommended> {
+/// What the recipe of a run says that a tuning beside `target` needs too.
+fn of_run(
+    recipe: &toml::Table,
+    target: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Vec<Recommended> {
     let objective = recipe.get("objective").and_then(toml::Value::as_table);
     let objective = objective.into_iter().flat_map(toml::Table::keys);
     let train = RATES.into_iter().chain([EPOCHS]).chain(STEPS).chain(TRAIN);
     let all = objective.map(|key| ("objective", key.as_str()));
     let all = all.chain(train.map(|key| ("train", key)));
     let all = all.chain(DATA.map(|key| ("data", key)));
+    let all = all.chain(of_target(recipe, target, set));
     let line = |(table, key): (&'static str, &str)| {
         let value = recipe.get(table)?.get(key)?;
-        is_free(table, key).then(|| Recommended {
-            table,
-            line: format!("{key} = {value}"),
-        })
+        set(&format!("{table}.{key}"))
+            .is_none()
+            .then(|| Recommended {
+                table,
+                line: format!("{key} = {value}"),
+            })
     };
     all.filter_map(line).collect()
+}
+
+/// The keys of the target that are taken, and of where its hidden states come from.
+fn of_target(
+    recipe: &toml::Table,
+    target: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Vec<(&'static str, &'static str)> {
+    let value = |table: &str, key: &str| recipe.get(table)?.get(key)?.as_str();
+    if value("target", "model") != Some(target) {
+        return Vec::new();
+    }
+    let mut keys = TARGET.map(|key| ("target", key)).to_vec();
+    let mode = value(FEATURES_TABLE, MODE).filter(|mode| *mode != IMPORTED);
+    let set_mode = set(&format!("{FEATURES_TABLE}.{MODE}"));
+    let is_mode = |set: &String| Some(set.trim_matches('"')) == mode;
+    // Servers go with the mode that asks them, and all that is said of them together: a key is for its server only.
+    if mode.is_some() && set_mode.as_ref().is_none_or(is_mode) {
+        keys.push((FEATURES_TABLE, MODE));
+        keys.extend(FEATURES.map(|key| (FEATURES_TABLE, key)));
+        if !SERVER
+            .iter()
+            .any(|key| set(&format!("target.{key}")).is_some())
+        {
+            keys.extend(SERVER.map(|key| ("target", key)));
+        }
+    }
+    keys
 }
 
 /// Lowers a rate or a length.

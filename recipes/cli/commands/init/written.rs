@@ -244,10 +244,7 @@ impl Wanted {
         });
         match &self.start {
             None => shipped,
-            Some(start) => {
-                let is_free = |table: &str, key: &str| !self.sets(&format!("{table}.{key}"));
-                start.recommended(shipped, &is_free)
-            }
+            Some(start) => start.recommended(&self.target, shipped, &|path| self.set(path)),
         }
     }
 
@@ -267,11 +264,13 @@ impl Wanted {
                 .collect::<String>()
         };
         format!(
-            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n[data]\n{key} = {}\n{}{}[drafter]\n{}{}[objective]\n{}[train]\n{}",
+            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n{}[features]\n{}[data]\n{key} = {}\n{}{}[drafter]\n{}{}[objective]\n{}[train]\n{}",
             quoted(self.recipe.name),
             quoted(&self.name),
             own.start,
             quoted(&self.target),
+            lines_of("target"),
+            lines_of("features"),
             data,
             lines_of("data"),
             self.answers.table(),
