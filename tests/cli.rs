@@ -310,6 +310,11 @@ fn a_benchmark_measures_at_least_once_and_on_a_device() {
     let workspace = Workspace::of("");
     let refused = |words: &str| workspace.run_line(words);
     refused("bench --repeat 0").misused_by_usage(&["--repeat <N>", "0 is not in 1.."]);
+    refused("bench --divergence kld").misused_by_usage(&[
+        "'kld'",
+        "unknown variant",
+        "`reverse_kl`",
+    ]);
     refused("bench --device gpu").misused_by_usage(&["'gpu'", "known devices: cpu, cuda:N"]);
 }
 

@@ -171,6 +171,8 @@ mod tests {
     use spectrain_checkpoints::DType;
     use spectrain_models::device::test_device;
 
+    use spectrain_train::Divergence;
+
     use super::sizes::spec;
     use super::*;
 
@@ -183,6 +185,7 @@ mod tests {
             device: device.clone(),
             recompute: true,
             int8: false,
+            divergence: Divergence::Kl,
         };
         let sizes = Sizes {
             spec: spec(32, [4, 8], 300),

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use spectrain_train::Divergence;
 
 use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::recipe::tables::TargetType;
 use crate::runtime::bench::{Setup, Size, Task};
-use crate::runtime::device;
+use crate::runtime::device::{self, memory_of};
 use crate::runtime::interruption::check_interrupted;
 
 /// Arguments of `spectrain bench`.
@@ -35,6 +36,9 @@ pub struct BenchArguments {
     /// Hold the matrices of the target's layers in eight bits; on the CPU.
     #[arg(long)]
     int8: bool,
+    /// What EAGLE-3's training step minimises, as `objective.divergence` of a recipe.
+    #[arg(long, default_value = "kl", value_parser = divergence)]
+    divergence: Divergence,
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu", value_parser = device::check_name)]
     device: String,
@@ -52,7 +56,14 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
     if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
         return case(size, task, arguments);
     }
-    print("task         size     tokens/s   ms each   peak MiB above start\n")?;
+    let memory = if arguments.is_on_cpu() {
+        "peak MiB above start"
+    } else {
+        "MiB of the device"
+    };
+    print(format!(
+        "task         size     tokens/s   ms each   {memory}\n"
+    ))?;
     let tasks = Task::value_variants().iter();
     let is_wanted = |task: Task| match arguments.task {
         Some(only) => only == task,
@@ -73,6 +84,10 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
 }
 
 impl BenchArguments {
+    fn is_on_cpu(&self) -> bool {
+        self.device == "cpu"
+    }
+
     /// Runs a case in a process of its own.
     fn start(&self, task: &str, size: &str) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program")?;
@@ -86,6 +101,7 @@ impl BenchArguments {
             )
             .args(self.keep_activations.then_some("--keep-activations"))
             .args(self.int8.then_some("--int8"))
+            .args(["--divergence", &given(self.divergence)?])
             .status()
             .context("cannot start a case")?;
         check_interrupted()?;
@@ -94,6 +110,29 @@ impl BenchArguments {
         }
         Ok(())
     }
+}
+
+/// A divergence as [`divergence`] reads it.
+fn given(divergence: Divergence) -> Result<String> {
+    Ok(toml::Value::try_from(divergence)?.to_string())
+}
+
+/// A divergence as TOML, or its bare name.
+fn divergence(given: &str) -> Result<Divergence, String> {
+    /// It by a key.
+    #[derive(serde::Deserialize)]
+    struct Table {
+        divergence: Divergence,
+    }
+    let is_bare = given.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let value = if is_bare {
+        format!("\"{given}\"")
+    } else {
+        given.to_owned()
+    };
+    let table: Table = toml::from_str(&format!("divergence = {value}"))
+        .map_err(|error| error.message().to_owned())?;
+    Ok(table.divergence)
 }
 
 fn name(value: &impl ValueEnum) -> String {
@@ -116,6 +155,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         device,
         recompute: !arguments.keep_activations,
         int8: arguments.int8,
+        divergence: arguments.divergence,
     };
     let start = memory("VmRSS");
     let mut work = setup.work(task)?;
@@ -126,12 +166,15 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         work()?;
     }
     let seconds = started.elapsed().as_secs_f64() / f64::from(arguments.repeat);
-    let peak = memory("VmHWM")
-        .zip(start)
-        .map(|(peak, start)| peak.saturating_sub(start) >> 10);
-    let peak = peak.map_or("?".to_owned(), |mib| mib.to_string());
+    let bytes = match arguments.is_on_cpu() {
+        true => memory("VmHWM")
+            .zip(start)
+            .map(|(peak, start)| peak.saturating_sub(start)),
+        false => memory_of(&setup.device).map(|memory| memory.reserved),
+    };
+    let mib = bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
     print(format!(
-        "{:<12} {:<8} {:>8.0} {:>9.1}   {peak:>8}\n",
+        "{:<12} {:<8} {:>8.0} {:>9.1}   {mib:>8}\n",
         name(&task),
         name(&size),
         task.tokens(size) as f64 / seconds,
@@ -139,9 +182,29 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
     ))
 }
 
-/// A line of this process's memory account, in KiB; Linux only.
+/// A line of this process's memory account, in bytes; Linux only.
 fn memory(line: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let found = status.lines().find(|text| text.starts_with(line))?;
-    found.split_whitespace().nth(1)?.parse().ok()
+    let kib: u64 = found.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_reads_the_divergence_that_it_is_given() {
+        for text in [
+            "kl",
+            "tv_plus_plus",
+            "{ jsd = 0.3 }",
+            "{ top_k = 10 }",
+            "{ sum = { kl = 0.9, tv = 0.1 } }",
+        ] {
+            let read = divergence(text).unwrap();
+            assert_eq!(divergence(&given(read).unwrap()), Ok(read), "{text}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use spectrain_models::{
     Bias, FrozenType, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer,
     TransformerConfig,
 };
-use spectrain_train::{Batch, Rows};
+use spectrain_train::{Batch, Divergence, Rows};
 
 /// Sizes of drafter and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) recompute: bool,
     /// Whether the matrices of the layers of the target are held in eight bits.
     pub(crate) int8: bool,
+    /// What EAGLE-3 minimises.
+    pub(crate) divergence: Divergence,
 }
 
 /// Does a task once.
