@@ -27,7 +27,7 @@ use tokio_util::io::ReaderStream;
 use crate::cli::progress::Output;
 use crate::runtime::capture::file::{Named, Received, SharedFolder};
 use crate::runtime::interruption::interrupted;
-use crate::runtime::server::client::{Client, JSON, Passed, passing};
+use crate::runtime::server::client::{Client, JSON, Passed, Unanswered, passing};
 
 /// The option that names the folder of the server.
 pub const FOLDER: &str = "--folder";
@@ -215,7 +215,7 @@ impl Relay {
         body: Option<&[u8]>,
     ) -> std::result::Result<Passed, Response> {
         let passed = self.server.pass(path, body, headers.get(AUTHORIZATION));
-        passed.map_err(|(is_late, reason)| {
+        passed.map_err(|Unanswered { is_late, reason }| {
             let status = if is_late {
                 StatusCode::GATEWAY_TIMEOUT
             } else {

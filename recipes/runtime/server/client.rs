@@ -53,6 +53,13 @@ pub(crate) struct Passed {
     pub(crate) body: Vec<u8>,
 }
 
+/// Why there is no answer.
+pub(crate) struct Unanswered {
+    /// Whether it did not come in time.
+    pub(crate) is_late: bool,
+    pub(crate) reason: String,
+}
+
 /// Whether a server is at an address.
 #[derive(Default)]
 struct Presence {
@@ -124,17 +131,18 @@ impl Client {
     /// What the server answers to somebody else's request: to `POST PATH` with a body, else to `GET PATH`.
     ///
     /// # Errors
-    /// There is no answer: whether it came too late, and why.
+    /// There is no answer.
     pub(crate) fn pass(
         &self,
         path: &str,
         body: Option<&[u8]>,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Passed, (bool, String)> {
-        self.passed(path, body, authorization).map_err(|error| {
-            let is_late = matches!(error, ureq::Error::Timeout(_)) && !is_refused(&error);
-            (is_late, words(&error, self.limit))
-        })
+    ) -> Result<Passed, Unanswered> {
+        self.passed(path, body, authorization)
+            .map_err(|error| Unanswered {
+                is_late: matches!(error, ureq::Error::Timeout(_)) && !is_refused(&error),
+                reason: words(&error, self.limit),
+            })
     }
 
     fn passed(
