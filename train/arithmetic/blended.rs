@@ -3,7 +3,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::{ln, vectorised};
 
-use crate::arithmetic::kernels::{Exponentials, LANES, RowJudged, TargetRow, exponentials};
+use crate::arithmetic::kernels::{RowJudged, TargetRow};
+use crate::arithmetic::row_loops::{Exponentials, LANES, exponentials};
 use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 use crate::divergence::kernel::{Blend, Findings, Slopes};
 

@@ -47,7 +47,7 @@ impl Arithmetic for OnCube {
     fn row_judge<'a>(
         &self,
         judge: Judge<'a>,
-        positions: Vec<usize>,
+        _: Vec<usize>,
         statistics: Statistics,
     ) -> Box<dyn RowJudge + 'a> {
         Box::new(JudgedOnCube { judge, statistics })

@@ -7,10 +7,9 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::{exp, vectorised};
 
+use crate::arithmetic::row_loops::{Exponentials, LANES, exponentials, largest};
 use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 
-/// Elements summed side by side: two registers of AVX-512, four of AVX2.
-pub(super) const LANES: usize = 32;
 /// Parameters that one thread updates at a time.
 const BLOCK: usize = 1 << 16;
 /// Moments smaller than this become 0. Where a parameter has no gradient, such as a rare token's row of a table, its moments decay, and
@@ -158,70 +157,6 @@ fn normal(moment: f32) -> f32 {
         0.0
     } else {
         moment
-    }
-}
-
-/// The largest number of a row, and where it stands first.
-#[inline(always)]
-pub(super) fn largest(row: &[f32]) -> (f32, usize) {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let blocks = row.chunks_exact(LANES);
-    let rest = blocks.remainder();
-    for block in blocks {
-        for (lane, &value) in lanes.iter_mut().zip(block) {
-            *lane = lane.max(value);
-        }
-    }
-    let largest = lanes
-        .iter()
-        .chain(rest)
-        .copied()
-        .fold(f32::NEG_INFINITY, f32::max);
-    let at = row.iter().position(|&value| value == largest).unwrap_or(0);
-    (largest, at)
-}
-
-/// What a row of logits says of its exponentials.
-pub(super) struct Exponentials {
-    /// The largest logit, which is taken off all.
-    pub(super) largest: f32,
-    /// Where it stands first.
-    pub(super) best: usize,
-    /// Sum of the exponentials.
-    pub(super) sum: f32,
-    /// `Σ p · logit` with a distribution `p`.
-    pub(super) dot: f32,
-}
-
-/// Replaces a row of logits by their exponentials, the largest taken off.
-#[inline(always)]
-pub(super) fn exponentials(row: &mut [f32], p: &[f32]) -> Exponentials {
-    let (largest, best) = largest(row);
-    let (mut sums, mut dots) = ([0.0f32; LANES], [0.0f32; LANES]);
-    let mut blocks = row.chunks_exact_mut(LANES);
-    let mut p_blocks = p.chunks_exact(LANES);
-    for (block, p) in (&mut blocks).zip(&mut p_blocks) {
-        let lanes = block.iter_mut().zip(&mut sums).zip(&mut dots);
-        for (((value, sum), dot), &p) in lanes.zip(p) {
-            let shifted = *value - largest;
-            *dot += p * shifted;
-            *value = exp(shifted);
-            *sum += *value;
-        }
-    }
-    let (mut sum, mut dot) = (sums.iter().sum::<f32>(), dots.iter().sum::<f32>());
-    let rest = blocks.into_remainder().iter_mut();
-    for (value, &p) in rest.zip(p_blocks.remainder()) {
-        let shifted = *value - largest;
-        dot += p * shifted;
-        *value = exp(shifted);
-        sum += *value;
-    }
-    Exponentials {
-        largest,
-        best,
-        sum,
-        dot,
     }
 }
 

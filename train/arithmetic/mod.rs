@@ -18,6 +18,7 @@ mod judged_by_tensors;
 mod judged_on_cube;
 mod kernels;
 pub(crate) mod operations;
+mod row_loops;
 pub(crate) mod teacher_panel;
 mod tensors;
 #[cfg(test)]

@@ -3,7 +3,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::{exp, ln, vectorised};
 
-use crate::arithmetic::kernels::{LANES, largest};
+use crate::arithmetic::row_loops::{LANES, largest};
 use crate::divergence::kernel::{Kernel, Towards};
 
 /// The target's distributions at some positions.
