@@ -258,9 +258,7 @@ impl Divergence {
                 (value, gradient)
             }
             Self::TopK(k) => {
-                let k = k.min(p.dims()[1]);
-                let least = kth_largest(p.clone(), k);
-                let kept = p.clone().mask_fill(p.lower(least), 0.0);
+                let kept = keep_largest(p, k);
                 let mass = kept.clone().sum_dim(1);
                 (-(kept.clone() * log_q).sum_dim(1), q * mass - kept)
             }
@@ -328,4 +326,10 @@ fn one_hot_argmax(scores: &Tensor<2>) -> Tensor<2> {
     scores
         .zeros_like()
         .scatter(1, best, ones, burn::tensor::IndexingUpdateOp::Add)
+}
+
+/// So many of the largest of each row, and those as large as the last of them; zero in the place of the others.
+fn keep_largest(p: Tensor<2>, k: usize) -> Tensor<2> {
+    let least = kth_largest(p.clone(), k.min(p.dims()[1]));
+    p.clone().mask_fill(p.lower(least), 0.0)
 }
