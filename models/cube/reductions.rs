@@ -51,68 +51,12 @@ fn of_rows(x: &TensorSpec) -> TensorSpec {
     TensorSpec::new(burn::prelude::Shape::new([x.shape[0], 1]), DType::F32)
 }
 
-/// The sum of each row of `x`, or of its squares: `[…, 1]`, f32.
-pub(crate) fn sums_of_rows(x: CubeTensor, of_squares: bool) -> CubeTensor {
-    let x = into_contiguous(x);
-    let (rows, sums) = (Rows::of(&x, &[]), one_per_row(&x));
-    sums_kernel::launch(
-        &sums.client,
-        rows.cubes(),
-        rows.cube,
-        address_of(&[&x]),
-        rows.vector,
-        x.clone().into_buffer_arg(),
-        sums.clone().into_buffer_arg(),
-        rows.count as u32,
-        rows.vectors as u32,
-        of_squares,
-        rows.cube.num_elems() as usize,
-        dtype_to_elem_type(x.dtype),
-    );
-    sums
-}
-
-fn one_per_row(x: &CubeTensor) -> CubeTensor {
-    let mut shape = x.shape();
-    let last = shape.num_dims() - 1;
-    shape[last] = 1;
-    empty(x, shape, DType::F32)
-}
-
-/// Of each row of logits the index of its first largest entry, or `log Σ exp`: `[rows, 1]`, f32.
-fn of_logits(logits: CubeTensor, is_partition: bool) -> CubeTensor {
-    let logits = into_contiguous(logits);
-    let (rows, found) = (Rows::of(&logits, &[]), one_per_row(&logits));
-    logits_kernel::launch(
-        &found.client,
-        rows.cubes(),
-        rows.cube,
-        address_of(&[&logits]),
-        rows.vector,
-        logits.clone().into_buffer_arg(),
-        found.clone().into_buffer_arg(),
-        rows.count as u32,
-        rows.vectors as u32,
-        is_partition,
-        rows.cube.num_elems() as usize,
-        dtype_to_elem_type(logits.dtype),
-    );
-    found
-}
-
-impl Reductions for CubeBackend {
-    fn best_of_rows(logits: CubeTensor) -> CubeTensor {
-        of_logits(logits, false)
-    }
-
-    fn log_partition(logits: CubeTensor) -> CubeTensor {
-        of_logits(logits, true)
-    }
-
-    fn kth_of_rows(x: CubeTensor, k: usize) -> CubeTensor {
-        let x = into_contiguous(x);
+/// What a kernel finds of each row of `x`, by units that share the row: `[…, 1]`, f32. `own` is what it takes beside.
+macro_rules! of_each_row {
+    ($kernel:ident, $x:expr, $own:expr) => {{
+        let x = into_contiguous($x);
         let (rows, found) = (Rows::of(&x, &[]), one_per_row(&x));
-        kth_kernel::launch(
+        $kernel::launch(
             &found.client,
             rows.cubes(),
             rows.cube,
@@ -122,11 +66,37 @@ impl Reductions for CubeBackend {
             found.clone().into_buffer_arg(),
             rows.count as u32,
             rows.vectors as u32,
-            k as u32,
+            $own,
             rows.cube.num_elems() as usize,
             dtype_to_elem_type(x.dtype),
         );
         found
+    }};
+}
+
+/// The sum of each row of `x`, or of its squares: `[…, 1]`, f32.
+pub(crate) fn sums_of_rows(x: CubeTensor, of_squares: bool) -> CubeTensor {
+    of_each_row!(sums_kernel, x, of_squares)
+}
+
+fn one_per_row(x: &CubeTensor) -> CubeTensor {
+    let mut shape = x.shape();
+    let last = shape.num_dims() - 1;
+    shape[last] = 1;
+    empty(x, shape, DType::F32)
+}
+
+impl Reductions for CubeBackend {
+    fn best_of_rows(logits: CubeTensor) -> CubeTensor {
+        of_each_row!(logits_kernel, logits, false)
+    }
+
+    fn log_partition(logits: CubeTensor) -> CubeTensor {
+        of_each_row!(logits_kernel, logits, true)
+    }
+
+    fn kth_of_rows(x: CubeTensor, k: usize) -> CubeTensor {
+        of_each_row!(kth_kernel, x, k as u32)
     }
 
     fn square_sums_of_rows(x: CubeTensor) -> CubeTensor {

@@ -20,6 +20,12 @@ fn on_lane<N: Size>(at: usize, index: u32) -> Vector<f32, N> {
     found
 }
 
+/// The probabilities of a row's logits `x`, of which `most` is the largest and `sum` that of the exponentials.
+#[cube]
+fn probability<N: Size>(x: Vector<f32, N>, most: f32, sum: f32) -> Vector<f32, N> {
+    (x - Vector::new(most)).exp() / Vector::new(sum)
+}
+
 /// `values`, and zero where `x` is below `bound`.
 #[cube]
 fn reaching<N: Size>(x: Vector<f32, N>, bound: f32, values: Vector<f32, N>) -> Vector<f32, N> {
@@ -113,7 +119,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let mut shared = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
+        let q = probability::<N>(logits[start + at], most_q, sum_q);
         let shifted = teacher[of_teacher + at] - Vector::new(most_p);
         let p = shifted.exp() / Vector::new(sum_p);
         shared += min(q, p * Vector::new(covered));
@@ -237,8 +243,8 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let mut to_q = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
-        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        let q = probability::<N>(logits[start + at], most_q, sum_q);
+        let p = probability::<N>(teacher[of_teacher + at], most_p, sum_p);
         let of_all = p * Vector::new(covered);
         let slope = rising::<N>(q, of_all);
         shared += min(q, of_all);
@@ -278,8 +284,8 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let weight = weights[row];
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = (logits[start + at] - Vector::new(most_q)).exp() / Vector::new(sum_q);
-        let p = (teacher[of_teacher + at] - Vector::new(most_p)).exp() / Vector::new(sum_p);
+        let q = probability::<N>(logits[start + at], most_q, sum_q);
+        let p = probability::<N>(teacher[of_teacher + at], most_p, sum_p);
         let slope = rising::<N>(q, p * Vector::new(covered)) - Vector::new(mean);
         let mut pull = Vector::new(of_kl + factors.ce) - slope * Vector::new(of_slope);
         if comptime!(takes_logarithms) {
