@@ -11,7 +11,6 @@ use crate::divergence::kernel::{Blend, Findings, Slopes};
 /// Replaces each row of logits by the weighted gradient of the blend in it.
 pub(super) fn judge_blend(
     logits: &mut [f32],
-    vocab: usize,
     rows: &[TargetRow],
     panel: &TeacherPanel,
     blend: &Blend,
@@ -26,7 +25,7 @@ pub(super) fn judge_blend(
         }
     };
     logits
-        .par_chunks_mut(vocab)
+        .par_chunks_mut(panel.vocab())
         .zip(rows.par_iter())
         .map(judge)
         .collect()
@@ -256,7 +255,7 @@ mod tests {
                 row: 0,
                 weight: 1e-4,
             };
-            judge_blend(&mut gradient, vocab, &[row], &panel, &blend);
+            judge_blend(&mut gradient, &[row], &panel, &blend);
             assert!(gradient.iter().all(|value| !value.is_subnormal()));
             assert!(gradient[40] > 0.0 && gradient[3] < 0.0);
         }

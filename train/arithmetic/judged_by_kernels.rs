@@ -42,7 +42,6 @@ impl<'a> JudgedByKernels<'a> {
         teacher: &Teacher,
         divergence: Divergence,
     ) -> (Tensor<2>, Vec<RowJudged>) {
-        let [_, vocab] = logits.dims();
         let kernel = divergence.kernel();
         let made = |positions: &[usize]| teacher.panel(positions, kernel);
         let (panel, first) = panel(&mut self.panel, &made, &self.positions, rows);
@@ -55,8 +54,8 @@ impl<'a> JudgedByKernels<'a> {
         let (gradient, mut judged) = on_host(logits, |logits| match kernel {
             Kernel::Towards {
                 takes_entropy_off, ..
-            } => kernels::judge_target(logits, vocab, &places, panel, takes_entropy_off),
-            Kernel::Blend(blend) => judge_blend(logits, vocab, &places, panel, &blend),
+            } => kernels::judge_target(logits, &places, panel, takes_entropy_off),
+            Kernel::Blend(blend) => judge_blend(logits, &places, panel, &blend),
         });
         for (judged, row) in judged.iter_mut().zip(rows) {
             judged.correct &= teacher.can_be_met(row.teacher);

@@ -40,7 +40,6 @@ pub(crate) struct TargetRow {
 /// `KL(p' ‖ q)` where it `takes_entropy_off`, else `-Σ p' log q`.
 pub(super) fn judge_target(
     logits: &mut [f32],
-    vocab: usize,
     rows: &[TargetRow],
     panel: &TeacherPanel,
     takes_entropy_off: bool,
@@ -55,7 +54,7 @@ pub(super) fn judge_target(
         judged
     };
     logits
-        .par_chunks_mut(vocab)
+        .par_chunks_mut(panel.vocab())
         .zip(rows.par_iter())
         .map(judge)
         .collect()
@@ -255,7 +254,7 @@ mod tests {
                 row: 0,
                 weight: 1e-4,
             }];
-            judge_target(&mut gradient, vocab, &rows, &panel, true);
+            judge_target(&mut gradient, &rows, &panel, true);
             let Target { p, towards, .. } = panel.row(0);
             for value in gradient.iter().chain(p).chain(towards) {
                 assert!(!value.is_subnormal(), "{value}");
@@ -308,7 +307,7 @@ mod tests {
                 row: 0,
                 weight: 0.5,
             }];
-            let judged = judge_target(&mut gradient, vocab, &rows, &panel, true)[0];
+            let judged = judge_target(&mut gradient, &rows, &panel, true)[0];
             let terms = expected.iter().zip(&q).filter(|(p, _)| **p > 0.0);
             let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
             assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");

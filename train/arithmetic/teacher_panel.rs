@@ -123,6 +123,11 @@ impl TeacherPanel {
         self.rows.len()
     }
 
+    /// How many tokens a row has.
+    pub(super) fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     pub(super) fn row(&self, row: usize) -> Target<'_> {
         let of_row = |all| row_of(all, row, self.vocab);
         let OfRow {
