@@ -1,10 +1,11 @@
 //! Rows kept for the evaluation where there are none of their own: a share of the prompts, whatever their order.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Content, Row};
+use crate::conversation::{Content, Conversation, Message, Row, Sample};
 use crate::error::{Error, Result};
 use crate::mask::prompt_text;
 use crate::prepare::first_bytes;
@@ -29,10 +30,11 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// Holds out a share of the prompts: those with the smallest hashes.
+    /// Holds out a share of the prompts: those with the smallest hashes, where they stand alone.
     ///
     /// A prompt is what the target sees before the last answer, tools included and as of one fixed day; rows with the same
-    /// prompt stay together.
+    /// prompt stay together. So do conversations of which one goes on from the prompt of the other, and rows of tokens that follow each
+    /// other and do so, as the answers of one conversation: else what is evaluated would have been trained on.
     ///
     /// # Errors
     /// A row cannot be read or rendered and is not to be left out, or there are fewer than two prompts.
@@ -44,29 +46,35 @@ impl HeldOut {
         // Of a template that prints the date, prompts would be others each day, and so would be the choice.
         let template = template.map(|template| template.clone().at(SystemTime::UNIX_EPOCH));
         let template = template.as_ref();
-        let hashes = unusable.without(rows.into_iter()).map(|row| {
+        let mut openings = Openings::default();
+        let mut hashes = Vec::new();
+        for row in unusable.without(rows.into_iter()) {
             let LocatedRow { location, row, .. } = row?;
-            match hash(&row, template).map_err(Error::at(&location)) {
-                Err(error) if unusable.drops(&error) => Ok(None),
-                hash => hash.map(Some),
+            let hash = match hash(&row, template).map_err(Error::at(&location)) {
+                Err(error) if unusable.drops(&error) => None,
+                hash => Some(hash?),
+            };
+            hashes.push(hash);
+            openings.add(&row);
+        }
+        let of_rows = openings.groups(&hashes);
+        let mut groups: BTreeMap<usize, BTreeSet<u128>> = BTreeMap::new();
+        for (group, hash) in of_rows.iter().zip(&hashes) {
+            if let Some(hash) = hash {
+                groups.entry(*group).or_default().insert(*hash);
             }
-        });
-        let hashes: Vec<Option<u128>> = hashes.collect::<Result<_>>()?;
-        let mut prompts: Vec<u128> = hashes.iter().copied().flatten().collect();
-        prompts.sort_unstable();
-        prompts.dedup();
-        let count = count(prompts.len(), share);
-        let Some(&last) = count.checked_sub(1).and_then(|last| prompts.get(last)) else {
+        }
+        let held = chosen(&groups, share);
+        if held.is_empty() {
             return Err(Error::NothingToHoldOut {
-                prompts: prompts.len(),
+                prompts: groups.len(),
             });
-        };
+        }
+        let is_held =
+            |(group, hash): (&usize, &Option<u128>)| hash.is_some() && held.contains(group);
         Ok(Self {
-            rows: hashes
-                .iter()
-                .map(|hash| hash.is_some_and(|hash| hash <= last))
-                .collect(),
-            prompts: count,
+            rows: of_rows.iter().zip(&hashes).map(is_held).collect(),
+            prompts: held.iter().map(|group| groups[group].len()).sum(),
             unusable,
         })
     }
@@ -89,12 +97,20 @@ impl HeldOut {
         self.on_side(rows, false)
     }
 
-    /// Of the same rows in the same order, those that are held out, each once.
+    /// Of the same rows in the same order, those that are held out, each once, also where copies of it follow.
     pub fn held(
         &self,
         rows: impl Iterator<Item = Result<LocatedRow>>,
     ) -> impl Iterator<Item = Result<LocatedRow>> {
+        let mut last = None;
+        let is_new = move |row: &Result<LocatedRow>| {
+            let row = row.as_ref().ok().map(|located| located.row.clone());
+            let is_new = row.is_none() || row != last;
+            last = row;
+            is_new
+        };
         self.on_side(self.unusable.without(rows), true)
+            .filter(is_new)
             .map(|row| row.map(|row| LocatedRow { copies: 1, ..row }))
     }
 
@@ -119,9 +135,147 @@ fn count(prompts: usize, share: f64) -> usize {
     wanted.min(largest).max(1)
 }
 
+/// How rows begin, and so which of them go on from the prompt of another.
+#[derive(Default)]
+struct Openings {
+    /// The row that is the prompt of this hash, the first of several.
+    prompts: HashMap<u128, usize>,
+    /// What rows begin with that may be the prompt of another: row and hash.
+    begun: Vec<(usize, u128)>,
+    /// The prompt of the last row, where that is tokens.
+    last: Option<Vec<u32>>,
+    rows: usize,
+}
+
+impl Openings {
+    fn add(&mut self, row: &Row) {
+        let at = self.rows;
+        self.rows += 1;
+        let prompt = match &row.content {
+            Content::Conversation(conversation) => {
+                self.last = None;
+                let mut openings = openings(conversation);
+                let prompt = openings.pop();
+                self.begun
+                    .extend(openings.into_iter().map(|opening| (at, opening)));
+                prompt
+            }
+            Content::Tokens(sample) => {
+                let before = self.last.replace(sample.prompt().to_vec());
+                let before = before.filter(|before| !before.is_empty());
+                if let Some(before) = before.filter(|before| sample.tokens.starts_with(before)) {
+                    self.begun.push((at, of_tokens(&before)));
+                }
+                Some(of_tokens(sample.prompt()))
+            }
+        };
+        if let Some(prompt) = prompt {
+            self.prompts.entry(prompt).or_insert(at);
+        }
+    }
+
+    /// The group of each row, by the first of its rows.
+    fn groups(self, hashes: &[Option<u128>]) -> Vec<usize> {
+        let mut groups: Vec<usize> = (0..self.rows).collect();
+        let mut join = |row: usize, other: usize| {
+            let [one, other] = [row, other].map(|row| root(&mut groups, row));
+            groups[one.max(other)] = one.min(other);
+        };
+        let mut firsts: HashMap<u128, usize> = HashMap::new();
+        for (row, hash) in hashes.iter().enumerate() {
+            if let Some(hash) = hash {
+                join(row, *firsts.entry(*hash).or_insert(row));
+            }
+        }
+        for (row, opening) in &self.begun {
+            if let Some(from) = self.prompts.get(opening) {
+                join(*row, *from);
+            }
+        }
+        (0..self.rows).map(|row| root(&mut groups, row)).collect()
+    }
+}
+
+/// The first row of a group, to which the way is shorter afterwards.
+fn root(groups: &mut [usize], mut row: usize) -> usize {
+    while groups[row] != row {
+        groups[row] = groups[groups[row]];
+        row = groups[row];
+    }
+    row
+}
+
+/// Hashes of what stands before each answer of a conversation, from the first one on; the last is of its prompt.
+fn openings(conversation: &Conversation) -> Vec<u128> {
+    let Conversation { messages, tools } = conversation;
+    let mut hash = Sha256::new();
+    let mut found = Vec::new();
+    tools.iter().for_each(|tool| hash.update(tool.to_string()));
+    let whole = messages.len();
+    for (at, message) in messages.iter().enumerate() {
+        if message.is_assistant() && (at > 0 || whole == 1) {
+            found.push(first_bytes(&hash.clone().finalize()));
+        }
+        hash.update(message_text(message));
+    }
+    // Its answer is still to come.
+    if messages.last().is_some_and(|last| !last.is_assistant()) {
+        found.push(first_bytes(&hash.finalize()));
+    }
+    found
+}
+
+fn message_text(message: &Message) -> String {
+    let Message {
+        role,
+        content,
+        extra,
+    } = message;
+    serde_json::json!([role, content, extra]).to_string()
+}
+
+fn of_tokens(tokens: &[u32]) -> u128 {
+    let mut hash = Sha256::new();
+    tokens
+        .iter()
+        .for_each(|token| hash.update(token.to_le_bytes()));
+    first_bytes(&hash.finalize())
+}
+
+/// The groups that are held out: by the hashes of their prompts, as long as these are not more than the share; of groups that are all
+/// larger the smallest one.
+fn chosen(groups: &BTreeMap<usize, BTreeSet<u128>>, share: f64) -> BTreeSet<usize> {
+    let all: usize = groups.values().map(BTreeSet::len).sum();
+    let wanted = count(all, share);
+    // The least of several hashes is small.
+    let rank = |prompts: &BTreeSet<u128>| match prompts.first() {
+        Some(least) if prompts.len() > 1 => first_bytes(&Sha256::digest(least.to_le_bytes())),
+        least => least.copied().unwrap_or_default(),
+    };
+    let mut ranked: Vec<_> = groups
+        .iter()
+        .map(|(group, prompts)| (rank(prompts), *group, prompts.len()))
+        .collect();
+    ranked.sort_unstable();
+    let mut left = wanted;
+    let mut held = BTreeSet::new();
+    for &(_, group, prompts) in &ranked {
+        if prompts <= left {
+            left -= prompts;
+            held.insert(group);
+        }
+    }
+    if held.is_empty() && wanted > 0 && groups.len() > 1 {
+        let smallest = ranked.iter().min_by_key(|(_, _, prompts)| *prompts);
+        held.extend(smallest.map(|(_, group, _)| *group));
+    }
+    held
+}
+
 fn hash(row: &Row, template: Option<&ChatTemplate>) -> Result<u128> {
     let mut hash = Sha256::new();
     match (&row.content, template) {
+        (Content::Tokens(sample), _) => return Ok(of_tokens(prompt_of(sample))),
         (Content::Conversation(conversation), Some(template)) => {
             hash.update(prompt_text(conversation, template)?);
         }
@@ -132,22 +286,20 @@ fn hash(row: &Row, template: Option<&ChatTemplate>) -> Result<u128> {
                 .iter()
                 .for_each(|message| hash.update(&message.content));
         }
-        (Content::Tokens(sample), _) => {
-            let tokens = match sample.prompt() {
-                [] => &sample.tokens,
-                prompt => prompt,
-            };
-            tokens
-                .iter()
-                .for_each(|token| hash.update(token.to_le_bytes()));
-        }
     }
     Ok(first_bytes(&hash.finalize()))
 }
 
+/// What is asked; of tokens that are all trained on, all of them.
+fn prompt_of(sample: &Sample) -> &[u32] {
+    match sample.prompt() {
+        [] => &sample.tokens,
+        prompt => prompt,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use super::*;
@@ -200,6 +352,133 @@ mod tests {
         assert_eq!((held.len(), left.len()), (100, 900));
         let twice: Vec<usize> = once.iter().rev().chain(&once).copied().collect();
         assert_eq!(sides(&twice, 0.1), [held, left]);
+    }
+
+    #[test]
+    fn what_goes_on_from_a_prompt_is_on_its_side() {
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let said = |number: usize, turns: usize| {
+            let turn = |turn: usize| {
+                let question = Message::new("user", format!("question {number} {turn}"));
+                [
+                    question,
+                    Message::new("assistant", format!("answer {turn}")),
+                ]
+            };
+            Row::from(Conversation::new((0..turns).flat_map(turn).collect()))
+        };
+        // Every conversation is there up to each of its answers, shuffled: the longest first, or last.
+        let orders = [[3, 1, 2], [1, 2, 3]];
+        let texts = orders.map(|lengths| {
+            let each = lengths.map(|turns| (0..300).map(move |number| (number, turns)));
+            let rows = each.into_iter().flatten();
+            rows.map(|(number, turns)| (number, said(number, turns)))
+                .collect::<Vec<_>>()
+        });
+        // Answers of a conversation that follow each other, as tokens.
+        let tokens = (0..300).flat_map(|number: u32| {
+            let tokens: Vec<u32> = [number, 7, 8, number, 9, 9].to_vec();
+            [1, 4].map(|prompt| {
+                let loss_mask = (0..prompt + 2).map(|at| at >= prompt).collect();
+                let tokens = tokens[..prompt + 2].to_vec();
+                (
+                    number as usize,
+                    Row {
+                        content: Content::Tokens(Sample { tokens, loss_mask }),
+                        extra: Vec::new(),
+                    },
+                )
+            })
+        });
+        let [one, other] = texts;
+        for (rows, expected) in [(one, 30), (other, 30), (tokens.collect(), 32)] {
+            let given = || {
+                let each = rows.iter().enumerate();
+                each.map(|(at, (_, row))| {
+                    Ok(LocatedRow::new(Location::new("rows", at + 1), row.clone()))
+                })
+            };
+            let split = HeldOut::of(given(), 0.1, (Some(&template), Unusable::Refuse)).unwrap();
+            let numbers = |side: &mut dyn Iterator<Item = Result<LocatedRow>>| {
+                let rows = side.map(|row| rows[row.unwrap().location.row - 1].0);
+                rows.collect::<BTreeSet<usize>>()
+            };
+            let (held, left) = (
+                numbers(&mut split.held(given())),
+                numbers(&mut split.left(given())),
+            );
+            assert!(held.is_disjoint(&left), "{held:?}");
+            // As many prompts as are asked for, of 900 or 600.
+            assert_eq!((held.len(), left.len()), (expected, 300 - expected));
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_many_rows_go_on_from_takes_them_all_or_none() {
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let located = |at: usize, messages: Vec<Message>| {
+            LocatedRow::new(Location::new("rows", at + 1), Conversation::new(messages))
+        };
+        let greeting = || {
+            vec![
+                Message::new("user", "hi"),
+                Message::new("assistant", "hello"),
+            ]
+        };
+        let mut rows: Vec<LocatedRow> = rows(&(0..500).collect::<Vec<_>>());
+        // Twice with other answers, and the beginning of as many rows as there are without.
+        rows.push(located(500, greeting()));
+        let mut other = greeting();
+        other[1].content = "good day".into();
+        rows.push(located(501, other));
+        for at in 502..1000 {
+            let more = [
+                Message::new("user", format!("question {at}")),
+                Message::new("assistant", "a"),
+            ];
+            rows.push(located(at, [greeting(), more.to_vec()].concat()));
+        }
+        for (share, expected) in [(0.1, 100), (0.2, 199)] {
+            let split =
+                HeldOut::of(given(&rows), share, (Some(&template), Unusable::Refuse)).unwrap();
+            let held: Vec<usize> = split
+                .held(given(&rows))
+                .map(|row| row.unwrap().location.row)
+                .collect();
+            assert!(held.iter().all(|row| *row <= 500), "{held:?}");
+            // Of 999 prompts.
+            assert_eq!(held.len(), expected);
+        }
+        // A copy of a row is asked once.
+        let twice: Vec<LocatedRow> = rows
+            .iter()
+            .flat_map(|row| [row.clone(), row.clone()])
+            .collect();
+        let split = HeldOut::of(given(&twice), 0.1, (Some(&template), Unusable::Refuse)).unwrap();
+        assert_eq!(
+            (split.rows(), split.held(given(&twice)).count()),
+            (2 * split.prompts(), split.prompts())
+        );
+    }
+
+    #[test]
+    fn questions_behind_the_same_examples_are_apart() {
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let row = |number: usize| {
+            let messages = vec![
+                Message::new("user", "an example"),
+                Message::new("assistant", "its answer"),
+                Message::new("user", format!("question {number}")),
+                Message::new("assistant", "answer"),
+            ];
+            LocatedRow::new(
+                Location::new("rows", number + 1),
+                Conversation::new(messages),
+            )
+        };
+        let rows: Vec<LocatedRow> = (0..1000).map(row).collect();
+        let split = HeldOut::of(given(&rows), 0.1, (Some(&template), Unusable::Refuse)).unwrap();
+        assert_eq!((split.rows(), split.prompts()), (100, 100));
     }
 
     #[test]

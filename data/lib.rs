@@ -33,6 +33,7 @@ mod table;
 pub mod template;
 pub mod tokenizer;
 pub mod tokens;
+mod tool_calls;
 mod turns;
 pub mod unusable;
 pub mod vocabulary;

@@ -19,7 +19,8 @@ pub mod sets;
 pub use ask::{Ask, Fields, Placeholder};
 pub use labels::Labels;
 
-use ask::{DIALOGUE, SHAPES};
+use ask::{MESSAGES, SHAPES, TOKENS};
+use cells::given;
 
 /// A prompt of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,22 +72,30 @@ fn asked(location: &Location, text: &str, fields: &Fields) -> Result<Asked, Mism
     if !text.starts_with('{') {
         return Err(Mismatch::new("an object", kind(text)));
     }
-    let mut columns = object(text, "a row")?;
+    let all = object(text, "a row")?;
+    let mut columns = all.clone();
     columns.retain(|(_, value)| *value != "null");
     let labels = Labels::of(
         &columns,
         [fields.category.as_deref(), fields.language.as_deref()],
     )?;
     let is_there = |key: &str| columns.iter().any(|(column, _)| column == key);
+    // `tokens` may also be a number of them.
+    let are_tokens = |key: &str| given(key, &columns).is_some_and(|value| value.starts_with('['));
+    let is_dialogue =
+        MESSAGES.iter().any(|key| is_there(key)) || TOKENS.iter().any(|key| are_tokens(key));
     let (content, later) = match &fields.ask {
-        Ask::Row if DIALOGUE.iter().any(|key| is_there(key)) => {
-            (Row::from_json(text)?.content, Vec::new())
-        }
+        Ask::Row if is_dialogue => (Row::from_json(text)?.content, Vec::new()),
         Ask::Row if !["turns", "prompt"].iter().any(|key| is_there(key)) => {
             return Err(Mismatch::new(SHAPES, keys(&columns)));
         }
         _ => {
-            let mut turns = fields.turns(&columns)?.into_iter();
+            // A column of a text may be empty, but not missing.
+            let told = match fields.ask {
+                Ask::Text(_) => &all,
+                Ask::Row | Ask::Turns(_) => &columns,
+            };
+            let mut turns = fields.turns(told)?.into_iter();
             let first = turns.next().unwrap_or_default();
             let first = Conversation::new(vec![Message::new("user", first)]);
             (Content::Conversation(first), turns.collect())

@@ -8,6 +8,7 @@
 //! Beside `OUT` stand `OUT.journal`, with the conversations that are answered, from which an interrupted run goes on,
 //! and `OUT.report`, the [`RegenerateReport`] as JSON. Neither is taken for data where the folder is read as a dataset.
 
+use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -16,12 +17,13 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use spectrain_checkpoints::hash::hex;
 
-use crate::conversation::{Content, REASONING, Row};
+use crate::conversation::{Content, KEYS, REASONING, Row};
 use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, old_name, write_whole};
 use crate::error::{Error, Result};
 use crate::prepare::Category;
 use crate::rows::LocatedRow;
+pub use crate::tool_calls::TOOL_CALLS;
 use crate::unusable::Unusable;
 
 mod answers;
@@ -38,7 +40,6 @@ pub use answers::{Answer, Answers, Failure, Request, ToolRows, Truncated, Writte
 use journal::{Entry, Journal};
 pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
-pub use tools::TOOL_CALLS;
 pub use turns::Unchanged;
 use turns::{Cut, Talk, planned};
 pub use workers::Work;
@@ -78,6 +79,7 @@ pub struct Job {
     tools: ToolRows,
     unusable: Unusable,
     sha256: String,
+    passed_over: BTreeSet<u64>,
     report: RegenerateReport,
     journal: Journal,
 }
@@ -115,21 +117,25 @@ impl Job {
             sha256: scan.sha256,
             report: RegenerateReport {
                 rows: scan.rows,
+                passed_over: scan.passed_over.len() as u64,
                 unchanged: scan.unchanged,
                 unusable: scan.unusable,
                 left_out: wanted.data.left_out(),
                 datasets: wanted.data.of_hub().cloned().collect(),
-                from_journal: (1..=scan.rows).filter(|&row| journal.holds(row)).count() as u64,
+                from_journal: (1..=scan.rows)
+                    .filter(|row| journal.holds(*row) && !scan.passed_over.contains(row))
+                    .count() as u64,
                 damaged_lines: journal.unreadable,
                 ..RegenerateReport::default()
             },
+            passed_over: scan.passed_over,
             journal,
         })
     }
 
     /// Conversations that are to be answered, those included that are.
     pub fn conversations(&self) -> u64 {
-        self.report.rows - self.report.unchanged.count()
+        self.report.rows - self.report.unchanged.count() - self.report.passed_over
     }
 
     /// Conversations that an earlier run has answered.
@@ -194,7 +200,7 @@ impl Job {
         self.report.requests = shared.requests.into_inner();
         self.report.retried = shared.retried.into_inner();
         let done = (1..=self.report.rows)
-            .filter(|&row| self.journal.holds(row))
+            .filter(|row| self.journal.holds(*row) && !self.passed_over.contains(row))
             .count() as u64;
         let complete = done + self.report.failed.len() as u64 == self.conversations();
         // What is missing otherwise is noticed when the conversations are written.
@@ -229,7 +235,7 @@ impl Job {
         Ok(())
     }
 
-    /// Writes the conversations in the order of the dataset.
+    /// Writes the conversations in the order of the dataset, each as often as the weight of its source says.
     fn assemble(&mut self) -> Result<()> {
         let failed = |source| Error::write(&self.out, source);
         let names: Vec<String> = self.data.each().iter().map(Located::to_string).collect();
@@ -240,8 +246,12 @@ impl Job {
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
         let rows = self.unusable.without(self.data.whole_rows()?);
         for (number, row) in (1..).zip(rows) {
-            let row = row?.row.or_conversation();
+            let LocatedRow { row, copies, .. } = row?;
+            let row = row.or_conversation();
             digest.update(line(&row));
+            if copies == 0 {
+                continue;
+            }
             let rows = match plan(&row, self.tools) {
                 Err(_) => vec![row],
                 Ok(_) => match self.journal.entry(number)? {
@@ -251,7 +261,8 @@ impl Job {
                 },
             };
             for row in rows {
-                out.write_all(line(&row).as_bytes()).map_err(failed)?;
+                let lines = line(&row).repeat(copies);
+                out.write_all(lines.as_bytes()).map_err(failed)?;
             }
         }
         let sha256 = hex(&digest.finalize());
@@ -309,6 +320,7 @@ impl RegenerateReport {
         }
         if answers.iter().all(|answer| answer.written.is_some()) {
             let written = answers.into_iter().filter_map(|answer| answer.written);
+            row.extra.retain(|(key, _)| !KEYS.contains(&key.as_str()));
             let of_tokens = |written: Written| Row {
                 content: Content::Tokens(written.sample()),
                 extra: row.extra.clone(),
@@ -352,6 +364,8 @@ struct Scan {
     rows: u64,
     sha256: String,
     unchanged: UnchangedRows,
+    /// Rows that the weight of their source leaves out.
+    passed_over: BTreeSet<u64>,
     unusable: Category,
 }
 
@@ -365,10 +379,11 @@ fn scan(wanted: &RegenerateSettings) -> Result<Scan> {
     let mut digest = Sha256::new();
     let mut unchanged = UnchangedRows::default();
     let mut left_out = Category::default();
+    let mut passed_over = BTreeSet::new();
     let mut rows = 0;
     for row in data.whole_rows()? {
-        let row = match row {
-            Ok(LocatedRow { row, .. }) => row.or_conversation(),
+        let (row, copies) = match row {
+            Ok(LocatedRow { row, copies, .. }) => (row.or_conversation(), copies),
             Err(error) if unusable.drops(&error) => {
                 left_out.add(error);
                 continue;
@@ -377,7 +392,9 @@ fn scan(wanted: &RegenerateSettings) -> Result<Scan> {
         };
         rows += 1;
         digest.update(line(&row));
-        if let Err(why) = plan(&row, *tools) {
+        if copies == 0 {
+            passed_over.insert(rows);
+        } else if let Err(why) = plan(&row, *tools) {
             unchanged.add(rows, why);
         }
     }
@@ -386,6 +403,7 @@ fn scan(wanted: &RegenerateSettings) -> Result<Scan> {
         rows,
         sha256: hex(&digest.finalize()),
         unchanged,
+        passed_over,
         unusable: left_out,
     })
 }

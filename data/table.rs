@@ -113,6 +113,23 @@ enum Formless {
     Printed,
 }
 
+/// How cells become JSON.
+#[derive(Debug, Clone, Copy)]
+struct Printing {
+    formless: Formless,
+    nulls: Nulls,
+}
+
+/// What becomes of keys that are null. A table gives every row all keys of any, so they say nothing: a template that prints the
+/// definition of a tool would print the parameters of all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nulls {
+    Kept,
+    /// Those of objects in objects are left out: of a message it is told which keys are null.
+    LeftOutInside,
+    LeftOut,
+}
+
 impl Table {
     /// Opens these columns.
     pub(crate) fn open(path: &Path, file: File, columns: &Columns) -> Result<Self> {
@@ -193,12 +210,20 @@ impl Table {
                 let mut text = String::from("{");
                 for (field, column) in rows.schema().fields().iter().zip(rows.columns()) {
                     begin_field(&mut text, field.name());
-                    let formless = if KEYS.contains(&field.name().as_str()) {
-                        Formless::Refused
-                    } else {
-                        self.beside
+                    let name = field.name().as_str();
+                    let printing = Printing {
+                        formless: if KEYS.contains(&name) {
+                            Formless::Refused
+                        } else {
+                            self.beside
+                        },
+                        nulls: match name {
+                            "tools" => Nulls::LeftOut,
+                            "messages" | "conversations" => Nulls::LeftOutInside,
+                            _ => Nulls::Kept,
+                        },
                     };
-                    if let Err(refusal) = cell(column, *at, (&mut text, formless)) {
+                    if let Err(refusal) = cell(column, *at, (&mut text, printing)) {
                         *at += 1;
                         return Some(Err(refusal.at(field.name(), location)));
                     }
@@ -281,7 +306,7 @@ fn unreadable_table(path: &Path, error: &impl fmt::Display) -> Error {
 fn cell(
     column: &dyn Array,
     row: usize,
-    (text, formless): (&mut String, Formless),
+    (text, printing): (&mut String, Printing),
 ) -> Result<(), Refusal> {
     if text.len() > LONGEST_ROW {
         return Err(Refusal::TooLong);
@@ -306,23 +331,34 @@ fn cell(
         DataType::Utf8 => column.as_string::<i32>().value(row).into(),
         DataType::LargeUtf8 => column.as_string::<i64>().value(row).into(),
         DataType::Utf8View => column.as_string_view().value(row).into(),
-        DataType::List(_) => return list(&column.as_list::<i32>().value(row), (text, formless)),
+        DataType::List(_) => return list(&column.as_list::<i32>().value(row), (text, printing)),
         DataType::LargeList(_) => {
-            return list(&column.as_list::<i64>().value(row), (text, formless));
+            return list(&column.as_list::<i64>().value(row), (text, printing));
         }
         DataType::FixedSizeList(..) => {
-            return list(&column.as_fixed_size_list().value(row), (text, formless));
+            return list(&column.as_fixed_size_list().value(row), (text, printing));
         }
         DataType::Struct(fields) => {
             text.push('{');
+            let inner = Printing {
+                nulls: match printing.nulls {
+                    Nulls::Kept => Nulls::Kept,
+                    Nulls::LeftOutInside | Nulls::LeftOut => Nulls::LeftOut,
+                },
+                ..printing
+            };
             for (field, column) in fields.iter().zip(column.as_struct().columns()) {
+                let is_null = column.is_null(row) || *column.data_type() == DataType::Null;
+                if is_null && printing.nulls == Nulls::LeftOut {
+                    continue;
+                }
                 begin_field(text, field.name());
-                cell(column, row, (&mut *text, formless))?;
+                cell(column, row, (&mut *text, inner))?;
             }
             text.push('}');
             return Ok(());
         }
-        other => match formless {
+        other => match printing.formless {
             Formless::Refused => return Err(Refusal::Kind(other.clone())),
             Formless::Printed => printed(column, row)
                 .ok_or_else(|| Refusal::Kind(other.clone()))?
@@ -361,13 +397,13 @@ fn printed(column: &dyn Array, row: usize) -> Option<String> {
     formatter.value(row).try_to_string().ok()
 }
 
-fn list(items: &dyn Array, (text, formless): (&mut String, Formless)) -> Result<(), Refusal> {
+fn list(items: &dyn Array, (text, printing): (&mut String, Printing)) -> Result<(), Refusal> {
     text.push('[');
     for item in 0..items.len() {
         if item > 0 {
             text.push(',');
         }
-        cell(items, item, (&mut *text, formless))?;
+        cell(items, item, (&mut *text, printing))?;
     }
     text.push(']');
     Ok(())
@@ -378,7 +414,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::conversation::{Conversation, Message, Row, Sample};
+    use crate::conversation::{Content, Conversation, Message, Row, Sample};
     use crate::forged::refusals;
     use crate::rows::{LocatedRow, read_columns, read_rows, text_bytes};
     use crate::tokens::TokenWriter;
@@ -514,6 +550,55 @@ mod tests {
                     Conversation::new(vec![Message::new("user", "q2")])
                 ),
             ]
+        );
+    }
+
+    #[test]
+    fn a_tool_has_no_keys_of_other_tools() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let texts =
+            |texts: &[Option<&str>]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+        let object = |fields: Vec<(&str, ArrayRef)>| {
+            let named = |(name, column): (&str, ArrayRef)| {
+                let field = Field::new(name, column.data_type().clone(), true);
+                (Arc::new(field), column)
+            };
+            let fields: Vec<_> = fields.into_iter().map(named).collect();
+            Arc::new(StructArray::from(fields)) as ArrayRef
+        };
+        let arguments = object(vec![
+            ("city", texts(&[Some("Oslo"), None])),
+            ("day", texts(&[None, Some("3")])),
+        ]);
+        let names = || texts(&[Some("weather"), Some("calendar")]);
+        let function = object(vec![("name", names()), ("arguments", arguments)]);
+        let calls = list(object(vec![("function", function)]), &[1, 1]);
+        let messages = object(vec![
+            ("role", texts(&[Some("user"), Some("assistant")])),
+            ("content", texts(&[Some("q"), None])),
+            ("tool_calls", calls),
+        ]);
+        let tools = object(vec![("name", names()), ("a", texts(&[None, Some("b")]))]);
+        let columns = vec![
+            ("tools", list(tools, &[2])),
+            ("messages", list(messages, &[2])),
+        ];
+        write_table(&file, columns);
+        let row = read_rows(&file).unwrap().next().unwrap().unwrap().row;
+        let Content::Conversation(conversation) = row.content else {
+            panic!("{row:?}");
+        };
+        let expected = serde_json::json!([{"name": "weather"}, {"name": "calendar", "a": "b"}]);
+        assert_eq!(Value::from(conversation.tools), expected);
+        let [.., said] = &conversation.messages[..] else {
+            panic!("no message");
+        };
+        let expected =
+            serde_json::json!([{"function": {"name": "calendar", "arguments": {"day": "3"}}}]);
+        assert_eq!(
+            (&said.extra["tool_calls"], said.content.as_str()),
+            (&expected, "")
         );
     }
 

@@ -16,6 +16,7 @@ use crate::conversation::Exchange;
 use crate::error::{Error, Result};
 use crate::jinja::{CompileError, FUEL, NAME, compiled, generation, set_moment};
 use crate::tokenizer::{read_config, special_token};
+use crate::tool_calls::with_objects;
 
 /// The longest rendering, in bytes.
 const LONGEST_OUTPUT: usize = 256 << 20;
@@ -164,7 +165,19 @@ impl ChatTemplate {
         exchange: impl Into<Exchange<'a>>,
         generation: GenerationPrompt,
     ) -> Result<Rendered> {
-        let rendered = self.marked(exchange.into(), generation);
+        let exchange = exchange.into();
+        // A template that fails on objects, as it adds the arguments to other texts, gets them as texts.
+        let rendered = with_objects(exchange.messages).and_then(|messages| {
+            let exchange = Exchange {
+                messages: &messages,
+                ..exchange
+            };
+            self.marked(exchange, generation).ok()
+        });
+        let rendered = match rendered {
+            Some(rendered) => Ok(rendered),
+            None => self.marked(exchange, generation),
+        };
         rendered.map_err(|error| match (error, &self.file) {
             (Error::TemplateRender { message }, Some(file)) => Error::TemplateRender {
                 message: format!("`{}`: {message}", file.display()),

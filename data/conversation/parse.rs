@@ -23,6 +23,9 @@ const MOST_KEYS: usize = 1000;
 const SHAPES: &str =
     "`messages`, `conversations`, or `input_ids` (or `tokens`) with `loss_mask` or `labels`";
 
+/// The keys of a row of tokens.
+const OF_TOKENS: [&str; 4] = ["input_ids", "tokens", "loss_mask", "labels"];
+
 /// The label that keeps a position out of the loss in pre-tokenised datasets.
 const IGNORED_LABEL: i64 = -100;
 
@@ -67,6 +70,11 @@ impl Row {
             let tools = given("tools").map_or(Ok(Vec::new()), |text| tools(text, &mut budget))?;
             let messages = conversation(messages, given("system"), &mut budget)?;
             let content = Content::Conversation(Conversation { messages, tools });
+            // Such as a number of tokens, or a label of the whole; lists are tokens of another text than will be made of this one.
+            let is_kept =
+                |key: &str, value: &str| OF_TOKENS.contains(&key) && !value.starts_with('[');
+            let beside = fields.iter().filter(|(key, value)| is_kept(key, value));
+            extra.extend(beside.map(owned));
             return Ok(Self { content, extra });
         }
         if let Some(tokens) = tokens {

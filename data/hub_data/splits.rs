@@ -40,7 +40,7 @@ pub(super) struct Split {
 pub(super) fn splits(listing: &Listing) -> Vec<Split> {
     let by_card = of_card(listing);
     if by_card.is_empty() {
-        by_names(listing)
+        by_names(listing, DEFAULT, "")
     } else {
         by_card
     }
@@ -56,6 +56,13 @@ fn of_card(listing: &Listing) -> Vec<Split> {
     for config in listing.card["configs"].as_array().into_iter().flatten() {
         let name = config["config_name"].as_str().unwrap_or(DEFAULT);
         let folder = config["data_dir"].as_str();
+        if let Some(folder) = folder.filter(|_| config["data_files"].is_null()) {
+            let folder = match tidy(folder) {
+                "" | "." => String::new(),
+                folder => format!("{folder}/"),
+            };
+            splits.extend(by_names(listing, name, &folder));
+        }
         for (split, patterns) in data_files(&config["data_files"]) {
             let found: Vec<&str> = paths(listing)
                 .filter(|path| {
@@ -104,14 +111,9 @@ fn data_files(given: &Value) -> Vec<(String, Vec<String>)> {
 
 /// Whether a path is that of a pattern, or in the folder of this name.
 fn matches(pattern: &str, folder: Option<&str>, path: &str) -> bool {
-    let tidy = |text: &str| {
-        text.trim_start_matches("./")
-            .trim_end_matches('/')
-            .to_string()
-    };
     let pattern = match folder {
         Some(folder) => format!("{}/{}", tidy(folder), tidy(pattern)),
-        None => tidy(pattern),
+        None => tidy(pattern).to_owned(),
     };
     let options = MatchOptions {
         require_literal_separator: true,
@@ -123,35 +125,34 @@ fn matches(pattern: &str, folder: Option<&str>, path: &str) -> bool {
     is_in || Pattern::new(&pattern).is_ok_and(|pattern| pattern.matches_with(path, options))
 }
 
-/// The splits that the files' names show; without any all files are one to train on.
-fn by_names(listing: &Listing) -> Vec<Split> {
-    let readable = best(paths(listing));
+/// A path without what says nothing at its ends.
+fn tidy(path: &str) -> &str {
+    path.trim_start_matches("./").trim_end_matches('/')
+}
+
+/// The splits of a configuration that the names of the files show whose paths begin with `folder`; without any all of these are one to
+/// train on.
+fn by_names(listing: &Listing, config: &str, folder: &str) -> Vec<Split> {
+    let readable = best(paths(listing).filter(|path| path.starts_with(folder)));
+    let split = |(name, files): (String, Vec<&str>)| Split {
+        config: config.to_string(),
+        name,
+        files: owned(&files),
+        is_cut: false,
+    };
     for named in [of_shard as fn(&str) -> Option<String>, of_word] {
         let mut splits: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for path in &readable {
-            if let Some(split) = named(path) {
+            if let Some(split) = named(&path[folder.len()..]) {
                 splits.entry(split).or_default().push(path);
             }
         }
         if !splits.is_empty() {
-            let split = |(name, files): (String, Vec<&str>)| Split {
-                config: DEFAULT.to_string(),
-                name,
-                files: owned(&files),
-                is_cut: false,
-            };
             return splits.into_iter().map(split).collect();
         }
     }
-    if readable.is_empty() {
-        return Vec::new();
-    }
-    vec![Split {
-        config: DEFAULT.to_string(),
-        name: TRAIN.to_string(),
-        files: owned(&readable),
-        is_cut: false,
-    }]
+    let all = (!readable.is_empty()).then(|| split((TRAIN.to_string(), readable)));
+    all.into_iter().collect()
 }
 
 /// The split of `data/SPLIT-00000-of-00002.parquet`.

@@ -7,8 +7,11 @@ use crate::json::keys;
 use crate::prompts::cells::{Values, given, said, text, texts};
 use crate::table::{Columns, Named};
 
-/// The keys of a row that is a conversation or tokens by itself.
-pub(super) const DIALOGUE: [&str; 4] = ["messages", "conversations", "input_ids", "tokens"];
+/// The keys of a row that is a conversation by itself.
+pub(super) const MESSAGES: [&str; 2] = ["messages", "conversations"];
+
+/// The keys of a row that is tokens by itself.
+pub(super) const TOKENS: [&str; 2] = ["input_ids", "tokens"];
 
 /// What a row must have to be a prompt.
 pub(super) const SHAPES: &str = "`messages`, `conversations`, `input_ids` (or `tokens`) with a mask, `turns` (a list of \

@@ -68,12 +68,15 @@ impl UnchangedRows {
     }
 }
 
-/// What became of every row: `rows` is `regenerated`, `dropped`, `without_answer`, `unchanged` and `failed` together. Rows count
-/// from 1.
+/// What became of every row: `rows` is `regenerated`, `dropped`, `without_answer`, `unchanged`, `passed_over` and `failed` together.
+/// Rows count from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegenerateReport {
     /// Rows of the dataset.
     pub rows: u64,
+    /// Rows that the weight of their source leaves out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub passed_over: u64,
     /// Conversations with new answers.
     pub regenerated: u64,
     /// Of these and of those left out, the ones that an earlier run had finished.
@@ -175,6 +178,10 @@ impl fmt::Display for RegenerateReport {
             self.retried
         )?;
         for (count, what) in [
+            (
+                self.passed_over,
+                "conversations passed over, by the weight of their source",
+            ),
             (self.truncated, "answers cut off at the maximum length"),
             (self.calls, "answers that call tools"),
             (self.empty, "empty answers"),
@@ -213,6 +220,10 @@ impl fmt::Display for RegenerateReport {
             _ => Ok(()),
         }
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn first(rows: &[u64]) -> String {

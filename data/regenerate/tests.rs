@@ -4,8 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use spectrain_checkpoints::HubOptions;
+
 use super::*;
 use crate::conversation::Message;
+use crate::sources::Sources;
 use crate::unusable::Unusable;
 
 /// The contents of messages.
@@ -110,9 +113,18 @@ impl Folder {
     }
 
     fn open(&self, truncated: Truncated, existing: ExistingAnswers) -> Result<Job> {
+        self.open_of(&self.path("data.jsonl").into(), truncated, existing)
+    }
+
+    fn open_of(
+        &self,
+        data: &Dataset,
+        truncated: Truncated,
+        existing: ExistingAnswers,
+    ) -> Result<Job> {
         let settings = json!({"model": "m"});
         let wanted = RegenerateSettings {
-            data: &self.path("data.jsonl").into(),
+            data,
             out: &self.path("out.jsonl"),
             settings: settings.as_object().unwrap().clone(),
             truncated,
@@ -128,16 +140,7 @@ impl Folder {
         truncated: Truncated,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<RegenerateReport>> {
-        let work = Work {
-            concurrency: 3,
-            retry: Retry {
-                retries: 2,
-                first: Duration::from_millis(1),
-                longest: Duration::from_millis(2),
-            },
-            requests_per_second: None,
-            interrupted,
-        };
+        let work = work(interrupted);
         let mut seen = 0;
         let job = self.open(truncated, ExistingAnswers::Continue)?;
         let all = job.conversations();
@@ -151,6 +154,19 @@ impl Folder {
         self.run_with(answers, Truncated::Keep, &never)
             .unwrap()
             .unwrap()
+    }
+}
+
+fn work(interrupted: &(dyn Fn() -> bool + Sync)) -> Work<'_> {
+    Work {
+        concurrency: 3,
+        retry: Retry {
+            retries: 2,
+            first: Duration::from_millis(1),
+            longest: Duration::from_millis(2),
+        },
+        requests_per_second: None,
+        interrupted,
     }
 }
 
@@ -192,6 +208,52 @@ fn every_turn_is_answered_once_on_top_of_new_answers_and_rows_keep_their_order()
     let report = folder.run(&again);
     assert_eq!((again.times().len(), report.from_journal), (0, 4));
     assert_eq!(folder.text("out.jsonl"), WRITTEN);
+}
+
+#[test]
+fn rows_are_answered_and_written_as_often_as_the_weight_of_their_source_says() {
+    let folder = Folder::new();
+    let row = |at: usize| {
+        let messages = json!([{"role": "user", "content": format!("half {at}")}]);
+        format!("{}\n", json!({"messages": messages, "at": at}))
+    };
+    fs::write(
+        folder.path("half.jsonl"),
+        (0..100).map(row).collect::<String>(),
+    )
+    .unwrap();
+    let answered = |weights: [f64; 2]| {
+        let names = ["data.jsonl", "half.jsonl"];
+        let sources = names.map(|name| folder.path(name)).into_iter().zip(weights);
+        let sources = sources.map(|(path, weight)| json!({"path": path, "weight": weight}));
+        let sources: Sources = serde_json::from_value(sources.collect()).unwrap();
+        let data = sources.fetch(&HubOptions::default()).unwrap();
+        let answers = Scripted::default();
+        let job = folder.open_of(&data, Truncated::Keep, ExistingAnswers::Continue);
+        let report = job.unwrap().run(&answers, &work(&never), &mut |_, _| {});
+        (report.unwrap().unwrap(), answers.times())
+    };
+    let (report, times) = answered([2.0, 0.5]);
+    let taken = 100 - report.passed_over;
+    assert!((30..70).contains(&taken), "{report}");
+    assert_eq!(report.regenerated, 4 + taken);
+    assert_eq!(times.len() as u64, TURNS.len() as u64 + taken);
+    let text = folder.text("out.jsonl");
+    let twice: String = WRITTEN
+        .lines()
+        .map(|line| format!("{line}\n").repeat(2))
+        .collect();
+    let half = text.strip_prefix(&twice).unwrap().lines();
+    assert_eq!(half.clone().count() as u64, taken);
+    assert_eq!(
+        half.collect::<std::collections::HashSet<_>>().len() as u64,
+        taken
+    );
+    // With another weight only those are answered that were not taken before.
+    let (report, times) = answered([1e-9, 1.0]);
+    assert_eq!((report.passed_over, report.from_journal), (7, taken));
+    assert_eq!(times.len() as u64, 100 - taken);
+    assert_eq!(folder.text("out.jsonl").lines().count(), 100);
 }
 
 #[test]

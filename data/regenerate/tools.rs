@@ -7,9 +7,8 @@
 use serde_json::{Map, Value};
 
 use crate::conversation::{Conversation, Message, is_blank};
+use crate::tool_calls::{TOOL_CALLS, object};
 
-/// The key of a message with its calls.
-pub const TOOL_CALLS: &str = "tool_calls";
 /// The key of a tool's message that names the call.
 const CALL_ID: &str = "tool_call_id";
 /// What surrounds a call, and what a tool said, where datasets and templates write them as text.
@@ -181,8 +180,7 @@ impl Call {
         };
         let id = value["id"].as_str().filter(|id| !id.is_empty());
         let arguments = match &function["arguments"] {
-            Value::String(text) if text.trim().is_empty() => Value::Object(Map::new()),
-            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+            Value::String(text) => object(text).map_or(Value::Null, Value::Object),
             Value::Null => Value::Object(Map::new()),
             given => given.clone(),
         };

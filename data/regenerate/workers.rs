@@ -50,7 +50,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The rows that are not `done`.
+    /// The rows that are not `done` and that are taken at all.
     pub(super) fn new(rows: Rows, done: Vec<bool>, tools: ToolRows) -> Self {
         Self {
             rows,
@@ -69,7 +69,7 @@ impl Iterator for Pending {
             let LocatedRow {
                 location: place,
                 row,
-                ..
+                copies,
             } = match self.rows.next()? {
                 Ok(row) => row,
                 Err(error) => return Some(Err(error)),
@@ -80,7 +80,7 @@ impl Iterator for Pending {
             let done = self.done.get(index).copied().unwrap_or(true);
             match row.or_conversation().content {
                 Content::Conversation(conversation)
-                    if !done && planned(&conversation, self.tools).is_ok() =>
+                    if !done && copies > 0 && planned(&conversation, self.tools).is_ok() =>
                 {
                     return Some(Ok((self.row, place, conversation)));
                 }

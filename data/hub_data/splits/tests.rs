@@ -42,6 +42,8 @@ fn the_card_says_which_files_are_of_a_split() {
         ]},
         {"config_name": "folder", "data_dir": "other", "data_files": "deep/*.jsonl"},
         {"config_name": "inside", "data_files": ["other"]},
+        {"config_name": "named", "data_dir": "./data/"},
+        {"config_name": "all", "data_dir": "other"},
         {"config_name": "none", "data_files": [{"split": "train", "path": "absent/*"}]},
     ]});
     let splits = splits(&listing(&files, card));
@@ -51,9 +53,15 @@ fn the_card_says_which_files_are_of_a_split() {
             "default/train",
             "default/test",
             "folder/train",
-            "inside/train"
+            "inside/train",
+            "named/test",
+            "named/train",
+            "all/train",
         ]
     );
+    let of = |address: &str| chosen(&splits, address).unwrap();
+    assert_eq!(of("hf://o/n:named/test"), ["data/test-0.parquet"]);
+    assert_eq!(of("hf://o/n:all/train"), ["other/deep/x.jsonl"]);
     assert_eq!(
         chosen(&splits, "hf://o/n").unwrap(),
         ["data/train-0.parquet", "data/train-1.parquet"]
