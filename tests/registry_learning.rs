@@ -91,6 +91,25 @@ fn an_overfitted_drafter_of_every_recipe_drafts_almost_everything() {
     }
 }
 
+/// A chain that is not followed counts as one that ends, and τ in validations would be below what is drafted.
+#[test]
+fn a_validation_of_every_recipe_follows_chains_as_far_as_the_text_goes() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    for trial in trials() {
+        let (text, batch) = own_text(&target, &trial);
+        let trainee = trial.trainee(&target, &device.clone().autodiff());
+        let steps = trainee.measure(&batch).steps;
+        let judged: Vec<usize> = steps.iter().map(|step| step.count).collect();
+        let name = trial.name;
+        assert!(judged[0] > 0, "{name}: {judged:?}");
+        // Of those that begin near its end the text does not know all steps.
+        let least = 1.0 - 1.5 * judged.len() as f64 / text.len() as f64;
+        let enough = |&count: &usize| count as f64 >= least * judged[0] as f64;
+        assert!(judged.iter().all(enough), "{name}: {judged:?}, {least:.2}");
+    }
+}
+
 #[test]
 fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe() {
     let device = test_device();

@@ -389,6 +389,15 @@ fn a_run_stopped_while_it_validates_validates_when_it_goes_on() {
     }
 }
 
+/// An error behind which no state is saved.
+fn ended(step: usize) -> Error {
+    Error::Diverged {
+        step,
+        what: "a validation".into(),
+        samples: Vec::new(),
+    }
+}
+
 #[test]
 fn a_validation_that_fails_takes_no_step_with_it() {
     // Steps 4 and 8 are validated and saved, and so is the last.
@@ -400,7 +409,7 @@ fn a_validation_that_fails_takes_no_step_with_it() {
         let failing = Session {
             in_validation: Box::new(move |step| {
                 if step == fails_at {
-                    Err(Error::Features("lost".into()))
+                    Err(ended(step))
                 } else {
                     Ok(())
                 }
@@ -687,7 +696,7 @@ fn metrics_have_every_line_once_however_often_the_training_is_cut() {
     // Ends with an error behind the line of step 8, of which no state was saved.
     let failing = Session {
         in_validation: Box::new(|step| match step {
-            8 => Err(Error::Features("lost".into())),
+            8 => Err(ended(8)),
             _ => Ok(()),
         }),
         ..Session::whole()

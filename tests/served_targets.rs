@@ -188,7 +188,7 @@ fn a_drafter_trained_from_streams_is_the_one_trained_from_stored_features() {
     let workspace = with_a_norm();
     let epochs = [
         "train.steps=9",
-        "train.save_every=3",
+        "train.save_every=9",
         "train.gradient_accumulation=2",
     ];
     let server = serve(&workspace, Serving::of(&IDS));
@@ -209,12 +209,15 @@ fn a_drafter_trained_from_streams_is_the_one_trained_from_stored_features() {
         ..Serving::of(&IDS)
     };
     let dying = serve(&workspace, dying);
-    run(&workspace, &[&dying], &streamed).failed(&[&dying.url()]);
+    let failed = run(&workspace, &[&dying], &streamed).failed(&[&dying.url()]);
+    let kept = "the same command goes on from there";
+    assert!(failed.stderr.contains(kept), "{failed:?}");
     let [slow, fast] = [
         serve(&workspace, slow),
         serve(&workspace, Serving::of(&IDS)),
     ];
-    run(&workspace, &[&slow, &fast], &streamed).succeeded();
+    let resumed = run(&workspace, &[&slow, &fast], &streamed).succeeded();
+    assert!(resumed.stderr.contains("resumed at step "), "{resumed:?}");
     let drafter = |run: &str| workspace.contents(&format!("runs/{run}/train/drafter")).1;
     assert_eq!(drafter("stored"), drafter("streamed"));
     let features = workspace.path("runs/streamed/features");

@@ -30,6 +30,8 @@ pub struct Subset {
     blocks: usize,
     /// Places at the start of a document that nothing sees.
     unread: usize,
+    /// Share of the places of the text that chains start at, in a validation: the others are only read.
+    chains: Option<f64>,
 }
 
 impl ConditionalDrop {
@@ -59,13 +61,16 @@ impl ConditionalDrop {
     pub fn chains(&self, rows: &batch::Rows) -> Subset {
         let share = self.rows_per_position() / self.blocks as f64;
         let mut kept: Vec<Vec<usize>> = vec![(0..rows.len()).collect()];
-        let first = |&at: &usize| is_chosen(share, at as u64);
+        let first = |&at: &usize| starts(share, at);
         for block in 1..self.blocks {
             let start = |at: usize| at.checked_sub(block).filter(first);
             let in_chain = |&at: &usize| start(at).is_some_and(|start| rows.reaches(start, block));
             kept.push((0..rows.len()).filter(in_chain).collect());
         }
-        self.gather(rows, &kept)
+        Subset {
+            chains: Some(share),
+            ..self.gather(rows, &kept)
+        }
     }
 
     /// Rows for each position of the text, its own counted, where every position can be trained on.
@@ -105,12 +110,18 @@ impl ConditionalDrop {
             row_length: length,
             blocks: self.blocks,
             unread: 0,
+            chains: None,
         }
     }
 }
 
+/// Whether a chain starts at this place of the text, where only this share of them start one.
+fn starts(share: f64, at: usize) -> bool {
+    is_chosen(share, at as u64)
+}
+
 /// Whether row `(block, position)` is trained on.
-pub(crate) fn counts(rows: &batch::Rows, block: usize, position: usize) -> bool {
+fn counts(rows: &batch::Rows, block: usize, position: usize) -> bool {
     position >= block && rows.drafts(position - block, block + 1)
 }
 
@@ -134,13 +145,16 @@ impl Subset {
         Self { unread: 1, ..self }
     }
 
-    /// The rows that are trained on, each with its position: a decoder would draft there, behind a token that is read.
-    pub(crate) fn counted(&self, rows: &batch::Rows) -> Vec<(usize, usize)> {
+    /// The rows that are judged, each with its block and position: a decoder would draft there, behind a token that is read. Of a
+    /// validation those of whole chains, the first row of each included.
+    pub(crate) fn counted(&self, rows: &batch::Rows) -> Vec<(usize, (usize, usize))> {
         let places = self.places.iter().enumerate();
         let counted = places.filter_map(|(row, place)| {
             let (block, position) = (*place)?;
+            let in_chain = block > 0 || self.chains.is_none_or(|share| starts(share, position));
             let is_read = position >= block + self.starts[position] + self.unread;
-            (is_read && counts(rows, block, position)).then_some((row, position))
+            (in_chain && is_read && counts(rows, block, position))
+                .then_some((row, (block, position)))
         });
         counted.collect()
     }
@@ -233,6 +247,8 @@ impl Subset {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use spectrain_data::packing::{PackedBatch, RowLayout};
     use spectrain_models::device::test_device;
@@ -372,6 +388,18 @@ mod tests {
                 .count();
             assert_eq!(there, reached, "{start}");
         }
+        // Where a chain starts its first row is judged, and nowhere else: others would be taken for chains that end at once.
+        let counted = subset.counted(&rows);
+        let judged = |of: usize| {
+            let of_block = counted.iter().filter(|(_, (block, _))| *block == of);
+            of_block
+                .map(|(_, (block, at))| at - block)
+                .collect::<BTreeSet<_>>()
+        };
+        for block in 1..4 {
+            assert!(judged(block).is_subset(&judged(0)), "{block}");
+        }
+        assert!(judged(0).len() < 60, "{:?}", judged(0));
     }
 
     #[test]

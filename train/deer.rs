@@ -253,8 +253,7 @@ impl DeerLoss {
     }
 
     fn sequences(&self, drafter: &MaskedLanguageModel, batch: &Batch) -> Sequences {
-        // In a validation, the same of each text every time.
-        let seed = batch.seed.unwrap_or(0);
-        self.drawing.draw(&batch.rows, &drafter.blocks(), seed)
+        self.drawing
+            .draw(&batch.rows, &drafter.blocks(), batch.seed)
     }
 }

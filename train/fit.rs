@@ -99,7 +99,7 @@ pub struct FitSummary {
     pub steps: usize,
     /// Tokens trained on, padding left out.
     pub tokens: u64,
-    /// Seconds in the loop, over all its sessions.
+    /// Seconds of its steps, over all its sessions: without validations and saving.
     pub seconds: f64,
     /// Loss at the last log interval.
     pub loss: f64,
@@ -146,6 +146,9 @@ struct Idle {
 
 /// So many of them are no chance.
 const MOST_IDLE: usize = 10;
+
+/// Batches whose losses wait to be read: each holds up to some megabytes, of the host and of the device.
+const MOST_PENDING: usize = 128;
 
 impl Progress {
     fn summary(self, config: &TrainConfig) -> FitSummary {
@@ -380,10 +383,10 @@ impl Run<'_> {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<()> {
         let schedule = self.config.schedule();
-        let mut started = Instant::now();
         if progress.unvalidated && !self.validate_first(trainee, progress)? {
             return Ok(());
         }
+        let mut started = Instant::now();
         while progress.step < self.config.steps {
             let last = progress.step + 1 == self.config.steps;
             let due = |every: usize| (progress.step + 1).is_multiple_of(every) || last;
@@ -408,13 +411,10 @@ impl Run<'_> {
                 Ok(stop) => stop,
                 Err(error) => return self.ended(trainee, progress, started, error),
             };
-            if log || validate || save || stop {
+            if log || validate || save || stop || self.holds_many() {
                 let memory = self.settle(trainee, progress, started)?;
                 if log {
-                    let interval = std::mem::take(&mut progress.interval);
-                    if let Some(log) = &mut self.log {
-                        log.interval(progress.step, &interval, learning_rate, memory);
-                    }
+                    self.tell(progress, learning_rate, memory);
                 }
                 started = Instant::now();
             }
@@ -425,7 +425,7 @@ impl Run<'_> {
                 }
                 verdict = match self.validate(trainee, progress) {
                     Ok(verdict) => verdict,
-                    Err(error) => return self.ended(trainee, progress, started, error),
+                    Err(error) => return self.ended(trainee, progress, Instant::now(), error),
                 };
                 stop |= verdict == Verdict::Interrupted;
             }
@@ -437,8 +437,26 @@ impl Run<'_> {
             if stop {
                 return Ok(());
             }
+            // Only steps count for the speed.
+            if validate || save {
+                started = Instant::now();
+            }
         }
         Ok(())
+    }
+
+    /// Logs the steps since the last log line.
+    fn tell(&mut self, progress: &mut Progress, rate: f64, memory: Option<DeviceMemory>) {
+        let interval = std::mem::take(&mut progress.interval);
+        if let Some(log) = &mut self.log {
+            log.interval(progress.step, &interval, rate, memory);
+        }
+    }
+
+    /// Whether the losses that were not read yet take memory that should be given back, whatever `log_every` says. All ranks find the
+    /// same.
+    fn holds_many(&self) -> bool {
+        self.pending.len() * self.config.gradient_accumulation >= MOST_PENDING
     }
 
     /// Enters what was trained on since then, and reads what the device has computed of it; returns the memory of that.
@@ -467,12 +485,18 @@ impl Run<'_> {
     ) -> Result<()> {
         match error {
             // Whoever waits for a batch is stopped there.
-            Error::Interrupted => {
-                self.settle(trainee, progress, since)?;
-                match progress.step {
-                    0 => Ok(()),
-                    _ => self.save(trainee, progress),
+            Error::Interrupted => self.kept(trainee, progress, since),
+            // As servers that are gone for too long: the steps before are as good as any. With several ranks nothing is saved: the
+            // others only learn that this one has ended, and hold parts of the optimiser's state.
+            Error::Features(_) if self.together.0.is_none() => {
+                self.kept(trainee, progress, since)?;
+                if progress.step > 0 {
+                    tracing::warn!(
+                        "saved step {}; the same command goes on from there",
+                        progress.step
+                    );
                 }
+                Err(error)
             }
             Error::Rank { .. } if self.together.leads() => {
                 // With that rank went its part of the optimiser's state.
@@ -488,6 +512,15 @@ impl Run<'_> {
                 Err(error)
             }
             _ => Err(error),
+        }
+    }
+
+    /// Saves the steps that are done.
+    fn kept(&mut self, trainee: &dyn Train, progress: &mut Progress, since: Instant) -> Result<()> {
+        self.settle(trainee, progress, since)?;
+        match progress.step {
+            0 => Ok(()),
+            _ => self.save(trainee, progress),
         }
     }
 

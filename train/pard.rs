@@ -15,7 +15,7 @@ use spectrain_models::bounds;
 use spectrain_models::pard::Pard;
 
 use crate::batch::Batch;
-use crate::cod::{ConditionalDrop, Subset, counts};
+use crate::cod::{ConditionalDrop, Subset};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::judge::Statistics;
@@ -174,13 +174,7 @@ impl PardLoss {
 
     /// The rows that count, and what their sum is divided by.
     fn rows(&self, drafter: &Pard, batch: &Batch, subset: &Subset) -> (Vec<JudgedRow>, f64) {
-        let counted: Vec<(usize, (usize, usize))> = subset
-            .places()
-            .iter()
-            .enumerate()
-            .filter_map(|(row, place)| Some((row, (*place)?)))
-            .filter(|&(_, (block, position))| counts(&batch.rows, block, position))
-            .collect();
+        let counted = subset.counted(&batch.rows);
         let weights = if self.config.confidence_weights {
             confidence(drafter, batch, &counted)
         } else {

@@ -112,7 +112,7 @@ impl Objective<PEagle> for PEagleLoss {
         };
         let counted = subset.counted(&batch.rows);
         let weight = 1.0 / (counted.len() as f32).max(1.0);
-        let rows = counted.iter().map(|&(row, position)| JudgedRow {
+        let rows = counted.iter().map(|&(row, (_, position))| JudgedRow {
             step: 0,
             position: row,
             teacher: position,

@@ -47,9 +47,24 @@ pub(super) struct Sequences {
 const AMOUNT: u64 = 1;
 const TOKENS: u64 = 2;
 
+/// How many masks of the last stage stand behind a cut.
+#[derive(Debug, Clone, Copy)]
+enum Amounts {
+    /// As many as are drawn, at most a span.
+    Drawn,
+    /// A span: what a chain of drafts is followed along.
+    Whole,
+}
+
 impl Drawing {
-    /// The sequences of a batch. Texts without a place to draft at are left out.
-    pub(super) fn draw(&self, rows: &Rows, blocks: &Blocks, seed: u64) -> Sequences {
+    /// The sequences of a batch, drawn from its seed; without one, in a validation, the same of each text every time, and as many
+    /// masks behind each cut as are drafted. Texts without a place to draft at are left out.
+    pub(super) fn draw(&self, rows: &Rows, blocks: &Blocks, seed: Option<u64>) -> Sequences {
+        let amounts = match seed {
+            Some(_) => Amounts::Drawn,
+            None => Amounts::Whole,
+        };
+        let seed = seed.unwrap_or(0);
         let mut sequences = Sequences::default();
         let length = rows.layout.row_length;
         for row in 0..rows.layout.rows {
@@ -65,7 +80,7 @@ impl Drawing {
             let starts = places
                 .filter(|&at| rows.layout.documents[at] != 0 && rows.layout.positions[at] == 0);
             for start in starts {
-                let behind = self.of_text(rows, start, mix(seed, start as u64));
+                let behind = self.of_text(rows, start, (mix(seed, start as u64), amounts));
                 sequences.whole += behind.iter().map(|behind| behind.whole).sum::<f64>();
                 packed.push(start, &behind, self.stage != DeerStage::Adapt);
             }
@@ -79,7 +94,7 @@ impl Drawing {
     }
 
     /// What stands behind the cuts of the text that starts at `start`.
-    fn of_text(&self, rows: &Rows, start: usize, seed: u64) -> Vec<Behind> {
+    fn of_text(&self, rows: &Rows, start: usize, (seed, amounts): (u64, Amounts)) -> Vec<Behind> {
         let length = (1..).find(|&by| !rows.reaches(start, by));
         let end = start + length.unwrap_or_default();
         let trained = |at: usize| rows.loss_mask[at];
@@ -100,7 +115,7 @@ impl Drawing {
         let behind = cuts.into_iter().map(|cut| {
             let reply: Vec<usize> = (cut..end).take_while(|&at| trained(at)).collect();
             match self.stage {
-                DeerStage::Refine => self.masks(cut..cut + reply.len(), of_block(cut)),
+                DeerStage::Refine => self.masks(cut..cut + reply.len(), (of_block(cut), amounts)),
                 _ => self.noise(cut..cut + reply.len(), &reply, of_block(cut)),
             }
         });
@@ -128,9 +143,12 @@ impl Drawing {
     }
 
     /// Masks, of which those over `reply` are judged, the first ones most.
-    fn masks(&self, reply: Range<usize>, seed: u64) -> Behind {
+    fn masks(&self, reply: Range<usize>, (seed, amounts): (u64, Amounts)) -> Behind {
         let cut = reply.start;
-        let count = 1 + (mix(seed, AMOUNT) % self.span as u64) as usize;
+        let count = match amounts {
+            Amounts::Drawn => 1 + (mix(seed, AMOUNT) % self.span as u64) as usize,
+            Amounts::Whole => self.span,
+        };
         let weight = |at: usize| self.alpha.powi((cut + count - 1 - at) as i32);
         let judged = reply.start..reply.end.min(cut + count);
         let slot = |at: usize| {
