@@ -53,7 +53,7 @@ pub(crate) fn attend_to_cache(
         Some(mask) if long || sinks.is_some() => {
             attend_in_blocks(query, (&key, &value), &[], sinks, mask)
         }
-        None if sinks.is_some() => {
+        None if long || sinks.is_some() => {
             let keys = key.dims()[2];
             let all = (0..queries).map(|_| Some(0..keys));
             let all = Mask::new(Sight::new([queries, keys], all), &device);
@@ -148,6 +148,21 @@ mod tests {
     use super::*;
     use crate::mask::Layout;
     use crate::weights::host_f32;
+
+    #[test]
+    fn a_long_text_that_sees_itself_whole_takes_no_memory_of_its_length_squared() {
+        let device = Device::flex();
+        let queries = kernels::queries_at_a_time(&device) + 3;
+        let drawn = |heads, seq| {
+            Tensor::<4>::random([1, heads, seq, 8], Distribution::Normal(0.0, 1.0), &device)
+        };
+        let (query, key, value) = (drawn(4, queries), drawn(2, 301), drawn(2, 301));
+        let whole = attend(query.clone(), key.clone(), value.clone(), None);
+        let found = attend_to_cache(query, (key, value), None, None);
+        for (one, other) in host_f32(found).iter().zip(host_f32(whole)) {
+            assert!((one - other).abs() < 1e-5, "{one} {other}");
+        }
+    }
 
     #[test]
     fn a_text_comes_to_the_same_bits_alone_and_beside_others_in_a_row() {

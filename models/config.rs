@@ -12,7 +12,7 @@ use spectrain_checkpoints::{DType, Mismatch, ModelFolder};
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::linear::Bias;
-use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables, with_original};
 use crate::routing::{self, Routing};
 use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
@@ -395,10 +395,11 @@ fn rotary_table(
         return Err(keys.problem(key, "one table for all layers"));
     }
     let theta = base_of(keys, key, table)?;
-    let (scaling, unread) = RopeScaling::read(table, max_positions).map_err(|error| {
-        let known = "default, linear, llama3 or yarn";
-        keys.problem(key, &format!("rotary scaling {known} ({error})"))
-    })?;
+    let (scaling, unread) =
+        RopeScaling::read(&with_original(keys, table), max_positions).map_err(|error| {
+            let known = "default, linear, llama3 or yarn";
+            keys.problem(key, &format!("rotary scaling {known} ({error})"))
+        })?;
     if !unread.is_empty() {
         tracing::warn!(
             "`{}`: key `{key}`: `{}` is not read; rotary positions are as without it",

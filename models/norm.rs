@@ -1,5 +1,6 @@
 use burn::module::Param;
 use burn::prelude::*;
+use burn::tensor::DType;
 
 use crate::error::Result;
 use crate::kernels;
@@ -50,7 +51,8 @@ impl RmsNorm {
     /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, in the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let weight = match self.config.less_one {
-            true => self.weight.val() + 1.0,
+            // In 16 bits 1 more would lose much of what a small weight says.
+            true => self.weight.val().cast(DType::F32) + 1.0,
             false => self.weight.val(),
         };
         kernels::rms_norm(x, weight, self.config.epsilon)

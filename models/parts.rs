@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables, with_original};
 use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::weights::{Init, Scope, Weights, is_empty};
@@ -84,6 +84,8 @@ impl PartsConfig {
                 kinds.contains(&name)
             })
         };
+        check_norm(&keys)?;
+        let vocab = keys.size("vocab_size")?;
         let d_model = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
@@ -102,7 +104,8 @@ impl PartsConfig {
                 heads,
                 kv_heads,
                 d_head,
-                vocab: keys.size("vocab_size")?,
+                // Inkling leaves out of its logits what fills its vocabulary up.
+                vocab: keys.size_or("unpadded_vocab_size", vocab)?.min(vocab),
                 norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
                 rope,
                 max_positions,
@@ -168,6 +171,11 @@ fn head_scale(keys: &Keys, multiplied: bool) -> Result<f64> {
         ("logits_scaling", !multiplied),
         ("logit_scale", false),
         ("lm_head_multiplier", false),
+        // Muse and Grok.
+        ("output_multiplier", false),
+        ("output_multiplier_scale", false),
+        // Inkling.
+        ("logits_mup_width_multiplier", true),
     ] {
         if keys.present(key).is_some() {
             let factor = keys.number(key)?;
@@ -177,7 +185,26 @@ fn head_scale(keys: &Keys, multiplied: bool) -> Result<f64> {
             scale *= if divides { 1.0 / factor } else { factor };
         }
     }
+    // MiniCPM: what its head reads is divided by its width over this one.
+    if keys.present("dim_model_base").is_some() {
+        scale *= keys.size("dim_model_base")? as f64 / keys.size("hidden_size")? as f64;
+    }
     Ok(scale)
+}
+
+/// Fails where the final norm is known to be another than that which is read.
+fn check_norm(keys: &Keys) -> Result<()> {
+    let of_others = ["layer_norm_eps", "norm_epsilon"];
+    let other = of_others
+        .into_iter()
+        .find(|key| keys.present(key).is_some());
+    match other.filter(|_| keys.present("rms_norm_eps").is_none()) {
+        None => Ok(()),
+        Some(key) => Err(keys.problem(
+            key,
+            "`rms_norm_eps` in its place, as no final norm is known here that also takes the mean off",
+        )),
+    }
 }
 
 /// The bound of the logits, where there is one.
@@ -270,7 +297,7 @@ fn scaling(
         );
         return Ok((RopeScaling::Default, Some(remark)));
     }
-    let read = RopeScaling::read(table, max_positions);
+    let read = RopeScaling::read(&with_original(keys, table), max_positions);
     let (scaling, unread) =
         read.map_err(|error| keys.problem(key, &format!("rotary scaling `{kind}` ({error})")))?;
     let remark = (!unread.is_empty()).then(|| {
@@ -291,6 +318,16 @@ pub fn load_parts(folder: &Path, device: &Device, dtype: DType) -> Result<Target
     let file = folder.join("config.json");
     let config = PartsConfig::read(model.config(), &file)?;
     let names = config.names(&file, &|name| model.info(name).is_ok())?;
+    // Of a head that is the embedding too.
+    let heads = places().map(|[_, _, head]| head);
+    for name in heads.iter().chain([&names[1]]) {
+        let bias = name.replace("weight", "bias");
+        if model.info(&bias).is_ok() {
+            let reason = format!("`{bias}`: no final norm and no head with a bias is known here");
+            let path = folder.to_owned();
+            return Err(spectrain_checkpoints::Error::Folder { path, reason }.into());
+        }
+    }
     if config.tied_head == Some(true) {
         let beside = places()
             .into_iter()

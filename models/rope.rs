@@ -170,6 +170,18 @@ impl RopeConfig {
     }
 }
 
+/// A table of rotary scaling, in which `original_max_position_embeddings` beside it overrides the one inside, as in transformers.
+pub(crate) fn with_original(keys: &Keys, table: &Map<String, Value>) -> Map<String, Value> {
+    let mut table = table.clone();
+    if let Some(given) = keys.present(ORIGINAL_POSITIONS) {
+        table.insert(ORIGINAL_POSITIONS.into(), given.clone());
+    }
+    table
+}
+
+/// The longest sequences before rotary positions were scaled.
+const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
+
 impl RopeScaling {
     /// The names of all rules.
     pub const KINDS: [&str; 4] = ["default", "linear", "llama3", "yarn"];
@@ -192,7 +204,7 @@ impl RopeScaling {
         table.entry("rope_type").or_insert_with(|| json!("default"));
         // Some checkpoints leave the original context out and mean the longest one.
         table
-            .entry("original_max_position_embeddings")
+            .entry(ORIGINAL_POSITIONS)
             .or_insert_with(|| json!(positions));
         divide_corrections(&mut table)?;
         let scaling = serde_json::from_value::<Self>(Value::Object(table.clone()));

@@ -14,7 +14,7 @@ use crate::golden::{assert_close, folders, path, tensors};
 fn norm_and_head_of_the_last_state_are_the_librarys_logits() {
     let device = test_device();
     let names = folders("parts");
-    assert!(names.len() >= 16, "{names:?}");
+    assert!(names.len() >= 19, "{names:?}");
     for name in names {
         let folder = path(&format!("parts/{name}"));
         let parts = load_parts(&folder, &device, DType::F32)
@@ -210,6 +210,60 @@ fn norms_and_scales_are_those_of_the_architecture() {
         found.unwrap().head_scale
     };
     assert_eq!([scale("granite"), scale("hyperclovax")], [0.25, 4.0]);
+}
+
+#[test]
+fn a_final_norm_or_a_head_of_another_kind_is_refused() {
+    let error = read(json!({"model_type": "cohere2", "layer_norm_eps": 1e-5})).unwrap_err();
+    for word in ["config.json", "layer_norm_eps", "rms_norm_eps"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    let model = ModelFolder::open_some(path("parts/phi3"), &spectrain_models::is_part).unwrap();
+    let names = [
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+        "lm_head.weight",
+    ];
+    let tensors = names.map(|name| model.read(name).unwrap());
+    for (place, name) in [(1, "model.norm.bias"), (2, "lm_head.bias")] {
+        let mut bias = tensors[1].clone();
+        bias.name = name.into();
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("target");
+        let all = [&tensors[..], &[bias]].concat();
+        write_folder(&at, model.config(), &all, &[]).unwrap();
+        let error = load_parts(&at, &test_device(), DType::F32)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(name), "{}: {error}", names[place]);
+    }
+}
+
+#[test]
+fn the_longest_sequences_of_before_may_stand_beside_the_scaling() {
+    let scaling = |more: Value| {
+        let mut config = json!({
+            "model_type": "qwen3", "max_position_embeddings": 131_072,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 65_536},
+        });
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let RopeScaling::Yarn {
+            original_max_position_embeddings,
+            ..
+        } = read(config).unwrap().spec.rope.scaling
+        else {
+            panic!("{more}")
+        };
+        original_max_position_embeddings
+    };
+    assert_eq!(scaling(json!({})), 65_536.0);
+    assert_eq!(
+        scaling(json!({"original_max_position_embeddings": 32_768})),
+        32_768.0
+    );
 }
 
 #[test]

@@ -104,6 +104,39 @@ TARGETS = {
     ),
     "hyperclovax": ("HyperCLOVAXForCausalLM", {**TEXT, "logits_scaling": 4.0, "tie_word_embeddings": False}),
     "vaultgemma": ("VaultGemmaForCausalLM", {**TEXT, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0}),
+    "minicpm3": (
+        "MiniCPM3ForCausalLM",
+        {
+            **{key: value for key, value in TEXT.items() if key != "head_dim"},
+            "num_key_value_heads": 4,
+            "dim_model_base": 4,
+            "kv_lora_rank": 8,
+            "q_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 4,
+            "v_head_dim": 8,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "inkling": (
+        "InklingForCausalLM",
+        {
+            **TEXT,
+            **EXPERTS,
+            "unpadded_vocab_size": VOCAB - 4,
+            "logits_mup_width_multiplier": 3.0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "muse_glimmer": (
+        "MuseGlimmerForConditionalGeneration",
+        {
+            "text_config": {**TEXT, "final_logit_softcapping": 3.0, "tie_word_embeddings": False},
+            "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2},
+            "out_hidden_size": 16,
+            "projector_hidden_size": 16,
+        },
+    ),
     "minimax_m3": (
         "MiniMaxM3VLForCausalLM",
         {
