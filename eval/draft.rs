@@ -392,6 +392,9 @@ pub enum DraftReport {
     Calibrated {
         /// Its nodes; fewer than were asked for where no more have ever been right.
         nodes: usize,
+        /// The nodes that were asked for; reports of earlier versions do not say it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<usize>,
         /// The most children of a node.
         ranks: usize,
         /// The longest path that was looked for.
@@ -446,11 +449,13 @@ impl DraftReport {
         };
         let calibrated = |of: &Self| match of {
             &Self::Calibrated {
+                nodes,
+                asked,
                 ranks,
                 depth,
                 prompts,
                 ..
-            } => Some([ranks, depth, prompts]),
+            } => Some([asked.unwrap_or(nodes), ranks, depth, prompts]),
             _ => None,
         };
         let is_own = tuned(self).is_some() || calibrated(self).is_some();
@@ -586,7 +591,10 @@ impl fmt::Display for DraftReport {
                     Some(_) => write!(f, "chain {length}{by} at a tuned threshold"),
                 }
             }
-            Self::Calibrated { nodes, .. } => write!(f, "calibrated tree of {nodes}"),
+            // Of two drafters that are compared one may have a tree that is smaller.
+            Self::Calibrated { nodes, asked, .. } => {
+                write!(f, "calibrated tree of {}", asked.unwrap_or(*nodes))
+            }
         }
     }
 }

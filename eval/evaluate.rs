@@ -328,6 +328,7 @@ fn settle(
     let tree = table.best_tree(calibration.nodes);
     let report = DraftReport::Calibrated {
         nodes: tree.len(),
+        asked: Some(calibration.nodes),
         ranks: calibration.ranks,
         depth: calibration.depth,
         prompts: prompts.len(),

@@ -1,4 +1,4 @@
-use spectrain_models::{Children, StopBy};
+use spectrain_models::{Children, StaticTree, StopBy};
 
 use super::*;
 use crate::draft::{MeasuredOn, TunedReport};
@@ -69,17 +69,35 @@ fn what_is_found_for_a_drafter_does_not_make_it_another_draft() {
         }),
     };
     assert!(is_like(tuned(0.25), tuned(0.5)));
-    let calibrated = |ranks, tree: &str| DraftReport::Calibrated {
-        nodes: 2,
-        ranks,
-        depth: 6,
-        prompts: 8,
-        measured_on: MeasuredOn::Others,
-        tree: serde_json::from_str(tree).unwrap(),
+    let calibrated_of = |asked: Option<usize>, ranks, tree: &str| {
+        let tree: StaticTree = serde_json::from_str(tree).unwrap();
+        DraftReport::Calibrated {
+            nodes: tree.len(),
+            asked,
+            ranks,
+            depth: 6,
+            prompts: 8,
+            measured_on: MeasuredOn::Others,
+            tree,
+        }
     };
+    let calibrated = |ranks, tree: &str| calibrated_of(Some(60), ranks, tree);
     let (wide, deep) = ("[[0], [1]]", "[[0], [0, 0]]");
     assert!(is_like(calibrated(10, wide), calibrated(10, deep)));
     assert!(!is_like(calibrated(10, wide), calibrated(4, wide)));
+    // As large as was asked for, or smaller where no more has ever been right.
+    assert!(is_like(
+        calibrated(10, wide),
+        calibrated(10, "[[0], [1], [2]]")
+    ));
+    assert!(!is_like(
+        calibrated(10, wide),
+        calibrated_of(Some(25), 10, wide)
+    ));
+    assert!(is_like(
+        calibrated_of(None, 10, wide),
+        calibrated_of(Some(2), 10, wide)
+    ));
     let given = |tree: &str| DraftReport::Static {
         tree: serde_json::from_str(tree).unwrap(),
         nodes: 2,

@@ -98,6 +98,7 @@ fn prompts_that_chose_the_weights_or_a_tree_are_told_of_everywhere() {
     assert_eq!(told(&report, words), [true; 3]);
     let calibrated = |measured_on| DraftReport::Calibrated {
         nodes: 2,
+        asked: Some(2),
         ranks: 10,
         depth: 6,
         prompts: 8,
