@@ -58,6 +58,10 @@ fn capture_together(store: &Store) {
 #[test]
 fn machines_that_share_an_object_store_capture_together() {
     let server = ObjectServer::start();
+    // As consoles do where one makes a folder.
+    let mut objects = server.objects.lock().unwrap();
+    objects.insert("bucket/a/b/".into(), Vec::new());
+    drop(objects);
     capture_together(&Store {
         environment: server.environment(),
         url: "s3://bucket/a/b".into(),

@@ -324,7 +324,6 @@ fn a_file_of_specforge_becomes_a_recipe_with_its_defaults() {
             "overlong = \"truncate\"",
             "draft_vocab = 128",
             "d_ff = 96",
-            "norm_output = true",
             "divergence = \"lk_hybrid\"",
             "draft_steps = 7",
             "steps = 200",
@@ -379,6 +378,45 @@ fn flags_of_a_script_and_overrides_of_a_file_are_settings_too() {
         &workspace.text("out.toml"),
         &["draft_steps = 2", "model = \"target\"", "max_length = 32"],
     );
+}
+
+#[test]
+fn a_flag_is_the_setting_of_its_own_name_and_goes_before_a_file() {
+    let speculators = "speculators train --verifier-name-or-path target --total-seq-len 64 --speculator-type dflash \
+                       --mask-token-id 41 --seed 7 --target-layer-ids 3\n";
+    let specforge = "python train_KIND.py --target-model-path target --train-data-path train.jsonl --max-length 64 \
+                     --mask-token-id 41 --draft-config-path sizes.json --draft-model-config sizes.json\n";
+    let sizes =
+        r#"{"num_hidden_layers": 1, "mask_token_id": 40, "dflash_config": {"mask_token_id": 40}}"#;
+    let of = |script: &str| {
+        let workspace = Workspace::new();
+        workspace.write("sizes.json", sizes);
+        workspace.write("a.sh", script);
+        let line = "init --from a.sh --data train.jsonl --yes --out out.toml";
+        workspace.run_line(line).succeeded();
+        workspace.text("out.toml")
+    };
+    let recipe = of(speculators);
+    has_lines(
+        &recipe,
+        &["mask_token = 41", "seed = 7", "captured_layers = [2]"],
+    );
+    assert!(!recipe.contains("prepare_data.seed"), "{recipe}");
+    for kind in ["peagle", "dflash"] {
+        has_lines(&of(&specforge.replace("KIND", kind)), &["mask_token = 41"]);
+    }
+}
+
+#[test]
+fn what_a_setting_hides_is_not_written_into_the_recipe() {
+    let [name, file] = file_of(trainer("ModelOpt"), "eagle3");
+    let file = file.replace(
+        "  training_seq_len: 64\n",
+        "  training_seq_len: 64\n  hub_token: hf_hidden\n  push_to_hub_token: hf_hidden\n",
+    );
+    let [recipe, said] = translated(&name, &file, "");
+    assert!(recipe.contains("training.hub_token = …"), "{recipe}");
+    assert!(!recipe.contains("hf_hidden") && !said.contains("hf_hidden"));
 }
 
 #[test]

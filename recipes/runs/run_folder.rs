@@ -32,7 +32,8 @@ use lock::lock;
 pub(crate) use lock::{LOCK, is_held, lock_for};
 pub use manifest::{
     CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, FOLDER_OF_FEATURES, Inputs, Manifest,
-    OWN_SAMPLING, STOP_TOKENS, StageState, Status, Wanted, differences, manifest_in, stage_state,
+    OWN_SAMPLING, STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, differences, manifest_in,
+    stage_state,
 };
 pub use stale::stale;
 

@@ -10,11 +10,11 @@ use spectrain_train::Effect;
 
 use crate::families::model_at_start::WHAT;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::FeatureMode;
+use crate::recipe::tables::{Engine, FeatureMode};
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
     CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, STOP_TOKENS,
-    StageState, Status, Wanted, stage_state,
+    StageState, Status, TARGET_NAME, Wanted, stage_state,
 };
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::model_files::{generation_config, text_files};
@@ -55,6 +55,13 @@ impl StageContext<'_> {
     fn found(&self, stage: &Stage, input: &Input) -> Result<Inputs> {
         let (name, hash) = match input {
             Input::Target => ("the target".into(), self.target_sha256()?),
+            Input::TargetName => match self.recipe.export.to.contains(&Engine::Speculators) {
+                true => {
+                    let name = hash::sha256_bytes(self.target_name()?.as_bytes());
+                    (TARGET_NAME.into(), name)
+                }
+                false => return Ok(Inputs::new()),
+            },
             Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
             Input::TrainData if self.recipe.regenerate.is_some() => {
                 let hash = self.sha256_of_data(&self.train_data()?)?;

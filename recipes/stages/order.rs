@@ -150,6 +150,7 @@ pub const STAGES: &[Stage] = &[
         reads: &["recipe", "export", "target.dtype"],
         inputs: &[
             Input::Target,
+            Input::TargetName,
             Input::StopTokens,
             Input::Answers(Temperatures::First),
             Input::Output("prepare/prompts.json"),

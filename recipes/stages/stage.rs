@@ -29,6 +29,8 @@ pub struct Stage {
 pub enum Input {
     /// The target's configuration and weights.
     Target,
+    /// The target's name, where the folder that is exported has it.
+    TargetName,
     /// Configuration and weights of the targets in `evaluate.targets`.
     FurtherTargets,
     /// The target's tokenizer and chat template.

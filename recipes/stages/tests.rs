@@ -589,6 +589,36 @@ fn the_commands_of_a_run_that_has_moved_name_where_it_is() {
 }
 
 #[test]
+fn a_folder_that_names_the_target_is_written_anew_where_that_has_another_name() {
+    let export = STAGES.iter().find(|stage| stage.name == "export").unwrap();
+    for (to, is_done) in [("vllm", true), ("speculators", false)] {
+        let root = fixture();
+        let to = format!("export.to=[{to:?}]");
+        let settings = ["evaluate.draft_lengths=[2]", "export.dtype=f32", &to];
+        with_trained(root.path(), |_| ());
+        with_context(root.path(), &settings, |context| {
+            run(context, &["export".into()]).unwrap();
+            assert!(matches!(
+                context.state(export).unwrap(),
+                StageState::Done(_)
+            ));
+        });
+        let renamed = root.path().join("renamed");
+        fs::rename(root.path().join("target"), &renamed).unwrap();
+        let target = format!("target.model={renamed:?}");
+        let settings = [&settings[..], &[&target]].concat();
+        with_context(root.path(), &settings, |context| {
+            let state = context.state(export).unwrap();
+            assert_eq!(
+                matches!(state, StageState::Done(_)),
+                is_done,
+                "{to}: {state:?}"
+            );
+        });
+    }
+}
+
+#[test]
 fn the_other_commands_take_what_a_run_has_left() {
     let root = fixture();
     with_trained(root.path(), |context| {

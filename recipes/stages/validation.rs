@@ -1,5 +1,7 @@
 //! What a drafter in training is worth on conversations that it does not learn from.
 
+use std::collections::HashSet;
+
 use anyhow::{Context as _, Result};
 use burn::tensor::DType;
 use spectrain_eval::{Acceptance, Estimable, bootstrap, estimate};
@@ -150,7 +152,10 @@ pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result
     if count == 0 {
         return Ok(Vec::new());
     }
-    let prompts = prepare::prompts(context.run)?;
+    let mut prompts = prepare::prompts(context.run)?;
+    // Repeated ones would say nothing more, and make intervals too narrow.
+    let mut seen = HashSet::new();
+    prompts.retain(|prompt| seen.insert(prompt.clone()));
     // Nothing is told of them here, so they need no name.
     let evaluated = Evaluated::of(context, "")
         .context("which held-out prompts validations leave to the evaluation")?;

@@ -169,7 +169,7 @@ const ROWS: &[Row] = &[
     row(ALL, "recipe_args.train_data_path", "", By("`data.train`; what is no path and looks like `org/name` is a dataset of the hub", train)),
     row(ALL, "recipe_args.train_split", "", By("the split in `data.train`; of `train[:1000]`, `data.max_samples`", max_samples)),
     row(ALL, "recipe_args.val_data_path", "", By("`data.eval`", eval)),
-    row(ALL, "recipe_args.val_split", "", Read("the split in `data.eval`")),
+    row(ALL, "recipe_args.val_split", "", By("the split in `data.eval`", eval_rows)),
     row(ALL, "recipe_args.seq_length", "", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, asked.count("recipe_args.micro_batch_size").unwrap_or(1)))),
     row(ALL, "recipe_args.packed_sequence_size", "0", Nothing("rows of `data.max_length` are packed anyhow")),
     row(ALL, "recipe_args.micro_batch_size", "1", Read("rows in a batch: see `recipe_args.seq_length`")),
@@ -318,6 +318,16 @@ fn eval(asked: &Asked) -> Made {
         Some(text) if !text.is_empty() => {
             Made::key("data.eval", hub_or_path(text, split.as_deref()))
         }
+        _ => Made::nothing(),
+    }
+}
+
+/// Rows of the split that is evaluated with.
+fn eval_rows(asked: &Asked) -> Made {
+    match split_of(&asked.value) {
+        (_, Some(rows)) => Made::note(format!(
+            "`data.eval` is read whole, not the rows `[{rows}]` alone; `evaluate.prompts` says how many of it are asked"
+        )),
         _ => Made::nothing(),
     }
 }

@@ -290,13 +290,15 @@ impl Given {
     }
 }
 
-/// The name of a setting in a file, where a flag is its last part; of names that stand for several, their beginning.
+/// The setting that a flag means: the one of that name, else the one whose last part it is; of names that stand for several, the one
+/// that it begins as.
 fn full_name(known: &[&str], flag: &str) -> Option<String> {
-    let same = known.iter().find(|key| {
+    let ends = |key: &&&str| {
         let rest = key.strip_suffix(flag);
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    });
-    if let Some(same) = same {
+        rest.is_some_and(|rest| rest.ends_with('.'))
+    };
+    let same = known.iter().find(|key| **key == flag);
+    if let Some(same) = same.or_else(|| known.iter().find(ends)) {
         return Some((*same).to_owned());
     }
     known.iter().find_map(|key| {

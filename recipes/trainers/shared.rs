@@ -299,8 +299,14 @@ pub(super) fn dtype_of(asked: &Asked) -> Made {
 
 /// Layers whose inputs are read, as those whose outputs are.
 pub(super) fn layers_before(asked: &Asked) -> Made {
-    let layers = asked.value.as_array().into_iter().flatten();
+    // A flag with one number is that number.
+    let layers = match &asked.value {
+        Value::Array(layers) => &layers[..],
+        Value::Null => &[],
+        one => std::slice::from_ref(one),
+    };
     let before: Option<Vec<u64>> = layers
+        .iter()
         .map(|layer| layer.as_u64().and_then(|layer| layer.checked_sub(1)))
         .collect();
     match before {

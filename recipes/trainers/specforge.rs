@@ -112,11 +112,15 @@ const EAGLE_FLAGS: &[(&str, &str)] = &[
     ("draft_accumulation_steps", "training.accumulation_steps"),
     ("train_hidden_states_path", "data.hidden_states_path"),
     ("ckpt_dir", "model.draft_checkpoint_path"),
+    MASK_TOKEN,
     TARGET_BACKEND,
 ];
 
 /// The flag of all these scripts that names what runs the target.
 const TARGET_BACKEND: (&str, &str) = ("target_model_backend", "model.target_backend");
+
+/// The flag of all these scripts that names the token of masks; it goes before the drafter's file.
+const MASK_TOKEN: (&str, &str) = ("mask_token_id", "model.mask_token_id");
 
 /// Defaults of these scripts that `specforge train` does not have.
 const EAGLE_DEFAULTS: &[&str] = &[
@@ -140,6 +144,7 @@ const BLOCK_FLAGS: &[(&str, &str)] = &[
         "confidence_head",
         "draft.dflash_config.enable_confidence_head",
     ),
+    MASK_TOKEN,
     TARGET_BACKEND,
 ];
 
@@ -183,7 +188,7 @@ const ROWS: &[Row] = &[
     row(MTP, "draft.num_attention_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.heads))),
     row(MTP, "draft.num_key_value_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.kv_heads))),
     row(EAGLE3, "draft.fc_norm", "false", Key("drafter.fc_norm")),
-    row(EAGLE3, "draft.norm_output", "true", Key("drafter.norm_output")),
+    row(EAGLE3, "draft.norm_output", "false", Key("drafter.norm_output")),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&number_of_layers(asked)))),
     row(PEAGLE, "draft.num_hidden_layers", "4", By("`drafter.layers`", layers)),
     row(BLOCKS, "draft.num_hidden_layers", "1", By("`drafter.layers`", layers)),
@@ -194,6 +199,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "draft.sliding_window", "", Read("see `draft.layer_types`")),
     row(BLOCKS, "draft.use_sliding_window", "", Read("see `draft.layer_types`")),
     row(BLOCKS, "draft.dflash_config.mask_token_id", "", Key("drafter.mask_token")),
+    row(PEAGLE, "draft.mask_token_id", "", Key("drafter.mask_token")),
     row(MASKED, "model.mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "draft.dflash_config.target_layer_ids", "", By(shared::AS_MANY, captured)),
     row(DSPARK, "draft.dflash_config.markov_rank", "", Key("drafter.markov_rank")),
@@ -216,7 +222,6 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "draft.dflash_config.input_embedding_scale", "1.0", By("only 1 is possible", |asked| shared::only(asked, 1.0, "embeddings are the target's, as they are"))),
     row(EAGLES, "draft.eagle_config.eagle_aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),
     row(EAGLES, "draft.eagle_config.use_aux_hidden_state", "true", By("only true is possible", |asked| shared::only_true(asked, "the drafter reads three layers of the target"))),
-    row(PEAGLE, "draft.mask_token_id", "", Key("drafter.mask_token")),
     row(PEAGLE, "draft.norm_before_residual", "", Key("drafter.norm_before_residual")),
     row(MTP, "draft.mtp_config.share_lm_head", "true", By("only true is possible", |asked| shared::only_true(asked, "the head is the target's, frozen"))),
     row(NOT_MTP, "model.aux_hidden_state_layer_ids", "", Key("drafter.captured_layers")),

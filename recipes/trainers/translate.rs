@@ -17,12 +17,18 @@ use super::shell::unfilled;
 use crate::recipe::inline::inline;
 
 /// What the names of settings end in that hold secrets.
-const SECRETS: [&str; 5] = [
+const SECRETS: [&str; 11] = [
     "wandb_key",
     "swanlab_key",
     "api_key",
-    "hf_token",
+    "access_key",
+    "secret_key",
+    "secret",
     "password",
+    "hf_token",
+    "hub_token",
+    "auth_token",
+    "access_token",
 ];
 
 /// A recipe, as far as another trainer's settings say it.

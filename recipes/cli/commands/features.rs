@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use spectrain_checkpoints::launch::quote;
 use spectrain_data::foreign::PICKLE_CONVERTER;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
@@ -180,9 +181,9 @@ fn imported(report: &ImportReport, out: &Path) -> String {
         let slots = &report.embedding_slots;
         text.push_str(&format!("slots with the embedding, left out: {slots:?}\n"));
     }
-    let out = out.display();
+    let (out, quoted) = (out.display(), quote(&out.to_string_lossy()));
     text.push_str(&format!(
-        "written to {out}: `evaluate --features {out}`; `{out}/{TOKENS}` has the texts, `{out}/{IMPORT}` all that was found\n"
+        "written to {out}: `evaluate --features {quoted}`; `{out}/{TOKENS}` has the texts, `{out}/{IMPORT}` all that was found\n"
     ));
     text
 }
@@ -227,7 +228,8 @@ impl FeaturesExport {
             text.push_str(&format!("last tokens without a state, left out: {cut}\n"));
         }
         text.push_str(&format!(
-            "written to {out}; speculators trains with `--data-path {out} --on-missing raise --target-layer-ids {}`\n",
+            "written to {out}; speculators trains with `--data-path {} --on-missing raise --target-layer-ids {}`\n",
+            quote(&self.out.to_string_lossy()),
             ids.join(" ")
         ));
         print(text)

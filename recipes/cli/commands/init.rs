@@ -9,6 +9,7 @@ use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
+use spectrain_checkpoints::launch::quote;
 use spectrain_checkpoints::near::near_file;
 use spectrain_data::hub_data::HubAddress;
 use spectrain_data::presets::Preset;
@@ -386,9 +387,10 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     if let Err(error) = device::check_built(&wanted.device) {
         output.warn(format!("{error:#}"));
     }
-    let (file, on) = (out.display(), wanted.on());
+    let (file, on) = (quote(&out.to_string_lossy()), wanted.on());
     tell(format!(
-        "wrote `{file}`; next:\n  spectrain recipe {file} {on} --plan    # what it would do and take\n  spectrain recipe {file} {on}"
+        "wrote `{}`; next:\n  spectrain recipe {file} {on} --plan    # what it would do and take\n  spectrain recipe {file} {on}",
+        out.display()
     ));
     Ok(())
 }

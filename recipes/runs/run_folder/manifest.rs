@@ -28,8 +28,11 @@ pub const STOP_TOKENS: &str = "the list of stop tokens";
 /// The input that says how the target samples.
 pub const OWN_SAMPLING: &str = "the target's own sampling";
 
+/// The input that is the name of the target.
+pub const TARGET_NAME: &str = "the name of the target";
+
 /// What inputs begin with that one version records and another does not: that one is there or is missing says nothing of a change.
-const RECORDED_LATER: [&str; 3] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING];
+const RECORDED_LATER: [&str; 4] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING, TARGET_NAME];
 
 /// What the inputs begin with that are answers in the run.
 const ANSWERS: &str = "`answers/";

@@ -464,7 +464,13 @@ fn what_an_earlier_version_did_not_record_or_read_otherwise_is_no_change() {
         state_for(&run, &settings, &inputs)
     };
     let of_another = format!("{STOP_TOKENS} of `m`");
-    let later = [CAPTURED_LAYERS, OWN_SAMPLING, STOP_TOKENS, &of_another];
+    let later = [
+        CAPTURED_LAYERS,
+        OWN_SAMPLING,
+        STOP_TOKENS,
+        TARGET_NAME,
+        &of_another,
+    ];
     assert_eq!(state(&later), StageState::Done(Value::Null));
     assert_eq!(state(&["`start`"]), changed(&["`start` is a new input"]));
 }

@@ -73,10 +73,18 @@ impl Client {
     /// most, its answer included.
     ///
     /// # Errors
-    /// The address is none.
+    /// The address is none, or holds a password.
     pub fn new(option: &str, url: &str, key: Option<ApiKey>, timeout: Duration) -> Result<Self> {
         let root = url.trim_end_matches('/');
         let root = root.trim_end_matches("/v1").trim_end_matches('/');
+        // Before it is read as an address: with some passwords it is none, and would be repeated as such.
+        if root.contains('@') {
+            let message = format!(
+                "`{option}`: expected `http://HOST:PORT` without user and password, which run folders and exported drafters would \
+                 repeat; a key stands in a variable that `--api-key-env` or `target.api_key_env` names"
+            );
+            return Err(Misuse(message).into());
+        }
         let uri: Option<Uri> = root.parse().ok();
         let host = uri
             .filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")))
@@ -532,6 +540,20 @@ mod tests {
         assert_eq!(said(br#"{"error": "no"}"#), ": no");
         assert_eq!(said(b"<html>"), ": <html>");
         assert_eq!(said(b""), "");
+    }
+
+    #[test]
+    fn an_address_with_a_password_is_refused_and_not_repeated() {
+        for password in ["secret", "secret/a", "secret#a", "secret?a"] {
+            let url = format!("http://me:{password}@host:8000/v1");
+            let client = Client::new("target.server", &url, None, Duration::from_secs(1));
+            let told = client.err().unwrap().to_string();
+            assert!(
+                told.contains("`target.server`") && told.contains("api_key_env"),
+                "{told}"
+            );
+            assert!(!told.contains("secret"), "{told}");
+        }
     }
 
     #[test]

@@ -74,6 +74,8 @@ impl Remote {
             .block_on(self.store.list_with_delimiter(Some(&self.prefix)));
         let listed = listed.with_context(|| format!("cannot list `{}`", self.name))?;
         let files = listed.objects.iter().map(|object| &object.location);
+        // Consoles make an empty object of a folder's own name.
+        let files = files.filter(|key| **key != self.prefix);
         let names = files
             .chain(&listed.common_prefixes)
             .filter_map(|key| key.filename().map(str::to_owned));

@@ -162,6 +162,11 @@ mod tests {
         assert_eq!(decoded, [0, 4]);
         assert_eq!(others, [3, 5]);
         assert_eq!(validated, [3, 5]);
+        // Those that are left are validated with once, however often they are there.
+        let [decoded, _, validated] =
+            places(&[20, 21, 21, 21, 22, 23], &[], "evaluate.prompts = 2\n");
+        assert_eq!(decoded, [0, 4]);
+        assert_eq!(validated, [1, 5]);
     }
 
     #[test]

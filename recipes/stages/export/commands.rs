@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
-use spectrain_checkpoints::launch::{Launch, Server};
+use spectrain_checkpoints::launch::{Launch, Server, quote};
 
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
@@ -93,7 +93,11 @@ pub(crate) fn told(
             ))
         });
     let served_with = variables_of(provenance).and_then(template_variables);
-    let remarks = misled.chain(unserved).chain(unloaded);
+    let revision = provenance["recipe"]["target"]["revision"].as_str();
+    let revision = revision
+        .filter(|_| lines.iter().any(takes_revision))
+        .map(of_revision);
+    let remarks = misled.chain(unserved).chain(unloaded).chain(revision);
     let remarks = remarks.map(|remark| remark.text);
     let texts = lines.iter().map(|line| line.text.clone());
     let chosen = chosen(&lines).into_iter().map(|remark| remark.text);
@@ -132,6 +136,26 @@ fn template_variables(variables: &Map<String, Value>) -> Option<Launch> {
     })
 }
 
+/// Whether a command is of a server that loads the target by its name on the hub.
+fn takes_revision(line: &&Launch) -> bool {
+    let of_hub = |server| {
+        matches!(
+            server,
+            Server::Vllm(_) | Server::Speculators | Server::Sglang(_)
+        )
+    };
+    line.server.is_some_and(of_hub)
+}
+
+/// The commands name no revision, so servers would load the hub's main branch, whose weights may differ.
+fn of_revision(revision: &str) -> Launch {
+    let revision = quote(revision);
+    Launch::remark(&format!(
+        "add `--revision {revision}` for vLLM and SGLang: the drafter was trained for this revision of the target, and they load the \
+         main branch"
+    ))
+}
+
 /// Words in a path that turn vLLM to another method than the one that it is told, in the order in which it looks.
 const TELLTALES: [&str; 4] = ["eagle-", "eagle3", "dflash", "dspark"];
 /// Methods that it turns from.
@@ -154,6 +178,7 @@ fn misleading(server: Server, folder: &Path) -> Option<Launch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use spectrain_checkpoints::language_model;
 
     #[test]
@@ -196,5 +221,17 @@ mod tests {
         assert!(found[0].contains("`spectrain generate`"), "{found:?}");
         let own = Launch::remark("nobody loads it");
         assert_eq!(lines(std::slice::from_ref(&own)), [own.text]);
+    }
+
+    #[test]
+    fn the_revision_of_the_target_is_said_beside_commands() {
+        let all = language_model::launch_lines(Path::new("d"), "o/n", 3);
+        let of = |target: Value| {
+            let provenance = json!({"recipe": {"target": target}});
+            told(&all, &[Engine::Vllm], Path::new("d"), &provenance)
+        };
+        let found = of(json!({"model": "o/n", "revision": "v1.1"}));
+        assert!(found[0].starts_with("# add `--revision v1.1`"), "{found:?}");
+        assert_eq!(found[1..], of(json!({"model": "o/n", "revision": null})));
     }
 }

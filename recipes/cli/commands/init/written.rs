@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
+use spectrain_checkpoints::launch::quote;
 use spectrain_data::rows::{files, text_bytes};
 
 use super::amount::Own;
@@ -358,7 +359,7 @@ impl Wanted {
         let command = format!(
             "{}# spectrain recipe {} {}\n#\n",
             schema_line(file, keys),
-            file.display(),
+            quote(&file.to_string_lossy()),
             self.on()
         );
         command + &comment(&text) + &notes
