@@ -35,6 +35,17 @@ LINEAR = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
+# Attention through latents, where `head_dim` is no setting.
+LATENT = {
+    **{key: value for key, value in TEXT.items() if key != "head_dim"},
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 8,
+    "tie_word_embeddings": False,
+}
 # name -> (class of the model, its settings)
 TARGETS = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**TEXT, **EXPERTS, "tie_word_embeddings": False}),
@@ -52,8 +63,7 @@ TARGETS = {
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
         {
-            **{key: value for key, value in TEXT.items() if key != "head_dim"},
-            "num_key_value_heads": 4,
+            **LATENT,
             "n_routed_experts": 4,
             "n_group": 2,
             "topk_group": 1,
@@ -61,12 +71,6 @@ TARGETS = {
             "moe_intermediate_size": 8,
             "n_shared_experts": 1,
             "first_k_dense_replace": 1,
-            "kv_lora_rank": 8,
-            "q_lora_rank": 8,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 8,
-            "tie_word_embeddings": False,
         },
     ),
     "glm4_moe": (
@@ -104,20 +108,7 @@ TARGETS = {
     ),
     "hyperclovax": ("HyperCLOVAXForCausalLM", {**TEXT, "logits_scaling": 4.0, "tie_word_embeddings": False}),
     "vaultgemma": ("VaultGemmaForCausalLM", {**TEXT, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0}),
-    "minicpm3": (
-        "MiniCPM3ForCausalLM",
-        {
-            **{key: value for key, value in TEXT.items() if key != "head_dim"},
-            "num_key_value_heads": 4,
-            "dim_model_base": 4,
-            "kv_lora_rank": 8,
-            "q_lora_rank": 8,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 8,
-            "tie_word_embeddings": False,
-        },
-    ),
+    "minicpm3": ("MiniCPM3ForCausalLM", {**LATENT, "dim_model_base": 4}),
     "inkling": (
         "InklingForCausalLM",
         {
