@@ -3,12 +3,13 @@
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::device::test_device;
 use spectrain_models::masked_language_model::{
     Context, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
-use spectrain_models::weights::host_f32;
+use spectrain_models::weights::{export, host_f32};
 use spectrain_models::{
     Capture, DraftShape, Drafter as _, Features, FreshConfig, Proposer as _, Sampling, Session,
     Transformer, forced,
@@ -19,6 +20,7 @@ use spectrain_train::{
 };
 
 use crate::golden::assert_close;
+use crate::samples::{Folder, sorted};
 use crate::tiny;
 
 const MASK: u32 = 47;
@@ -341,6 +343,22 @@ fn a_causal_drafter_that_has_learnt_a_text_drafts_almost_all_of_it() {
 }
 
 #[test]
+fn a_drafter_is_trained_further_from_its_folder() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    let folder = Folder::of("deer", 0);
+    let config = MaskedLanguageModelConfig {
+        fresh: None,
+        model: folder.path().display().to_string(),
+        ..config(Context::Causal)
+    };
+    let vocabulary = DraftVocabulary::full(tiny::VOCAB);
+    let start = MaskedLanguageModel::fresh(&config, &target.parts(), &vocabulary, 5, &device);
+    let written = folder.open().unwrap().tensors();
+    assert_eq!(sorted(export(&start.unwrap())), sorted(written));
+}
+
+#[test]
 fn chains_and_trees_of_slots_change_no_token_of_the_target() {
     let device = test_device();
     let target = tiny::target(&device);
@@ -369,6 +387,27 @@ fn chains_and_trees_of_slots_change_no_token_of_the_target() {
                 assert_eq!(drafted.unwrap().tokens, plain.tokens, "{context:?}");
             }
         }
+    }
+}
+
+#[test]
+fn only_masks_behind_which_nothing_is_known_are_followed_as_chains() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    let drafter: MaskedLanguageModel =
+        tiny::fresh(&config(Context::Bidirectional), &target, &device);
+    for stage in [DeerStage::Adapt, DeerStage::Align, DeerStage::Refine] {
+        let (mut judged, mut chains) = (0, 0);
+        for seed in 1..6 {
+            let batch = batch(&target, seed);
+            let loss = objective(stage, 4).loss(&drafter, &batch, Statistics::All);
+            let report = loss.report();
+            assert!(report.measured);
+            judged += report.steps.iter().map(|step| step.count).sum::<usize>();
+            chains += report.chains;
+        }
+        assert!(judged > 0, "{stage:?}");
+        assert_eq!(chains > 0, stage == DeerStage::Refine, "{stage:?}");
     }
 }
 

@@ -37,7 +37,7 @@ fn joined<T: Send>(
                 scope.spawn(move || work(join(address, (rank, count), "test").unwrap()))
             })
             .collect();
-        let first = work(invitation.meet(&mut || Ok(())).unwrap());
+        let first = work(invitation.meet(None, &mut || Ok(())).unwrap());
         let others = others.into_iter().map(|rank| rank.join());
         std::iter::once(Ok(first)).chain(others).collect()
     })
@@ -420,13 +420,33 @@ fn a_rank_that_dies_ends_all_and_what_was_saved_last_goes_on() {
 }
 
 fn join(address: &str, here: (usize, usize), identity: &str) -> Result<TcpRanks, Error> {
-    TcpRanks::join(
-        address,
-        here,
-        identity,
-        Duration::from_secs(60),
-        &mut || Ok(()),
-    )
+    let patience = Duration::from_secs(60);
+    let joined = TcpRanks::join(address, here, identity, patience, &mut || Ok(()));
+    joined.map(|ranks| ranks.expect("rank 0 has something to do together"))
+}
+
+#[test]
+fn ranks_are_dismissed_as_they_come_where_there_is_nothing_to_do_together() {
+    let invitation = Invitation::open("127.0.0.1:0", 3, "mine").unwrap();
+    let address = invitation.address().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let patience = Duration::from_secs(60);
+        let dismissed = scope.spawn(move || invitation.dismiss(patience, &mut || Ok(())));
+        let come = |rank: usize, identity: &str| {
+            TcpRanks::join(&address, (rank, 3), identity, patience, &mut || Ok(()))
+        };
+        let refused = come(1, "foreign").unwrap_err().to_string();
+        assert!(refused.contains("not those of rank 0"), "{refused}");
+        for rank in [2, 1] {
+            assert!(come(rank, "mine").unwrap().is_none(), "{rank}");
+        }
+        dismissed.join().unwrap().unwrap();
+    });
+    // Whoever does not come is waited for as long as is said.
+    let invitation = Invitation::open("127.0.0.1:0", 2, "mine").unwrap();
+    let given_up = invitation.dismiss(Duration::ZERO, &mut || Ok(()));
+    let given_up = given_up.unwrap_err().to_string();
+    assert_eq!(given_up, "rank 0 has waited too long for rank 1");
 }
 
 #[test]
@@ -434,7 +454,7 @@ fn whoever_is_no_rank_of_the_run_is_sent_away() {
     let invitation = Invitation::open("127.0.0.1:0", 2, "mine").unwrap();
     let address = invitation.address().unwrap().to_string();
     std::thread::scope(|scope| {
-        let met = scope.spawn(|| invitation.meet(&mut || Ok(())).unwrap());
+        let met = scope.spawn(|| invitation.meet(None, &mut || Ok(())).unwrap());
         for (here, identity, words) in [
             ((1, 2), "foreign", "not those of rank 0"),
             ((1, 3), "mine", "expected 2 ranks (WORLD_SIZE), found 3"),

@@ -27,8 +27,30 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// One of two processes, as `torchrun` and its like start them.
+/// A port at which the test listens, below one that nobody listens at.
+fn taken_port() -> (TcpListener, u16) {
+    let below_a_free_one = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let next = TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok()?;
+        drop(next);
+        Some((listener, port))
+    };
+    (0..100).find_map(|_| below_a_free_one()).unwrap()
+}
+
+/// One of two processes, as `srun` and its like start them.
 fn rank(workspace: &Workspace, rank: usize, port: u16, words: &str) -> Child {
+    rank_with(workspace, (rank, port), words, &[])
+}
+
+/// The same, with more in its environment.
+fn rank_with(
+    workspace: &Workspace,
+    (rank, port): (usize, u16),
+    words: &str,
+    environment: &[(&str, &str)],
+) -> Child {
     let words: Vec<&str> = words.split(' ').collect();
     let mut command = workspace.command(&words);
     command.env("RANK", rank.to_string());
@@ -36,6 +58,7 @@ fn rank(workspace: &Workspace, rank: usize, port: u16, words: &str) -> Child {
     command.env("WORLD_SIZE", "2");
     command.env("MASTER_ADDR", "127.0.0.1");
     command.env("MASTER_PORT", port.to_string());
+    command.envs(environment.iter().copied());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
@@ -81,6 +104,36 @@ fn two_devices_leave_what_one_does_and_so_do_processes_that_others_start() {
     let other = outcome(other).succeeded();
     assert!(other.stdout.is_empty(), "{other:#?}");
     assert_eq!(trained(&processes), trained(&alone));
+    // The same command once more: all is done, whichever of them comes first.
+    for order in [[1, 0], [0, 1]] {
+        let port = free_port();
+        let again = order.map(|number| rank(&processes, number, port, SETTINGS));
+        for child in again {
+            let told = outcome(child).succeeded();
+            assert!(!told.stderr.contains("not all other ranks"), "{told:#?}");
+        }
+    }
+    // Nor where only the evaluation is left.
+    let port = free_port();
+    let words = format!("{SETTINGS} --set evaluate.seed=7");
+    let again = [0, 1].map(|number| rank(&processes, number, port, &words));
+    let [told, _] = again.map(|child| outcome(child).succeeded());
+    let starts_over = "evaluate: starts over: `evaluate.seed`";
+    assert!(told.stderr.contains(starts_over), "{told:#?}");
+}
+
+#[test]
+fn ranks_meet_beside_the_port_at_which_the_agent_of_torchrun_listens() {
+    let workspace = Workspace::new();
+    let (agent, port) = taken_port();
+    let environment = [("TORCHELASTIC_USE_AGENT_STORE", "True")];
+    let words = format!("{SETTINGS} --stage prepare --stage train");
+    let ranks = [0, 1].map(|rank| rank_with(&workspace, (rank, port), &words, &environment));
+    for rank in ranks {
+        outcome(rank).succeeded();
+    }
+    drop(agent);
+    assert_eq!(workspace.manifest("train")["status"], "done");
 }
 
 /// Starts both ranks of a training that does not end, and waits until its first state is saved.

@@ -42,8 +42,11 @@ fn each_stage_leaves_a_drafter_that_can_be_judged_and_the_last_one_is_exported()
         said(&format!("{stage}: {steps} steps"));
         let summary = &workspace.manifest(stage)["summary"]["fit"];
         assert_eq!(summary["steps"], steps);
-        // Before the second stage nothing drafts.
-        assert_eq!(summary["best"][1]["tau"].is_null(), stage == "adapt");
+        // Before the second stage nothing drafts, and before the third masks see what no decoder knows.
+        let best = &summary["best"][1];
+        assert_eq!(best["tau"].is_null(), stage == "adapt");
+        assert_eq!(best["simulated_tau"].is_null(), stage != "refine");
+        assert!(best["loss"].is_f64() && best["alpha"][0].is_f64(), "{best}");
     }
     let none = "# no serving engine loads a masked-diffusion drafter";
     assert!(outcome.stdout.contains(none), "{outcome:#?}");

@@ -56,6 +56,18 @@ impl Blocks<'_> {
     fn cover(&self, row: &JudgedRow) -> &Cover {
         &self.covers[row.position / self.slots]
     }
+
+    /// Whether a row has to guess.
+    fn asks(&self, row: &JudgedRow) -> bool {
+        self.cover(row).asks(row.position % self.slots)
+    }
+
+    /// Multiplies the weights of rows with what makes up for how seldom their tokens are masked.
+    fn make_up(&self, rows: &mut [JudgedRow]) {
+        for row in rows {
+            row.weight *= self.cover(row).factor(row.position % self.slots);
+        }
+    }
 }
 
 impl Objective<DFlash> for BlockLoss {
@@ -112,7 +124,7 @@ impl Objective<DFlash> for BlockLoss {
             slots,
             first,
         };
-        rows.retain(|row| blocks.cover(row).asks(row.position % slots));
+        rows.retain(|row| blocks.asks(row));
         let confidence = (self.config.confidence_weight > 0.0)
             .then(|| drafter.confidence_logits(hidden.clone(), ids))
             .flatten();
@@ -259,8 +271,7 @@ impl BlockLoss {
             scope: Scope::Group(&|row| row.position / slots),
             weigh: &|rows, found| {
                 weigh(rows, found);
-                let factor = |row: &JudgedRow| blocks.cover(row).factor;
-                rows.iter_mut().for_each(|row| row.weight *= factor(row));
+                blocks.make_up(rows);
             },
             divisor: self.divisor(),
             factor: 1.0,
@@ -349,8 +360,7 @@ impl BlockLoss {
             }
             SlotWeights::Uniform => {}
         }
-        let factor = |row: &JudgedRow| blocks.cover(row).factor;
-        rows.iter_mut().for_each(|row| row.weight *= factor(row));
+        blocks.make_up(rows);
         let divisor = self.divisor().of(rows);
         let share = Divisor::share(divisor, 1.0) as f32;
         rows.iter_mut().for_each(|row| row.weight *= share);

@@ -161,14 +161,18 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
         let rows = rows.collect();
         let mut loss = self.loss.of(&judged, hidden, rows, None, statistics);
         loss.counted = sequences.whole;
-        if self.drawing.stage == DeerStage::Refine {
-            // A chain of drafts is known by the place of its first token, of which there is one in a batch.
-            let chains: BTreeMap<usize, (usize, usize)> = sequences
-                .masks
-                .iter()
-                .map(|mask| (row_of(mask), (mask.predicts - mask.cut, mask.cut)))
-                .collect();
-            loss.tell_chains(|row| chains.get(&row).copied());
+        match self.drawing.stage {
+            // Masks stand among tokens that no decoder knows yet.
+            DeerStage::Adapt | DeerStage::Align => loss.tell_no_chains(),
+            DeerStage::Refine => {
+                // A chain of drafts is known by the place of its first token, of which there is one in a batch.
+                let chains: BTreeMap<usize, (usize, usize)> = sequences
+                    .masks
+                    .iter()
+                    .map(|mask| (row_of(mask), (mask.predicts - mask.cut, mask.cut)))
+                    .collect();
+                loss.tell_chains(|row| chains.get(&row).copied());
+            }
         }
         loss
     }

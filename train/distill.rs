@@ -113,7 +113,13 @@ impl Objective<LanguageModel> for Distill {
         self.config.on_policy.fraction
     }
 
-    fn rewrite(&self, drafter: &LanguageModel, rows: &Rows, stop: &[u32], seed: u64) -> Rows {
+    fn rewrite(
+        &self,
+        drafter: &LanguageModel,
+        rows: &Rows,
+        stop: &[u32],
+        seed: u64,
+    ) -> Option<Rows> {
         rewrite(drafter.model(), rows, &self.config.on_policy, stop, seed)
     }
 }

@@ -165,7 +165,7 @@ pub(crate) const LEAST_DEVIATION: f64 = 1e-2;
 
 impl Divergence {
     /// What its parameter must be and is, where that makes no sense.
-    pub(crate) fn problem(self) -> Option<(&'static str, String)> {
+    pub fn problem(self) -> Option<(&'static str, String)> {
         match self {
             Self::TopK(0) => Some(("a top_k of at least 1", "0".into())),
             Self::TopK(k) if k > bounds::VOCABULARY => {

@@ -231,6 +231,7 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
             memory,
             log,
             pending: Vec::new(),
+            told_unwritten: false,
         };
         let outcome = run.steps(trainee, batches, &mut progress, interrupted);
         run.log.iter_mut().for_each(Log::finish);
@@ -372,6 +373,8 @@ struct Run<'a> {
     log: Option<Log>,
     /// Steps since the last log line, whose losses were not read yet.
     pending: Vec<Pending>,
+    /// Whether it was told that there was nothing for the drafter to write.
+    told_unwritten: bool,
 }
 
 impl Run<'_> {
@@ -553,7 +556,7 @@ impl Run<'_> {
 
     /// The gradients of a step, as far as its batches are trained on here.
     fn accumulate(
-        &self,
+        &mut self,
         trainee: &mut dyn Train,
         batches: &Receiver<Result<Ahead>>,
         step: usize,
@@ -572,10 +575,19 @@ impl Run<'_> {
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
             let mut batch = match (ahead, &self.on_policy) {
                 (Ahead::Ready(batch), _) => *batch,
-                (Ahead::ToWrite(rows, seed), Some(on_policy)) => Batch {
-                    seed: Some(seed),
-                    ..(on_policy.judge)(trainee.rewrite(&rows, on_policy.stop, seed))
-                },
+                (Ahead::ToWrite(rows, seed), Some(on_policy)) => {
+                    let written = trainee.rewrite(&rows, on_policy.stop, seed);
+                    if written.is_none() && !std::mem::replace(&mut self.told_unwritten, true) {
+                        tracing::warn!(
+                            "`objective.on_policy.fraction`: the drafter was to write the replies of a batch, in which no reply has a prompt \
+                             by its loss mask; such batches are trained on as they are"
+                        );
+                    }
+                    Batch {
+                        seed: Some(seed),
+                        ..(on_policy.judge)(written.unwrap_or(rows))
+                    }
+                }
                 (Ahead::ToWrite(..), None) => unreachable!("no batch was chosen"),
             };
             batch.step = Some(Step {
@@ -646,22 +658,21 @@ impl Run<'_> {
             }
             progress.tokens += seen.tokens;
             progress.interval.add_tokens(seen.tokens);
-            let reports = seen.reports;
-            let counted: f64 = reports.iter().map(|r| r.counted).sum();
             // By chance, as where masks are drawn and none was.
-            if counted <= 0.0 {
+            if seen.counted() <= 0.0 {
                 continue;
             }
-            let loss = reports.iter().map(|r| r.total * r.counted).sum::<f64>() / counted;
+            let loss = seen.loss();
+            let judged = (loss, seen.distance());
             let explosion = self.config.explosion;
-            if let Some(what) = progress.watch.see(loss, seen.norm, explosion) {
+            if let Some(what) = progress.watch.see(judged, seen.norm, explosion) {
                 return Err(Error::Diverged {
                     step: seen.step + 1,
                     what,
                     samples: seen.samples,
                 });
             }
-            progress.interval.add(loss, seen.norm, reports);
+            progress.interval.add(loss, seen.norm, seen.reports);
         }
         let Idle { steps, samples } = progress.idle;
         if steps >= MOST_IDLE.min(self.config.steps) {

@@ -31,7 +31,7 @@ impl Interval {
     pub(crate) fn add(&mut self, loss: f64, norm: f64, reports: Vec<LossReport>) {
         self.losses.push(loss);
         self.norms.push(norm);
-        for report in reports.into_iter().filter(|r| r.chains > 0) {
+        for report in reports.into_iter().filter(|report| report.measured) {
             if self.depths.len() < report.steps.len() {
                 self.depths
                     .resize(report.steps.len(), StepReport::default());
@@ -166,8 +166,8 @@ impl Log {
         if found.has_loss() {
             self.scalar("validation/loss", found.loss, step);
         }
-        if !found.conditional.is_empty() {
-            self.scalar("validation/simulated_tau", found.simulated_tau, step);
+        if let Some(tau) = found.simulated_tau {
+            self.scalar("validation/simulated_tau", tau, step);
         }
         if let Some(tau) = found.tau {
             self.scalar("validation/tau", tau, step);
@@ -226,8 +226,8 @@ fn measured(found: &Validation, best: Option<&(usize, Validation)>) -> String {
     if found.has_loss() {
         text += &format!(" loss {:.4}", found.loss);
     }
-    if !found.conditional.is_empty() {
-        text += &format!(" simulated τ {:.3}", found.simulated_tau);
+    if let Some(tau) = found.simulated_tau {
+        text += &format!(" simulated τ {tau:.3}");
     }
     text += &decoded(found, best);
     if !found.conditional.is_empty() {
@@ -310,7 +310,7 @@ mod tests {
             loss: 1.5,
             alpha: vec![0.5],
             conditional: vec![0.25],
-            simulated_tau: 1.25,
+            simulated_tau: Some(1.25),
             ..found.clone()
         };
         let expected = " loss 1.5000 simulated τ 1.250 τ 2.500 [2.25, 2.75] conditional α 0.250";

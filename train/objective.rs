@@ -55,9 +55,10 @@ pub trait Objective<M: Module>: Sized {
         0.0
     }
 
-    /// What `model`, outside of any graph, writes in place of replies in `rows`; a text ends at one of the tokens `stop`.
-    fn rewrite(&self, _model: &M, rows: &Rows, _stop: &[u32], _seed: u64) -> Rows {
-        rows.clone()
+    /// What `model`, outside of any graph, writes in place of replies in `rows`; a text ends at one of the tokens `stop`. None
+    /// where there is no reply to write.
+    fn rewrite(&self, _model: &M, _rows: &Rows, _stop: &[u32], _seed: u64) -> Option<Rows> {
+        None
     }
 }
 
@@ -79,6 +80,8 @@ pub struct Loss {
     /// How much the loss, which is a mean, counts beside those of other batches: what its sum was divided by. For one with a
     /// mean for each draft step these are the positions of all steps.
     pub counted: f64,
+    /// Whether the rows of a position are the steps of a draft, one after the other.
+    drafts: bool,
     /// `[rows, 1]`: distance at each.
     values: Tensor<2>,
     /// `[rows, 2]`: see [`VocabLoss::statistics`].
@@ -90,14 +93,18 @@ pub struct Loss {
 pub struct LossReport {
     /// What is minimised.
     pub total: f64,
+    /// Of that, the sum of [`Loss::terms`].
+    pub terms: f64,
     /// See [`Loss::counted`].
     pub counted: f64,
     /// One for each draft step.
     pub steps: Vec<StepReport>,
+    /// Whether acceptance rates and agreement were measured.
+    pub measured: bool,
     /// 1 + Σ over steps of the share of positions where this step and all before it guess the target's most likely
-    /// token: the mean acceptance length of a greedy chain on the text as it is. 1 without statistics.
+    /// token: the mean acceptance length of a greedy chain on the text as it is. 1 where there are no chains.
     pub simulated_tau: f64,
-    /// Positions behind [`Self::simulated_tau`].
+    /// Positions behind [`Self::simulated_tau`]: none without statistics, or where what is guessed is no draft.
     pub chains: usize,
 }
 
@@ -140,6 +147,7 @@ impl From<VocabLoss> for Loss {
             rows: loss.rows,
             missed: Vec::new(),
             terms: Vec::new(),
+            drafts: true,
             values: loss.values,
             statistics: loss.statistics,
         }
@@ -211,6 +219,11 @@ impl Loss {
         }
     }
 
+    /// Says that no row is a step of a draft, as where what is guessed stands in the midst of what is seen.
+    pub(crate) fn tell_no_chains(&mut self) {
+        self.drafts = false;
+    }
+
     /// Acceptance rate and agreement at each of [`rows`](Self::rows), `[rows, 2]`, where they were wanted.
     pub(crate) fn statistics(&self) -> Option<Tensor<2>> {
         self.statistics.clone()
@@ -226,14 +239,17 @@ impl Loss {
         let depth = self.rows.iter().map(|row| row.step + 1).max().unwrap_or(0);
         let mut report = LossReport {
             total: 0.0,
+            terms: 0.0,
             counted: self.counted,
             steps: vec![StepReport::default(); depth],
+            measured: self.statistics.is_some(),
             simulated_tau: 1.0,
             chains: 0,
         };
         for (_, term) in &self.terms {
-            report.total += host_f32(term.clone())[0] as f64;
+            report.terms += host_f32(term.clone())[0] as f64;
         }
+        report.total = report.terms;
         if self.rows.is_empty() {
             return report;
         }
@@ -249,7 +265,9 @@ impl Loss {
                 report.steps[row.step].alpha += *alpha as f64;
                 report.steps[row.step].correct += *correct as f64;
             }
-            self.follow_chains(&statistics, &mut report);
+            if self.drafts {
+                self.follow_chains(&statistics, &mut report);
+            }
         }
         report
     }
@@ -307,7 +325,7 @@ mod tests {
             .iter()
             .flat_map(|&(_, _, correct)| [0.5, correct])
             .collect();
-        let loss = Loss {
+        let mut loss = Loss {
             surrogate: Tensor::zeros([1], &device),
             gradients: Gradients::default(),
             head_gradients: Vec::new(),
@@ -315,15 +333,22 @@ mod tests {
             missed: vec![(0, 1)],
             terms: vec![("more", Tensor::from_floats([0.5], &device))],
             counted: 4.0,
+            drafts: true,
             values: Tensor::ones([4, 1], &device),
             statistics: Some(
                 Tensor::<1>::from_floats(statistics.as_slice(), &device).reshape([4, 2]),
             ),
         };
         let report = loss.report();
-        assert_eq!(report.total, 4.5);
+        assert_eq!((report.total, report.terms), (4.5, 0.5));
         assert_eq!((report.steps[0].reached, report.steps[0].kept), (3, 2));
         assert_eq!((report.steps[1].reached, report.steps[1].kept), (1, 0));
         assert!((report.simulated_tau - (1.0 + 2.0 / 3.0)).abs() < 1e-12);
+        // What is no draft is measured all the same.
+        loss.tell_no_chains();
+        let report = loss.report();
+        assert_eq!((report.chains, report.simulated_tau), (0, 1.0));
+        assert_eq!((report.steps[0].reached, report.steps[0].kept), (0, 0));
+        assert_eq!((report.measured, report.steps[0].correct), (true, 2.0));
     }
 }

@@ -64,30 +64,36 @@ struct Document {
     loss_mask: Vec<bool>,
 }
 
+/// A reply to be written anew.
+#[derive(Debug, PartialEq)]
+struct Reply {
+    /// The number of its conversation.
+    document: usize,
+    /// Its first token there.
+    start: usize,
+    /// The most tokens that it may have.
+    limit: usize,
+}
+
 /// `rows` with one reply of each conversation, drawn from `seed`, written by `model` after the turns before it. What
-/// comes after that reply is left out, and so is the rest of its row. A conversation without a reply stays.
+/// comes after that reply is left out, and so is the rest of its row. A conversation without a reply that has a prompt stays;
+/// none where all of them do.
 pub(crate) fn rewrite(
     model: &Transformer,
     rows: &Rows,
     config: &OnPolicyConfig,
     stop: &[u32],
     seed: u64,
-) -> Rows {
+) -> Option<Rows> {
     let mut documents = documents(rows);
-    let mut prompts = Vec::new();
-    let mut limits = Vec::new();
-    let mut rewritten = Vec::new();
-    for (index, document) in documents.iter().enumerate() {
-        let starts = reply_starts(&document.loss_mask);
-        if starts.is_empty() {
-            continue;
-        }
-        let start = starts[(mix(seed, index as u64) % starts.len() as u64) as usize];
-        prompts.push(document.tokens[..start].to_vec());
-        limits.push(config.max_new_tokens.min(document.tokens.len() - start));
-        rewritten.push(index);
+    let chosen = chosen(&documents, config.max_new_tokens, seed);
+    if chosen.is_empty() {
+        return None;
     }
-    let replies = continue_texts(
+    let prompt = |reply: &Reply| documents[reply.document].tokens[..reply.start].to_vec();
+    let prompts: Vec<Vec<u32>> = chosen.iter().map(prompt).collect();
+    let limits: Vec<usize> = chosen.iter().map(|reply| reply.limit).collect();
+    let written = continue_texts(
         model,
         &prompts,
         &Continuation {
@@ -95,16 +101,41 @@ pub(crate) fn rewrite(
             limits: &limits,
             stop,
             seed,
+            // The step that trains on the batch has as many in memory, with more of each.
+            positions: rows.len(),
         },
     );
-    for ((index, mut tokens), reply) in rewritten.into_iter().zip(prompts).zip(replies) {
-        let document = &mut documents[index];
+    for ((reply, mut tokens), written) in chosen.iter().zip(prompts).zip(written) {
+        let document = &mut documents[reply.document];
         document.loss_mask = vec![false; tokens.len()];
-        document.loss_mask.resize(tokens.len() + reply.len(), true);
-        tokens.extend(reply);
+        document
+            .loss_mask
+            .resize(tokens.len() + written.len(), true);
+        tokens.extend(written);
         document.tokens = tokens;
     }
-    packed(rows, documents)
+    Some(packed(rows, documents))
+}
+
+/// A reply of each document that has one with a prompt, drawn from `seed`, to be written with at most `most` tokens.
+fn chosen(documents: &[Document], most: usize, seed: u64) -> Vec<Reply> {
+    let of_document = |(index, document): (usize, &Document)| {
+        let starts = reply_starts(&document.loss_mask);
+        let drawn = mix(seed, index as u64).checked_rem(starts.len() as u64)?;
+        let start = starts[drawn as usize];
+        let replaced = document.loss_mask[start..].iter();
+        let replaced = replaced.take_while(|&&trained| trained).count();
+        Some(Reply {
+            document: index,
+            start,
+            limit: most.min(replaced),
+        })
+    };
+    documents
+        .iter()
+        .enumerate()
+        .filter_map(of_document)
+        .collect()
 }
 
 fn documents(rows: &Rows) -> Vec<Document> {
@@ -222,6 +253,32 @@ mod tests {
     fn every_reply_with_a_prompt_can_be_chosen() {
         assert_eq!(reply_starts(&rows().loss_mask[6..]), [1, 3]);
         assert_eq!(reply_starts(&[true, true, false]), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_reply_is_written_at_most_as_long_as_the_one_that_it_replaces() {
+        let documents = documents(&rows());
+        let found: Vec<Vec<Reply>> = (0..20).map(|seed| chosen(&documents, 9, seed)).collect();
+        let reply = |document, start, limit| Reply {
+            document,
+            start,
+            limit,
+        };
+        // The second conversation has none.
+        let first = reply(0, 1, 2);
+        for of_last in [reply(2, 1, 1), reply(2, 3, 2)] {
+            assert!(found.iter().any(|found| found[1] == of_last), "{of_last:?}");
+        }
+        assert!(
+            found
+                .iter()
+                .all(|found| found.len() == 2 && found[0] == first)
+        );
+        assert!(
+            chosen(&documents, 1, 0)
+                .iter()
+                .all(|reply| reply.limit == 1)
+        );
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl PardLoss {
         });
         let mask = |window| Some(subset.mask(window, &device));
         let dtype = batch.features().last.dtype();
-        let hidden = drafter.hidden(ints(tokens), ints(positions), added, &mask, dtype);
+        let hidden = drafter.hidden(ints(tokens), ints(positions), added, (&mask, None), dtype);
         hidden.flatten(0, 1)
     }
 

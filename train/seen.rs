@@ -54,6 +54,31 @@ impl Pending {
 }
 
 impl Seen {
+    /// How much all the losses are means over.
+    pub(crate) fn counted(&self) -> f64 {
+        self.reports.iter().map(|report| report.counted).sum()
+    }
+
+    /// The mean of `of` the losses, each by how much it is a mean over.
+    fn mean(&self, of: impl Fn(&LossReport) -> f64) -> f64 {
+        let sum: f64 = self.reports.iter().map(|r| of(r) * r.counted).sum();
+        sum / self.counted()
+    }
+
+    /// The loss of the step.
+    pub(crate) fn loss(&self) -> f64 {
+        self.mean(|report| report.total)
+    }
+
+    /// The mean distance at a judged position, without weights, and the terms beside it. Losses that are divided by all of a batch
+    /// are larger the more of it is judged; this is not.
+    pub(crate) fn distance(&self) -> f64 {
+        let steps = || self.reports.iter().flat_map(|report| &report.steps);
+        let positions: usize = steps().map(|step| step.count).sum();
+        let distances: f64 = steps().map(|step| step.loss).sum();
+        distances / positions.max(1) as f64 + self.mean(|report| report.terms)
+    }
+
     /// Adds what another rank has seen of the same step.
     fn add(mut self, other: Self) -> Self {
         self.tokens += other.tokens;
@@ -72,4 +97,43 @@ pub(crate) fn together(all: Vec<Vec<Seen>>) -> Vec<Seen> {
         pairs.map(|(sum, seen)| sum.add(seen)).collect()
     });
     added.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::StepReport;
+
+    /// A batch of 100 positions, so many of which are judged, at a distance of 2 each; the sum is divided by all of them.
+    fn sparse(judged: usize, terms: f64) -> LossReport {
+        let loss = 2.0 * judged as f64;
+        LossReport {
+            total: loss / 100.0 + terms,
+            terms,
+            counted: 100.0,
+            steps: vec![StepReport {
+                count: judged,
+                loss,
+                ..StepReport::default()
+            }],
+            measured: false,
+            simulated_tau: 1.0,
+            chains: 0,
+        }
+    }
+
+    #[test]
+    fn a_distance_does_not_depend_on_how_much_of_a_batch_is_judged() {
+        let of = |reports: &[LossReport]| Seen {
+            reports: reports.to_vec(),
+            ..Seen::default()
+        };
+        let seen = of(&[sparse(2, 0.0), sparse(60, 0.0)]);
+        assert_eq!((seen.counted(), seen.loss()), (200.0, 0.62));
+        assert_eq!(seen.distance(), 2.0);
+        for judged in [1, 100] {
+            let seen = of(&[sparse(judged, 0.5)]);
+            assert_eq!(seen.distance(), 2.5);
+        }
+    }
 }

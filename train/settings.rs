@@ -108,8 +108,8 @@ pub struct TrainConfig {
     pub save_every: usize,
     /// Saved states to keep, besides the best one by true τ.
     pub keep: usize,
-    /// A loss above this multiple of its running mean, or in the first 20 steps of the first loss (of 1, if that is less), stops the
-    /// run.
+    /// A loss above this multiple of its running mean (in the first 20 steps: of the first loss), or of 1 if that is less, stops the
+    /// run. It is taken here as the mean over the positions that are judged, whatever their weights.
     pub explosion: f64,
 }
 

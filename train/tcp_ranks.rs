@@ -15,6 +15,8 @@ use crate::ranks::{ByRank, Ranks, exchange_through_host, packed, spread_through_
 
 /// The pause between two looks whether another rank has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often it is told which ranks are waited for.
+const TELL_EVERY: Duration = Duration::from_secs(15);
 /// How long whoever connects has time to say who it is.
 const GREETING: Duration = Duration::from_secs(10);
 /// Bytes of such a greeting, at most.
@@ -35,6 +37,17 @@ struct Greeting {
     count: usize,
     /// What all ranks must have in common.
     identity: String,
+}
+
+/// What a rank is answered that has said who it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Reply {
+    /// It is one of them.
+    Welcome,
+    /// There is nothing to do together.
+    Over,
+    /// It is none of them, for this reason.
+    Refused(String),
 }
 
 /// Where a rank listens for those with a greater number.
@@ -89,33 +102,67 @@ impl Invitation {
         self.listener.local_addr()
     }
 
-    /// Waits until all others have come; `waiting` is called from time to time.
+    /// Waits until all others have come, for so long where a time is given; `waiting` is called from time to time.
     ///
     /// # Errors
-    /// Those of `waiting`, or of the listener; a rank ends meanwhile.
-    pub fn meet(self, waiting: &mut dyn FnMut() -> Result<()>) -> Result<TcpRanks> {
+    /// Those of `waiting`, or of the listener; a rank does not come, or ends meanwhile.
+    pub fn meet(
+        self,
+        patience: Option<Duration>,
+        waiting: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<TcpRanks> {
         let mut ranks = TcpRanks::alone(0, self.count);
-        self.receive(&mut ranks.peers, waiting)?;
+        let late = patience.map(|patience| Instant::now() + patience);
+        self.receive(&mut ranks.peers, &Reply::Welcome, late, waiting)?;
         ranks.introduce()?;
         Ok(ranks)
     }
 
-    /// Takes up all ranks with a greater number.
+    /// Tells all others that there is nothing to do together, as they come, for so long; `waiting` is called from time to time.
+    ///
+    /// # Errors
+    /// Those of `waiting`, or of the listener; a rank does not come.
+    pub fn dismiss(
+        self,
+        patience: Duration,
+        waiting: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let mut ranks = TcpRanks::alone(0, self.count);
+        let late = Some(Instant::now() + patience);
+        self.receive(&mut ranks.peers, &Reply::Over, late, waiting)
+    }
+
+    /// Answers all ranks with a greater number, which have to come before it is `late`.
     fn receive(
         &self,
         peers: &mut [Option<TcpStream>],
+        reply: &Reply,
+        late: Option<Instant>,
         waiting: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
-        while peers.iter().skip(self.rank + 1).any(Option::is_none) {
+        let mut told = Instant::now();
+        loop {
+            let missing = self.missing(peers);
+            if missing.is_empty() {
+                return Ok(());
+            }
             waiting()?;
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     // Whoever is no rank is sent away, and the others are waited for.
-                    if let Err(why) = self.welcome(stream, peers) {
+                    if let Err(why) = self.answer(stream, peers, reply) {
                         tracing::warn!("{from} is no rank of this run: {why}");
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if late.is_some_and(|late| Instant::now() >= late) {
+                        let what = format!("has waited too long for {}", named(&missing));
+                        return Err(Error::rank(self.rank, &what));
+                    }
+                    if told.elapsed() >= TELL_EVERY {
+                        tracing::info!("waiting for {}", named(&missing));
+                        told = Instant::now();
+                    }
                     std::thread::sleep(LOOK_EVERY);
                 }
                 Err(error) => {
@@ -123,14 +170,21 @@ impl Invitation {
                 }
             }
         }
-        Ok(())
     }
 
-    /// Takes up a rank, or tells it why it is refused.
-    fn welcome(
+    /// The ranks with a greater number that have not come yet.
+    fn missing(&self, peers: &[Option<TcpStream>]) -> Vec<usize> {
+        let others = peers.iter().enumerate().skip(self.rank + 1);
+        let missing = others.filter(|(_, peer)| peer.is_none());
+        missing.map(|(rank, _)| rank).collect()
+    }
+
+    /// Gives a rank this reply, or tells it why it is refused.
+    fn answer(
         &self,
         mut stream: TcpStream,
         peers: &mut [Option<TcpStream>],
+        reply: &Reply,
     ) -> std::result::Result<(), String> {
         let greeted = greeting(&mut stream).map_err(|error| error.to_string())?;
         let refusal = match &greeted {
@@ -153,7 +207,9 @@ impl Invitation {
             )),
             _ => None,
         };
-        send(&mut stream, &packed(&refusal)).map_err(|error| error.to_string())?;
+        let refused = refusal.clone().map(Reply::Refused);
+        let reply = refused.as_ref().unwrap_or(reply);
+        send(&mut stream, &packed(reply)).map_err(|error| error.to_string())?;
         match refusal {
             Some(refusal) => Err(refusal),
             None => {
@@ -201,7 +257,7 @@ impl TcpRanks {
     }
 
     /// Comes to rank 0 as this one of so many ranks, once rank 0 listens at the address, and then to the others; `waiting` is called
-    /// from time to time.
+    /// from time to time. None where rank 0 says that there is nothing to do together.
     ///
     /// # Errors
     /// Those of `waiting`; a rank refuses, or does not answer.
@@ -211,7 +267,7 @@ impl TcpRanks {
         identity: &str,
         patience: Duration,
         waiting: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let late = Instant::now() + patience;
         let greeting = Greeting {
             rank,
@@ -226,11 +282,14 @@ impl TcpRanks {
                 .next()
                 .ok_or_else(|| ErrorKind::NotFound.into())
         };
-        ranks.peers[0] = Some(come(0, (&lookup, &place), &greeting, late, waiting)?);
+        let Some(first) = come(0, (&lookup, &place), &greeting, late, waiting)? else {
+            return Ok(None);
+        };
+        ranks.peers[0] = Some(first);
         if count > 2 {
             ranks.meet_others(&greeting, waiting)?;
         }
-        Ok(ranks)
+        Ok(Some(ranks))
     }
 
     /// Rank 0 tells all others where those listen that they are to come to.
@@ -290,20 +349,9 @@ impl TcpRanks {
         for (rank, address) in (1..self.rank).zip(others) {
             let place = format!("{address}, where rank 0 sees it");
             let found = come(rank, (&|| Ok(address), &place), greeting, late, waiting)?;
-            self.peers[rank] = Some(found);
+            self.peers[rank] = Some(found.ok_or_else(|| Error::rank(rank, "has ended"))?);
         }
-        let count = self.count();
-        invitation.receive(&mut self.peers, &mut || {
-            waiting()?;
-            if Instant::now() > late {
-                let what = format!(
-                    "has waited too long for one of the ranks up to {}",
-                    count - 1
-                );
-                return Err(Error::rank(greeting.rank, &what));
-            }
-            Ok(())
-        })
+        invitation.receive(&mut self.peers, &Reply::Welcome, Some(late), waiting)
     }
 
     /// Settles which way tensors go, once for all.
@@ -322,14 +370,15 @@ impl TcpRanks {
     }
 }
 
-/// The connection to a rank, once it answers at an address and has taken this one up; `place` is what errors call the address.
+/// The connection to a rank, once it answers at an address and has taken this one up; none where it says that there is nothing to do
+/// together. `place` is what errors call the address.
 fn come(
     to: usize,
     (address, place): (&dyn Fn() -> io::Result<SocketAddr>, &str),
     greeting: &Greeting,
     late: Instant,
     waiting: &mut dyn FnMut() -> Result<()>,
-) -> Result<TcpStream> {
+) -> Result<Option<TcpStream>> {
     let mut stream = loop {
         waiting()?;
         match address().and_then(|address| TcpStream::connect_timeout(&address, GREETING)) {
@@ -346,12 +395,13 @@ fn come(
     prepare(&stream).map_err(|error| ended(to, &error))?;
     send(&mut stream, &packed(greeting)).map_err(|error| ended(to, &error))?;
     let reply = receive(&mut stream).map_err(|error| ended(to, &error))?;
-    match unpacked::<Option<String>>(to, &reply)? {
-        Some(refusal) => {
+    match unpacked::<Reply>(to, &reply)? {
+        Reply::Welcome => Ok(Some(stream)),
+        Reply::Over => Ok(None),
+        Reply::Refused(refusal) => {
             let what = format!("refuses rank {}: {refusal}", greeting.rank);
             Err(Error::rank(to, &what))
         }
-        None => Ok(stream),
     }
 }
 
@@ -450,6 +500,13 @@ fn outcome<T>(talk: Talk<'_, T>) -> io::Result<T> {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
+/// `rank 3`, or `ranks 3, 7`.
+fn named(ranks: &[usize]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let plural = if ranks.len() == 1 { "" } else { "s" };
+    format!("rank{plural} {}", numbers.join(", "))
+}
+
 fn ended(rank: usize, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof
@@ -490,5 +547,33 @@ mod tests {
         prepare(&stream).unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap() && stream.nodelay().unwrap());
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), SILENCE);
+    }
+
+    #[test]
+    fn ranks_that_do_not_come_in_time_are_named() {
+        let invitation = Invitation::open("127.0.0.1:0", 4, "mine").unwrap();
+        let mut second = TcpStream::connect(invitation.address().unwrap()).unwrap();
+        let greeting = Greeting {
+            rank: 2,
+            count: 4,
+            identity: "mine".into(),
+        };
+        send(&mut second, &packed(&greeting)).unwrap();
+        second.set_nonblocking(true).unwrap();
+        let mut peers = TcpRanks::alone(0, 4).peers;
+        let mut until_answered = || match second.peek(&mut [0]) {
+            Ok(_) => Err(Error::Interrupted),
+            Err(_) => Ok(()),
+        };
+        let stopped = invitation.receive(&mut peers, &Reply::Welcome, None, &mut until_answered);
+        assert!(matches!(stopped, Err(Error::Interrupted)));
+        let late = Some(Instant::now());
+        let given_up = invitation.receive(&mut peers, &Reply::Welcome, late, &mut || Ok(()));
+        let told = given_up.unwrap_err().to_string();
+        assert_eq!(told, "rank 0 has waited too long for ranks 1, 3");
+        let alone = invitation.meet(Some(Duration::ZERO), &mut || Ok(()));
+        let told = alone.unwrap_err().to_string();
+        assert_eq!(told, "rank 0 has waited too long for ranks 1, 2, 3");
+        assert_eq!(named(&[7]), "rank 7");
     }
 }

@@ -50,7 +50,7 @@ pub trait Train {
     fn on_policy_fraction(&self) -> f64;
 
     /// See [`Objective::rewrite`].
-    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Rows;
+    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Option<Rows>;
 
     /// The loss on a batch with all statistics, without gradients.
     fn measure(&self, batch: &Batch) -> LossReport;
@@ -242,7 +242,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         self.objective.on_policy_fraction()
     }
 
-    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Rows {
+    fn rewrite(&self, rows: &Rows, stop: &[u32], seed: u64) -> Option<Rows> {
         self.objective.rewrite(&self.model(), rows, stop, seed)
     }
 

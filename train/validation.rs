@@ -10,15 +10,21 @@ pub struct Validation {
     /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions; where only the text's tokens judge, the mean
     /// of their `q`.
     pub alpha: Vec<f64>,
-    /// Share of positions kept at each step among those a greedy decoder would reach.
+    /// Share of positions kept at each step among those a greedy decoder would reach; empty where there is no
+    /// [`Self::simulated_tau`].
     pub conditional: Vec<f64>,
-    /// Mean acceptance length of a greedy chain simulated on the held-out text.
-    pub simulated_tau: f64,
+    /// Mean acceptance length of a greedy chain simulated on the held-out text; absent where none was followed, as of what does not
+    /// draft.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_tau: Option<f64>,
     /// Mean acceptance length of held-out prompts really decoded, pooled over them; absent for what does not draft.
     pub tau: Option<f64>,
     /// Its 95 % interval, by resampling prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau_ci95: Option<[f64; 2]>,
+    /// Tokens in the chains that it is of; states of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_length: Option<usize>,
     /// τ beyond that of the best validation before it; absent where that was of other prompts or answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,

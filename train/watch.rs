@@ -2,10 +2,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Steps before the running mean of the loss is trusted. Until then a loss is held against the first one, where that is above 1: one
-/// near 0 grows by much at the first steps of a drafter that was good already.
+/// Steps before the running mean of the distance is trusted. Until then a distance is held against the first one.
 const SETTLED: usize = 20;
-/// Weight of the newest loss in the running mean.
+/// The least that a distance is held against: one near 0, of a drafter that is good already, grows by much where nothing is wrong.
+const LEAST: f64 = 1.0;
+/// Weight of the newest distance in the running mean.
 const NEWEST: f64 = 0.05;
 /// Log intervals in a row over which memory must grow to count as a leak, and the share by which it must.
 const INTERVALS: usize = 20;
@@ -23,45 +24,53 @@ pub struct DeviceMemory {
 /// Looks out for losses, gradients and memory that go wrong.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Watch {
-    mean: f64,
+    /// The running mean; 0 in a state of an earlier version, as the two below it.
     #[serde(default)]
-    first: f64,
-    seen: usize,
+    mean_distance: f64,
+    #[serde(default)]
+    first_distance: f64,
+    /// Distances seen.
+    #[serde(default)]
+    distances: usize,
     #[serde(skip)]
     memory: Vec<u64>,
 }
 
 impl Watch {
-    /// What is wrong with a step's loss and gradient norm, if anything.
-    pub(crate) fn see(&mut self, loss: f64, norm: f64, explosion: f64) -> Option<String> {
-        if !loss.is_finite() {
-            return Some(format!("the loss is {loss}"));
+    /// What is wrong with a step's loss, with the distance at a judged position behind it, and with the gradient norm, if anything.
+    pub(crate) fn see(
+        &mut self,
+        (loss, distance): (f64, f64),
+        norm: f64,
+        explosion: f64,
+    ) -> Option<String> {
+        if let Some(undefined) = [loss, distance].iter().find(|x| !x.is_finite()) {
+            return Some(format!("the loss is {undefined}"));
         }
         if !norm.is_finite() {
             return Some(format!("the gradient norm is {norm}"));
         }
-        if self.seen >= SETTLED && loss > explosion * self.mean.max(f64::MIN_POSITIVE) {
-            let mean = self.mean;
+        if self.distances == 0 {
+            self.first_distance = distance;
+        }
+        let (usual, name) = match self.distances >= SETTLED {
+            true => (self.mean_distance, "its running mean"),
+            false => (self.first_distance, "the first one"),
+        };
+        if distance > explosion * usual.max(LEAST) {
+            let than = match usual >= LEAST {
+                true => format!("{explosion} times {name}, {usual:.4}"),
+                false => format!("{explosion}, where {name} is {usual:.4}"),
+            };
             return Some(format!(
-                "the loss is {loss:.4}, more than {explosion} times its running mean {mean:.4}"
+                "the loss at a judged position is {distance:.4}, more than {than}"
             ));
         }
-        // A state of an earlier version has none.
-        if self.first == 0.0 {
-            self.first = loss;
-        }
-        if self.seen < SETTLED && loss > explosion * self.first.max(1.0) {
-            let than = match self.first {
-                first if first < 1.0 => format!("{explosion}, where the first one was {first:.4}"),
-                first => format!("{explosion} times the first one, {first:.4}"),
-            };
-            return Some(format!("the loss is {loss:.4}, more than {than}"));
-        }
-        self.mean = match self.seen {
-            0 => loss,
-            _ => self.mean + NEWEST * (loss - self.mean),
+        self.mean_distance = match self.distances {
+            0 => distance,
+            _ => self.mean_distance + NEWEST * (distance - self.mean_distance),
         };
-        self.seen += 1;
+        self.distances += 1;
         None
     }
 
@@ -93,28 +102,63 @@ impl Watch {
 mod tests {
     use super::*;
 
+    fn see(watch: &mut Watch, distance: f64) -> Option<String> {
+        watch.see((distance, distance), 1.0, 10.0)
+    }
+
+    fn settled(distance: f64) -> Watch {
+        let mut watch = Watch::default();
+        for _ in 0..SETTLED {
+            assert_eq!(see(&mut watch, distance), None);
+        }
+        watch
+    }
+
     #[test]
     fn a_loss_that_explodes_at_once_is_told_and_a_small_one_may_grow() {
         let mut watch = Watch::default();
-        assert_eq!(watch.see(12.0, 1.0, 10.0), None);
-        assert_eq!(watch.see(100.0, 1.0, 10.0), None);
-        let told = watch.see(130.0, 1.0, 10.0).unwrap();
+        assert_eq!(see(&mut watch, 12.0), None);
+        assert_eq!(see(&mut watch, 100.0), None);
+        let told = see(&mut watch, 130.0).unwrap();
         assert!(told.contains("the first one, 12.0000"), "{told}");
         let mut watch = Watch::default();
-        assert_eq!(watch.see(0.1, 1.0, 10.0), None);
-        assert_eq!(watch.see(9.0, 1.0, 10.0), None);
+        assert_eq!(see(&mut watch, 0.1), None);
+        assert_eq!(see(&mut watch, 9.0), None);
+        let told = see(&mut watch, 10.5).unwrap();
+        let expected = "10, where the first one is 0.1000";
+        assert!(told.ends_with(expected), "{told}");
+    }
+
+    #[test]
+    fn a_small_loss_may_grow_later_too() {
+        let mut watch = settled(0.001);
+        assert_eq!(see(&mut watch, 0.011), None);
+        assert_eq!(see(&mut watch, 9.0), None);
+        let told = see(&mut settled(0.001), 10.5).unwrap();
+        let expected = "10, where its running mean is 0.0010";
+        assert!(told.ends_with(expected), "{told}");
+    }
+
+    #[test]
+    fn losses_in_a_state_of_an_earlier_version_are_no_distances() {
+        let state = r#"{"mean": 0.02, "first": 0.05, "seen": 500}"#;
+        let mut watch: Watch = serde_json::from_str(state).unwrap();
+        assert_eq!(see(&mut watch, 40.0), None);
+        assert_eq!(see(&mut watch, 50.0), None);
+        let state = serde_json::to_string(&settled(2.0)).unwrap();
+        let mut watch: Watch = serde_json::from_str(&state).unwrap();
+        assert_eq!(watch, settled(2.0));
+        assert!(see(&mut watch, 60.0).is_some());
     }
 
     #[test]
     fn an_exploding_or_undefined_loss_is_told() {
-        let mut watch = Watch::default();
-        for _ in 0..SETTLED {
-            assert_eq!(watch.see(2.0, 1.0, 10.0), None);
-        }
-        assert_eq!(watch.see(19.0, 1.0, 10.0), None);
-        assert!(watch.see(60.0, 1.0, 10.0).is_some());
-        assert!(watch.see(f64::NAN, 1.0, 10.0).is_some());
-        assert!(watch.see(2.0, f64::INFINITY, 10.0).is_some());
+        let mut watch = settled(2.0);
+        assert_eq!(see(&mut watch, 19.0), None);
+        assert!(see(&mut watch, 60.0).is_some());
+        assert!(see(&mut watch, f64::NAN).is_some());
+        assert!(watch.see((f64::NAN, 2.0), 1.0, 10.0).is_some());
+        assert!(watch.see((2.0, 2.0), f64::INFINITY, 10.0).is_some());
     }
 
     #[test]

@@ -17,10 +17,14 @@ mod process;
 
 use process::{Process, Started};
 
-/// How long rank 0 may take until it listens.
+/// How long rank 0 may take until it listens, and how long others may take to come once it needs them.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How long rank 0 waits at its end for ranks that have not come yet, where no stage was trained with them.
+const FAREWELL: Duration = Duration::from_secs(60);
 /// Where rank 0 listens, unless `MASTER_PORT` says another.
-const PORT: &str = "29500";
+const PORT: u16 = 29500;
+/// What `torchrun` sets to `True` where its own agent listens at `MASTER_PORT`.
+const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 /// What rank 0 says in place of a stage's name when there is no more to train.
 const OVER: &str = "";
 
@@ -72,7 +76,7 @@ impl Place {
             .into());
         }
         let host = variable("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
-        let port = variable("MASTER_PORT").unwrap_or_else(|| PORT.to_owned());
+        let port = port(&variable)?;
         Ok(Some(Self {
             rank,
             count,
@@ -98,6 +102,29 @@ impl Place {
             .into()),
         }
     }
+}
+
+/// Where rank 0 listens, by the variables of the environment.
+fn port(variable: impl Fn(&str) -> Option<String>) -> Result<u16> {
+    let port = match variable("MASTER_PORT") {
+        None => PORT,
+        Some(value) => match value.trim().parse::<u16>() {
+            Ok(port) => port,
+            Err(_) => {
+                return Err(Misuse(format!(
+                    "the environment's `MASTER_PORT`: expected a port up to {}, found `{value}`",
+                    u16::MAX
+                ))
+                .into());
+            }
+        },
+    };
+    let is_taken = variable(AGENT_STORE).as_deref() == Some("True");
+    Ok(match port {
+        port if !is_taken => port,
+        u16::MAX => u16::MAX - 1,
+        port => port + 1,
+    })
 }
 
 /// The ranks of a training, as one of them sees them.
@@ -176,20 +203,24 @@ impl Group {
         }
     }
 
-    /// Another rank than 0.
+    /// Another rank than 0, which waits until rank 0 needs it or says that there is no more to train.
     ///
     /// # Errors
     /// Rank 0 does not listen, or refuses this one.
     pub fn join(place: &Place, identity: &str) -> Result<Self> {
         let here = (place.rank, place.count);
         let ranks = TcpRanks::join(&place.address, here, identity, PATIENCE, &mut waiting)?;
+        let state = match ranks {
+            None => State::Over,
+            Some(ranks) => State::Together(Joined {
+                ranks,
+                started: Started::Elsewhere,
+            }),
+        };
         Ok(Self {
             count: place.count,
             rank: place.rank,
-            state: Mutex::new(State::Together(Joined {
-                ranks,
-                started: Started::Elsewhere,
-            })),
+            state: Mutex::new(state),
         })
     }
 
@@ -221,28 +252,36 @@ impl Group {
                 Started::NotYet => Started::Here(self.processes(&invitation)?),
                 other => other,
             };
-            let ranks = invitation.meet(&mut || {
+            // How those fare that it has started itself is seen.
+            let patience = matches!(started, Started::Elsewhere).then_some(PATIENCE);
+            let ranks = invitation.meet(patience, &mut || {
                 waiting()?;
                 started.check()
             })?;
             *state = State::Together(Joined { ranks, started });
         }
-        tell(&mut state, stage)
+        if let State::Together(joined) = &mut *state {
+            joined.send_all(stage.as_bytes())?;
+        }
+        Ok(())
     }
 
-    /// Rank 0 lets the others go.
+    /// Rank 0 lets the others go: those that it never needed, too.
     pub fn end(&self) {
         let mut state = self.state();
-        // Whoever is not there any more need not be told.
-        let _ = tell(&mut state, OVER);
-        if let State::Together(joined) = &mut *state
-            && let Started::Here(processes) = &mut joined.started
-        {
-            for process in processes {
-                let _ = process.child.wait();
+        match std::mem::replace(&mut *state, State::Over) {
+            State::Together(mut joined) => {
+                // Whoever is not there any more need not be told.
+                let _ = joined.send_all(OVER.as_bytes());
+                if let Started::Here(processes) = &mut joined.started {
+                    for process in processes {
+                        let _ = process.child.wait();
+                    }
+                }
             }
+            State::Inviting(invitation, Started::Elsewhere) => dismiss(invitation),
+            State::Inviting(..) | State::Over => {}
         }
-        *state = State::Over;
     }
 
     /// The next stage that rank 0 has this one begin; none where there are no more.
@@ -276,6 +315,7 @@ impl Group {
                 .env("WORLD_SIZE", self.count.to_string())
                 .env("MASTER_ADDR", address.ip().to_string())
                 .env("MASTER_PORT", address.port().to_string())
+                .env_remove(AGENT_STORE)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped())
@@ -344,12 +384,11 @@ impl Ranks for Joined {
     }
 }
 
-/// Tells the others the name of a stage, or that it is over.
-fn tell(state: &mut State, stage: &str) -> Result<()> {
-    if let State::Together(joined) = state {
-        joined.send_all(stage.as_bytes())?;
+/// Lets ranks go that have waited for nothing. They may come late, but whoever was not started at all must not keep rank 0 for good.
+fn dismiss(invitation: Invitation) {
+    if let Err(error) = invitation.dismiss(FAREWELL, &mut waiting) {
+        tracing::warn!("not all other ranks were told that there is no more to train: {error}");
     }
-    Ok(())
 }
 
 /// Fails where the user wants to stop.
@@ -385,6 +424,16 @@ mod tests {
         assert_eq!(found.device(&devices, "cpu").unwrap(), "cuda:5");
         assert_eq!(found.device(&[], "cuda").unwrap(), "cuda:1");
         assert_eq!(found.device(&[], "cpu").unwrap(), "cpu");
+        // Where the agent of `torchrun` listens itself, nothing else can.
+        for (port, agent, expected) in [
+            ("20000", "False", "node0:20000"),
+            ("20000", "True", "node0:20001"),
+            ("65535", "True", "node0:65534"),
+        ] {
+            let more = [("MASTER_PORT", port), (AGENT_STORE, agent)];
+            let found = place(&[&all[..], &more].concat()).unwrap().unwrap();
+            assert_eq!(found.address, expected);
+        }
         let few = found.device(&devices[..1], "cpu").unwrap_err().to_string();
         assert!(few.contains("at least 2, found 1"), "{few}");
     }
@@ -403,6 +452,15 @@ mod tests {
                 "less than `WORLD_SIZE` (2), found 2",
             ),
             (&[world, ("RANK", "1")], "no `MASTER_ADDR`"),
+            (
+                &[
+                    world,
+                    ("RANK", "1"),
+                    ("MASTER_ADDR", "node0"),
+                    ("MASTER_PORT", "70000"),
+                ],
+                "`MASTER_PORT`: expected a port up to 65535, found `70000`",
+            ),
         ] {
             let found = place(variables).unwrap_err().to_string();
             assert!(found.contains(words), "{found}");

@@ -107,7 +107,7 @@ def draw(seed, index):
 
 
 def cover(case, row, anchor):
-    """Which places of a block are masked, how many it has, and the factor on its loss."""
+    """Which places of a block are masked, how many it has, and the factor on the loss of what is masked."""
     seed, size = mix(SEED, row * SEQ + anchor), case.block_size
     if case.masking == "last":
         return [True] * size, 2 + int(draw(seed, 0) * (size - 1)), 1.0
@@ -219,7 +219,8 @@ def run(case, w, data):
                     context = context * (w["candidate_selector.hidden_projection.weight"] @ hidden[slot])
                     scores = u[slot][best] + w["candidate_selector.successor_codebook"][best] @ context
                     loss = loss - case.selector_weight * scores.log_softmax(0)[best.index(label)]
-            weight = factor
+            # The token behind a block is never shown.
+            weight = factor if place < case.block_size else 1.0
             if case.slot_weights == "rising":
                 weight *= case.growth ** (length - first - 1 - slot)
             if case.slot_weights == "exponential":

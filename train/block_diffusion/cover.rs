@@ -9,8 +9,9 @@ use spectrain_data::seed::{mix, uniform};
 pub enum BlockMasking {
     /// All after the anchor, as in decoding (DFlash).
     All,
-    /// Each with probability `t`, which is drawn for each block; the block's loss is weighted by `1 / t`. This is the
-    /// likelihood of masked diffusion, and the first stage of DEER (<https://arxiv.org/abs/2512.15176>).
+    /// Each with probability `t`, which is drawn for each block; a masked token counts `1 / t`. This is the likelihood of masked
+    /// diffusion, and the first stage of DEER (<https://arxiv.org/abs/2512.15176>). The token behind a block, which drafters
+    /// with `sample_from_anchor` always predict, counts 1.
     Some,
     /// All after the anchor, in blocks whose lengths are drawn: the second stage of DEER.
     Last,
@@ -23,8 +24,8 @@ pub(super) struct Cover {
     pub(super) masked: Vec<bool>,
     /// Places that there are.
     pub(super) length: usize,
-    /// Factor on the loss.
-    pub(super) factor: f32,
+    /// What each place is masked with.
+    probability: f64,
 }
 
 impl Cover {
@@ -33,7 +34,7 @@ impl Cover {
         Self {
             masked: (0..size).map(|place| place > 0).collect(),
             length: size,
-            factor: 1.0,
+            probability: 1.0,
         }
     }
 
@@ -52,7 +53,7 @@ impl Cover {
                 let drawn = |place: usize| uniform(mix(seed, place as u64)) < t;
                 Self {
                     masked: (0..size).map(|place| place > 0 && drawn(place)).collect(),
-                    factor: (1.0 / t) as f32,
+                    probability: t,
                     ..whole
                 }
             }
@@ -62,9 +63,21 @@ impl Cover {
     /// Whether a slot, which predicts the token one place further than it counts, has to guess.
     pub(super) fn asks(&self, slot: usize) -> bool {
         let place = slot + 1;
-        // The last slot of one that samples from the anchor predicts a token behind its block.
-        place < self.length && self.masked[place]
-            || place == self.length && self.length == self.masked.len()
+        place < self.length && self.masked[place] || place == self.length && self.is_behind(place)
+    }
+
+    /// Factor on the loss of a slot that has to guess: what makes up for how seldom its token is masked.
+    pub(super) fn factor(&self, slot: usize) -> f32 {
+        match self.is_behind(slot + 1) {
+            true => 1.0,
+            false => (1.0 / self.probability) as f32,
+        }
+    }
+
+    /// Whether a place is that of the token behind a whole block, which the last slot of one that samples from the anchor
+    /// predicts: it is never shown.
+    fn is_behind(&self, place: usize) -> bool {
+        place == self.masked.len()
     }
 }
 
@@ -84,17 +97,18 @@ mod tests {
     #[test]
     fn a_token_is_asked_for_as_often_as_its_weight_makes_up_for() {
         let draws = 20_000;
-        let mut sums = [0.0; SIZE - 1];
+        let mut sums = [0.0; SIZE];
         for seed in 0..draws {
             let cover = Cover::drawn(BlockMasking::Some, SIZE, seed);
             assert!(!cover.masked[0] && cover.length == SIZE);
             for (slot, sum) in sums.iter_mut().enumerate() {
                 if cover.asks(slot) {
-                    *sum += cover.factor.min(100.0) as f64 / draws as f64;
+                    *sum += cover.factor(slot).min(100.0) as f64 / draws as f64;
                 }
             }
         }
-        // A masked token counts 1 / t with probability t: 1 on average, less what the bound above cuts off.
+        // A masked token counts 1 / t with probability t: 1 on average, less what the bound above cuts off. So does the token
+        // behind the block, each time.
         assert!(sums.iter().all(|sum| (0.9..1.1).contains(sum)), "{sums:?}");
     }
 
