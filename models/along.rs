@@ -89,8 +89,13 @@ pub(crate) fn by_text(
     }
 }
 
-/// The tokens of a text and, behind each place of a group, masks: a tree of which the text is the trunk.
+/// The tokens of a text up to a group of places and, behind each of these, masks: a tree of which the text is the trunk. The tokens
+/// up to the group before it are cached by then.
 pub(crate) struct Branches {
+    /// Tokens before the first node.
+    pub(crate) cached: usize,
+    /// Nodes that are tokens, which come first; caches keep these alone.
+    pub(crate) trunk: usize,
     /// The parent of each node.
     pub(crate) parents: Vec<Option<usize>>,
     /// The token of each node; `None` for a mask.
@@ -102,11 +107,13 @@ pub(crate) struct Branches {
 }
 
 impl Branches {
-    /// The trunk begins with the token at `from`.
-    fn new(text: &KnownText, from: usize, places: &[usize]) -> Self {
+    /// The trunk begins with the token at `from`, behind `cached` others.
+    fn new(text: &KnownText, (from, cached): (usize, usize), places: &[usize]) -> Self {
         let last = places.iter().max().map_or(from, |&place| place + 1);
         let trunk = text.tokens[from..last].iter().copied();
         let mut branches = Self {
+            cached,
+            trunk: last - from,
             parents: (from..last).map(|at| at.checked_sub(from + 1)).collect(),
             tokens: trunk.map(Some).collect(),
             seen: (from..last).collect(),
@@ -135,23 +142,25 @@ impl Branches {
 }
 
 /// See [`Drafter::along`](crate::drafter::Drafter::along), for a drafter whose later steps are masks that see the text before them and the masks of their own
-/// draft: what its head reads at the nodes, `[1, nodes, d_model]`, of which the first is the token at `from`.
+/// draft: what its head, of `width` tokens, reads at the nodes, `[1, nodes, d_model]`, of which the first is the token at `from`.
 pub(crate) fn masked(
     text: &KnownText,
-    from: usize,
+    (from, width): (usize, usize),
     take: &mut TakeLogits,
-    nodes: impl Fn(&Branches) -> Tensor<3>,
+    mut nodes: impl FnMut(&Branches) -> Tensor<3>,
     logits: impl Fn(Tensor<2>) -> Tensor<2>,
 ) {
+    let mut cached = 0;
     for places in text.groups() {
-        let branches = Branches::new(text, from, &places);
+        let branches = Branches::new(text, (from + cached, cached), &places);
+        cached += branches.trunk;
         let hidden: Tensor<2> = nodes(&branches).squeeze_dim(0);
         let read: Vec<i64> = (branches.steps.iter())
             .map(|&(_, node)| node as i64)
             .collect();
         let read = Tensor::<1, Int>::from_ints(read.as_slice(), &hidden.device());
         let steps: Vec<DraftStep> = branches.steps.iter().map(|&(step, _)| step).collect();
-        take(&steps, logits(hidden.select(0, read)));
+        in_chunks(hidden.select(0, read), &steps, width, take, &logits);
     }
 }
 
@@ -163,14 +172,21 @@ fn hand_over(
     take: &mut TakeLogits,
     logits: impl Fn(Tensor<2>) -> Tensor<2>,
 ) {
+    let steps: Vec<_> = places.map(|place| DraftStep { place, step }).collect();
+    in_chunks(rows, &steps, width, take, &logits);
+}
+
+/// Gives `take` the logits, each `width` wide, of steps that have a row each, some at a time.
+pub(crate) fn in_chunks(
+    rows: Tensor<2>,
+    steps: &[DraftStep],
+    width: usize,
+    take: &mut TakeLogits,
+    logits: &dyn Fn(Tensor<2>) -> Tensor<2>,
+) {
     let chunk = (CHUNK / width.max(1)).max(1);
-    let first = places.start;
-    let places: Vec<usize> = places.collect();
-    for places in places.chunks(chunk) {
-        let rows = rows.clone().narrow(0, places[0] - first, places.len());
-        let steps: Vec<_> = (places.iter())
-            .map(|&place| DraftStep { place, step })
-            .collect();
-        take(&steps, logits(rows));
+    for (number, steps) in steps.chunks(chunk).enumerate() {
+        let rows = rows.clone().narrow(0, number * chunk, steps.len());
+        take(steps, logits(rows));
     }
 }

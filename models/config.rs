@@ -18,6 +18,9 @@ use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
 use crate::weights::{FolderWeights, FrozenType, Scope};
 
+/// Where the names of a target's tensors begin, but for those of its head.
+pub(crate) const PREFIX: &str = "model.";
+
 /// Loads the target of a folder in the Hugging Face layout.
 ///
 /// # Errors
@@ -35,9 +38,9 @@ pub fn load_target(
         );
     }
     let config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
-    let mut ignored = ignored_tensors(folder, &config)?;
-    ignored.extend(mtp::beside_target(folder));
-    let mut weights = FolderWeights::new(folder, "model.");
+    check_tied_head(folder, &config)?;
+    let ignored = unread_tensors(folder, &config);
+    let mut weights = FolderWeights::new(folder, PREFIX);
     let scope = Scope::root(&mut weights, device, held.dtype);
     let target = Transformer::new(&mut scope.frozen(held.int8), config)?;
     weights.finish(&ignored)?;
@@ -69,7 +72,7 @@ pub fn load_first_layers(
     let mut config = TransformerConfig::read(folder.config(), &folder.path().join("config.json"))?;
     config.spec.layers = config.spec.layers.min(layers);
     check_tied_head(&folder, &config)?;
-    let mut weights = FolderWeights::new(&folder, "model.");
+    let mut weights = FolderWeights::new(&folder, PREFIX);
     Transformer::new(&mut Scope::root(&mut weights, device, dtype), config)
 }
 
@@ -114,13 +117,26 @@ pub(crate) fn check_tied(folder: &ModelFolder, [embedding, head]: [&str; 2]) -> 
 /// The head is said to be the embedding, but is stored beside it with other numbers.
 pub fn ignored_tensors(folder: &ModelFolder, config: &TransformerConfig) -> Result<Vec<String>> {
     check_tied_head(folder, config)?;
+    Ok(empty_tensors(config))
+}
+
+/// The names of these tensors.
+fn empty_tensors(config: &TransformerConfig) -> Vec<String> {
     let mut ignored: Vec<String> = (0..config.spec.layers)
         .map(|layer| format!("model.layers.{layer}.self_attn.rotary_emb.inv_freq"))
         .collect();
     if config.tied_head {
         ignored.push("lm_head.weight".into());
     }
-    Ok(ignored)
+    ignored
+}
+
+/// The names of tensors that may stand beside those that a target of this configuration reads: [`ignored_tensors`], and layers of
+/// multi-token prediction.
+pub(crate) fn unread_tensors(folder: &ModelFolder, config: &TransformerConfig) -> Vec<String> {
+    let mut unread = empty_tensors(config);
+    unread.extend(mtp::beside_target(folder));
+    unread
 }
 
 impl TransformerConfig {

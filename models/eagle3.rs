@@ -39,7 +39,7 @@ pub struct Eagle3Config {
     pub layers: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads; 0 takes the target's.
+    /// Query heads; 0 takes as many, up to the target's, as divide the width.
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,

@@ -31,6 +31,16 @@ pub enum Error {
         /// The ones that are.
         supported: String,
     },
+    /// Weights that are not those of which `config.json` speaks.
+    #[error("`{file}`: {keys} does not fit the weights: {cause}")]
+    Unfit {
+        /// The file.
+        file: PathBuf,
+        /// The key, or the keys whose product does not fit.
+        keys: &'static str,
+        /// The tensor with its file, and what is wrong with it.
+        cause: Box<spectrain_checkpoints::Error>,
+    },
     /// Weights that nothing was written to.
     #[error(
         "`{file}`: every matrix of {of} holds nothing but zeros, found at `{tensor}`; a download that did not end leaves such a \

@@ -1,4 +1,5 @@
-//! Many texts continued side by side, with one cache: how a drafter writes the texts that it is trained on.
+//! Many texts continued side by side, those of about one length with one cache: how a drafter writes the texts that it is
+//! trained on.
 use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
@@ -21,6 +22,8 @@ pub struct Continuation<'a> {
     pub stop: &'a [u32],
     /// Decides the draws of each text, whatever stands beside it.
     pub seed: u64,
+    /// The most positions that are in memory at a time, padding among them; a text that has more stands alone.
+    pub positions: usize,
 }
 
 /// Continuations of `prompts`, none of which is empty, by a model outside of any graph.
@@ -29,10 +32,52 @@ pub fn continue_texts(
     prompts: &[Vec<u32>],
     how: &Continuation,
 ) -> Vec<Vec<u32>> {
-    let Some(longest) = prompts.iter().map(Vec::len).max() else {
-        return Vec::new();
-    };
-    let room = longest + how.limits.iter().max().copied().unwrap_or(0);
+    let mut written = vec![Vec::new(); prompts.len()];
+    for group in groups(prompts, how) {
+        let texts = continue_group(model, prompts, how, &group);
+        for (text, tokens) in group.into_iter().zip(texts) {
+            written[text] = tokens;
+        }
+    }
+    written
+}
+
+/// The numbers of the texts that are continued side by side: the shortest prompts first, as many as may be in memory.
+fn groups(prompts: &[Vec<u32>], how: &Continuation) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..prompts.len()).collect();
+    order.sort_by_key(|&text| prompts[text].len());
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    // Of the last group, the longest prompt and the largest limit.
+    let mut longest = [0; 2];
+    for text in order {
+        let own = [prompts[text].len(), how.limits[text]];
+        let both = [longest[0].max(own[0]), longest[1].max(own[1])];
+        match groups.last_mut() {
+            Some(group) if (group.len() + 1) * (both[0] + both[1]) <= how.positions => {
+                group.push(text);
+                longest = both;
+            }
+            _ => {
+                groups.push(vec![text]);
+                longest = own;
+            }
+        }
+    }
+    groups
+}
+
+/// Continuations of some of `prompts` side by side, in the order of their numbers in `group`.
+fn continue_group(
+    model: &Transformer,
+    prompts: &[Vec<u32>],
+    how: &Continuation,
+    group: &[usize],
+) -> Vec<Vec<u32>> {
+    let prompts: Vec<&Vec<u32>> = group.iter().map(|&text| &prompts[text]).collect();
+    let limits: Vec<usize> = group.iter().map(|&text| how.limits[text]).collect();
+    let longest = prompts.iter().map(|prompt| prompt.len()).max();
+    let longest = longest.unwrap_or_default();
+    let room = longest + limits.iter().max().copied().unwrap_or_default();
     let mut batch = Batch {
         model,
         // Prompts end in the same column, so that all go on in the next one.
@@ -42,15 +87,16 @@ pub fn continue_texts(
             .collect(),
         caches: Caches::new(model.config().spec.layers, room),
     };
-    let mut draws: Vec<StdRng> = (0..prompts.len() as u64)
-        .map(|index| StdRng::seed_from_u64(how.seed.wrapping_add(index)))
+    let mut draws: Vec<StdRng> = group
+        .iter()
+        .map(|&text| StdRng::seed_from_u64(how.seed.wrapping_add(text as u64)))
         .collect();
     let mut written = vec![Vec::new(); prompts.len()];
     let mut done = vec![false; prompts.len()];
     let mut columns: Vec<Vec<u32>> = prompts
         .iter()
         .zip(&batch.padding)
-        .map(|(prompt, &padding)| [vec![0; padding], prompt.clone()].concat())
+        .map(|(&prompt, &padding)| [vec![0; padding], prompt.clone()].concat())
         .collect();
     loop {
         let logits = batch.step(&columns);
@@ -63,7 +109,7 @@ pub fn continue_texts(
             let token = sample(&distribution.probabilities, &mut draws[index]);
             let text: &mut Vec<u32> = &mut written[index];
             text.push(token);
-            done[index] = text.len() >= how.limits[index] || how.stop.contains(&token);
+            done[index] = text.len() >= limits[index] || how.stop.contains(&token);
         }
         if done.iter().all(|&done| done) {
             return written;
@@ -130,4 +176,29 @@ fn padded_mask(
         Some(first..column + 1)
     });
     Mask::new(Sight::new([new, total], sees), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_about_one_length_stand_side_by_side_as_far_as_there_is_room() {
+        let prompts = [7, 1, 3, 2, 7].map(|length| vec![0; length]);
+        let of = |positions: usize| {
+            let how = Continuation {
+                sampling: Sampling::GREEDY,
+                limits: &[1, 4, 1, 1, 2],
+                stop: &[],
+                seed: 0,
+                positions,
+            };
+            groups(&prompts, &how)
+        };
+        assert_eq!(of(usize::MAX), [[1, 3, 2, 0, 4]]);
+        // The first two take 2 · (2 + 4) positions, the next two 2 · (7 + 1).
+        assert_eq!(of(18), [vec![1, 3], vec![2, 0], vec![4]]);
+        assert_eq!(of(12), [vec![1, 3], vec![2], vec![0], vec![4]]);
+        assert_eq!(of(0), [[1], [3], [2], [0], [4]]);
+    }
 }

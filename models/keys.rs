@@ -11,6 +11,13 @@ const MAX_COUNT: usize = 4096;
 /// Sizes above this are not sizes; below it, products of two fit a `usize`.
 const MAX_SIZE: u64 = i32::MAX as u64;
 
+/// The value as a size, if it can be one.
+pub(crate) fn as_size(value: &Value) -> Option<usize> {
+    let size = value.as_u64();
+    let size = size.filter(|size| (1..=MAX_SIZE).contains(size));
+    size.map(|size| size as usize)
+}
+
 /// Typed access to the keys of one `config.json`.
 pub(crate) struct Keys<'a> {
     pub(crate) value: &'a Value,
@@ -37,10 +44,8 @@ impl Keys<'_> {
     }
 
     pub(crate) fn size(&self, key: &str) -> Result<usize> {
-        let size = self.value.get(key).and_then(Value::as_u64);
-        size.filter(|size| (1..=MAX_SIZE).contains(size))
-            .map(|size| size as usize)
-            .ok_or_else(|| self.problem(key, &format!("a whole number from 1 to {MAX_SIZE}")))
+        let size = self.value.get(key).and_then(as_size);
+        size.ok_or_else(|| self.problem(key, &format!("a whole number from 1 to {MAX_SIZE}")))
     }
 
     /// A number of modules: what a file claims must not decide how much memory is asked for.

@@ -213,7 +213,9 @@ impl Drafter for MaskedLanguageModel {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut drafter = config.start().with_weights(target, seed, |weights| {
+        let start = config.start();
+        start.compare_mask(target, config.blocks()?.mask_token)?;
+        let mut drafter = start.with_weights(target, seed, |weights| {
             Self::new(config, target, vocabulary, weights, device)
         })?;
         if let Some(settings) = &config.lora {

@@ -8,7 +8,8 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::language_model::TARGET_PROJ;
+use spectrain_checkpoints::{Mismatch, NamedTensor};
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::{Branches, masked};
@@ -24,7 +25,7 @@ use crate::start::{StartConfig as _, table_with_start};
 use crate::target::{Caches, Capture, Features, Target as _, TargetParts, TargetSpec};
 use crate::transformer::Transformer;
 use crate::tree::Tree;
-use crate::weights::{RandomWeights, Scope, Weights, lift};
+use crate::weights::{Init, RandomWeights, Scope, Weights, lift};
 
 pub use slots::PardState;
 
@@ -167,19 +168,19 @@ impl Pard {
         Some(projection.forward(joined) * FEATURE_SCALE)
     }
 
-    /// What the head reads of inputs of any layout.
+    /// What the head reads of inputs of any layout, behind what the caches hold, if there are any.
     ///
     /// # Shapes
     /// - tokens, positions: `[batch, rows]`
     /// - added: `[batch, rows, d_model]`, added to the embeddings
-    /// - output of `mask`: `[batch, 1, rows, rows]`
+    /// - output of `mask`: `[batch, 1, rows, cached + rows]`
     /// - output: `[batch, rows, d_model]`, computed in `dtype`
     pub fn hidden(
         &self,
         tokens: Tensor<2, Int>,
         positions: Tensor<2, Int>,
         added: Option<Tensor<3>>,
-        mask: &dyn Fn(Option<usize>) -> Option<Mask>,
+        (mask, caches): (&dyn Fn(Option<usize>) -> Option<Mask>, Option<&mut Caches>),
         dtype: DType,
     ) -> Tensor<3> {
         let mut inputs = self.model.embed_known(tokens).cast(dtype);
@@ -188,7 +189,7 @@ impl Pard {
         }
         let states = self
             .model
-            .states(inputs, positions, mask, None, &Capture::default());
+            .states(inputs, positions, mask, caches, &Capture::default());
         states.last
     }
 }
@@ -234,7 +235,8 @@ fn captured(target: &TargetSpec) -> Vec<usize> {
     captured
 }
 
-fn feature_width(target: &TargetSpec) -> usize {
+/// Width of the hidden states of a target that a drafter with `target_features` reads, side by side.
+pub fn feature_width(target: &TargetSpec) -> usize {
     (1 + captured(target).len()) * target.d_model
 }
 
@@ -276,9 +278,13 @@ impl Drafter for Pard {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut drafter = config.start().with_weights(target, seed, |weights| {
+        let start = config.start();
+        start.compare_mask(target, config.mask_token()?)?;
+        let mut drafter = start.with_weights(target, seed, |weights| {
+            let stored = |name: &str, shape: &[usize]| start.beside(target, name, shape);
             let mut weights = WithProjection {
                 weights,
+                stored: &stored,
                 random: RandomWeights::new(seed ^ 1),
             };
             Self::new(config, target, vocabulary, &mut weights, device)
@@ -356,40 +362,49 @@ impl Drafter for Pard {
         let dtype = features.last.dtype();
         let projected = self.project(&features);
         let head = self.model.head();
+        let mut caches = Caches::new(self.model.config().spec.layers, text.tokens.len());
         let nodes = |branches: &Branches| {
             let device = self.model.device();
-            let parents = &branches.parents;
-            self.hidden(
+            let (parents, cached) = (&branches.parents, branches.cached);
+            let hidden = self.hidden(
                 branches.ids(self.mask_token, &device),
-                tree_positions(parents, 0, &device),
+                tree_positions(parents, cached, &device),
                 projected.clone().map(|all| before(all, &branches.seen)),
-                &|window| tree_mask(parents, 0, window, &device),
+                (
+                    &|window| tree_mask(parents, cached, window, &device),
+                    Some(&mut caches),
+                ),
                 dtype,
-            )
+            );
+            caches.truncate(cached + branches.trunk);
+            hidden
         };
-        masked(text, 0, take, nodes, |hidden| {
+        let [_, width] = head.weight.dims();
+        masked(text, (0, width), take, nodes, |hidden| {
             logits(&head, hidden.unsqueeze())
         });
     }
 }
 
-/// The parameters of a model to start from, which knows nothing of a projection of features.
+/// What reads a tensor beside a model of a name and a shape, if there is one.
+type Stored<'a> = dyn Fn(&str, &[usize]) -> Result<Option<NamedTensor>> + 'a;
+
+/// The parameters of a model to start from, and a projection of features: that beside the model, as in a drafter's folder, or one
+/// that is drawn.
 struct WithProjection<'a> {
     weights: &'a mut dyn Weights,
+    stored: &'a Stored<'a>,
     random: RandomWeights,
 }
 
 impl Weights for WithProjection<'_> {
-    fn tensor(
-        &mut self,
-        name: &str,
-        shape: &[usize],
-        init: crate::weights::Init,
-    ) -> Result<spectrain_checkpoints::NamedTensor> {
-        if name.starts_with("target_proj.") {
-            self.random.tensor(name, shape, init)
-        } else {
-            self.weights.tensor(name, shape, init)
+    fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
+        if name != TARGET_PROJ {
+            return self.weights.tensor(name, shape, init);
+        }
+        match (self.stored)(name, shape)? {
+            Some(stored) => Ok(stored),
+            None => self.random.tensor(name, shape, init),
         }
     }
 }

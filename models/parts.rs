@@ -8,7 +8,7 @@ use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, printable
 
 use crate::config::check_tied;
 use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::keys::{Keys, as_size};
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables, with_original};
@@ -100,7 +100,7 @@ impl PartsConfig {
             spec: TargetSpec {
                 layers: keys.count("num_hidden_layers")?,
                 d_model,
-                d_ff: keys.size_or("intermediate_size", 3 * d_model)?,
+                d_ff: d_ff(&keys, 3 * d_model)?,
                 heads,
                 kv_heads,
                 d_head,
@@ -218,6 +218,17 @@ fn soft_cap(keys: &Keys) -> Result<SoftCap> {
         return Err(keys.problem(KEY, "a number above 0"));
     }
     Ok(SoftCap(Some(cap)))
+}
+
+/// The feed-forward width that a drafter takes for its own: of widths of each layer, as Gemma 3n has them, the largest.
+fn d_ff(keys: &Keys, default: usize) -> Result<usize> {
+    const KEY: &str = "intermediate_size";
+    let Some(Value::Array(of_layers)) = keys.present(KEY) else {
+        return keys.size_or(KEY, default);
+    };
+    let widths: Option<Vec<usize>> = of_layers.iter().map(as_size).collect();
+    let most = widths.and_then(|widths| widths.into_iter().max());
+    most.ok_or_else(|| keys.problem(KEY, "a width, or one for each layer"))
 }
 
 /// The width of a head as far as a drafter takes it for its own: even, and 128 where heads of the target have none that fits.
@@ -401,13 +412,10 @@ impl Weights for PartsWeights<'_> {
                 tensor: at.clone(),
             });
         }
-        // Engines pad vocabularies at their end.
-        if let ([rows, width], [wanted, same]) = (&tensor.shape[..], shape)
-            && rows > wanted
-            && width == same
-        {
+        if is_padded(&tensor.shape, shape) {
+            let (rows, wanted) = (tensor.shape[0], shape[0]);
             tensor.bytes.truncate(tensor.bytes.len() / rows * wanted);
-            tensor.shape[0] = *wanted;
+            tensor.shape[0] = wanted;
         }
         if tensor.shape != shape {
             // Says which shape was expected and which is there.
@@ -422,6 +430,11 @@ impl Weights for PartsWeights<'_> {
             _ => Ok(tensor),
         }
     }
+}
+
+/// Whether a matrix has more rows than are wanted and is no other one otherwise: engines pad vocabularies at their end.
+pub(crate) fn is_padded(found: &[usize], wanted: &[usize]) -> bool {
+    matches!((found, wanted), ([rows, width], [least, same]) if rows > least && width == same)
 }
 
 /// A tensor with all of its elements changed, in 32 bits.

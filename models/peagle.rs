@@ -52,7 +52,7 @@ pub struct PEagleConfig {
     pub layers: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads; 0 takes the target's.
+    /// Query heads; 0 takes as many, up to the target's, as divide the width.
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
@@ -368,21 +368,30 @@ impl Drafter for PEagle {
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         let captured = text.features(0, text.rows()).captured;
         let device = captured.device();
+        let mut caches = vec![KvCache::new(text.tokens.len()); self.layers.len()];
         let nodes = |branches: &Branches| {
+            let (parents, cached) = (&branches.parents, branches.cached);
             // A token reads the features of the one before it.
             let behind = branches.tokens.iter().zip(&branches.seen);
             let of: Vec<_> = behind.map(|(token, &at)| token.map(|_| at - 1)).collect();
-            let positions = tree_positions(&branches.parents, 0, &device);
+            let positions = tree_positions(parents, cached, &device);
             let rotation = self.frozen.target.spec.rotary(&device).at(positions);
-            let mask = tree_mask(&branches.parents, 0, self.sees_back(), &device);
-            self.layers(
+            let mask = tree_mask(parents, cached, self.sees_back(), &device);
+            let hidden = self.layers(
                 branches.ids(self.mask_token, &device),
                 self.fused(captured.clone(), &of),
-                &mut |_, attention, x| attention.forward(x, &rotation, mask.as_ref(), None),
-            )
+                &mut |layer, attention, x| {
+                    attention.forward(x, &rotation, mask.as_ref(), Some(&mut caches[layer]))
+                },
+            );
+            let kept = cached + branches.trunk;
+            caches.iter_mut().for_each(|cache| cache.truncate(kept));
+            hidden
         };
-        let logits = |hidden: Tensor<2>| product(hidden, self.head()).cast(DType::F32);
-        masked(text, 1, take, nodes, logits);
+        let head = self.head();
+        let [_, width] = head.dims();
+        let logits = |hidden: Tensor<2>| product(hidden, head.clone()).cast(DType::F32);
+        masked(text, (1, width), take, nodes, logits);
     }
 }
 

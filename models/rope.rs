@@ -220,9 +220,15 @@ impl RopeScaling {
         table.unwrap_or_else(|error| unreachable!("every number and name can be written: {error}"))
     }
 
-    /// The table as every engine reads it: SGLang does not know `attention_factor`, but the corrections of which it is the quotient.
+    /// The table as every engine reads it: SGLang does not know `attention_factor`, but the corrections of which it is the quotient,
+    /// and llama.cpp takes positions for a whole number alone.
     pub fn written(&self) -> Value {
         let mut table = self.table();
+        if let Some(positions) = table.get_mut(ORIGINAL_POSITIONS)
+            && let Some(whole) = positions.as_f64().filter(|number| number.fract() == 0.0)
+        {
+            *positions = json!(whole as u64);
+        }
         if let Self::Yarn {
             factor,
             attention_factor: Some(quotient),
@@ -620,8 +626,9 @@ mod tests {
                 !alone || more["mscale"].is_null(),
                 "{more}: {unread:?}"
             );
-            // What is written is read again, and its corrections have the quotient that SGLang takes.
+            // What is written is read again, positions are whole, and its corrections have the quotient that SGLang takes.
             let written = config.scaling.written();
+            assert!(written[ORIGINAL_POSITIONS].is_u64(), "{written}");
             let again = RopeScaling::read(written.as_object().unwrap(), 4096).unwrap();
             assert_eq!(again, (config.scaling.clone(), Vec::new()));
             if let [Some(of_angles), Some(of_all)] =

@@ -1,11 +1,15 @@
 //! What a drafter that is a language model starts from: a model on the disk, some layers of one, or chance.
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::Mismatch;
-use spectrain_checkpoints::{HubOptions, ModelFolder, NamedTensor};
+use serde_json::Value;
+use spectrain_checkpoints::folder::CONFIG;
+use spectrain_checkpoints::language_model::{self, TARGET_PROJ};
+use spectrain_checkpoints::{
+    HubOptions, Mismatch, ModelFolder, NamedTensor, masked_language_model,
+};
 
 use crate::bounds;
-use crate::config::check_tied_head;
+use crate::config::{check_tied_head, unread_tensors};
 use crate::error::{Error, Result};
 use crate::linear::Bias;
 use crate::lora::LoraConfig;
@@ -25,9 +29,9 @@ pub struct FreshConfig {
     pub d_model: usize,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
-    /// Query heads; 0 takes the target's.
+    /// Query heads; 0 takes as many, up to the target's, as divide the width.
     pub heads: usize,
-    /// Key and value heads; 0 takes the target's.
+    /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
     /// Width of a head; 0 takes the target's.
     pub d_head: usize,
@@ -75,7 +79,14 @@ impl FreshConfig {
     /// The sizes make no sense.
     pub fn structure(&self, target: &TargetSpec) -> Result<TransformerConfig> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let sizes = target.layer_sizes(self.d_ff, self.heads, self.kv_heads);
+        let spec = TargetSpec {
+            layers: self.layers,
+            d_model: or(self.d_model, target.d_model),
+            d_head: or(self.d_head, target.d_head),
+            routing: None,
+            ..target.clone()
+        };
+        let sizes = spec.layer_sizes(self.d_ff, self.heads, self.kv_heads);
         let [d_ff, heads, kv_heads] = sizes.map_err(|error| match error {
             Error::Drafter { mismatch, .. } => Error::Drafter {
                 key: "fresh.kv_heads",
@@ -86,14 +97,10 @@ impl FreshConfig {
         self.check()?;
         Ok(TransformerConfig {
             spec: TargetSpec {
-                layers: self.layers,
-                d_model: or(self.d_model, target.d_model),
                 d_ff,
                 heads,
                 kv_heads,
-                d_head: or(self.d_head, target.d_head),
-                routing: None,
-                ..target.clone()
+                ..spec
             },
             qkv_bias: Bias::Without,
             output_bias: Bias::Without,
@@ -283,10 +290,15 @@ impl Start<'_> {
             return fresh.structure(&target.spec);
         }
         let folder = self.folder(target)?;
-        let file = folder.path().join("config.json");
-        let mut config = TransformerConfig::read(folder.config(), &file)?;
+        let config = self.structure_of(&folder)?;
         check_tied_head(&folder, &config)?;
         self.check_dense(&config.spec)?;
+        Ok(config)
+    }
+
+    /// The structure of the model in the folder to start from, as far as its layers are kept.
+    pub(crate) fn structure_of(&self, folder: &ModelFolder) -> Result<TransformerConfig> {
+        let mut config = structure_in(folder)?;
         if self.keep_layers.is_empty() {
             return Ok(config);
         }
@@ -312,10 +324,70 @@ impl Start<'_> {
             return make(&mut RandomWeights::new(seed));
         }
         let folder = self.folder(target)?;
-        make(&mut Kept {
+        let mut kept = Kept {
             folder: FolderWeights::new(&folder, "model."),
             layers: self.keep_layers,
-        })
+        };
+        let made = make(&mut kept)?;
+        kept.folder.finish(&self.unread(&folder)?)?;
+        Ok(made)
+    }
+
+    /// Tensors of the folder that may be there without being read: those that a target may have, those of layers that are not kept,
+    /// and a projection, which [`beside`](Self::beside) reads.
+    pub(crate) fn unread(&self, folder: &ModelFolder) -> Result<Vec<String>> {
+        let mut unread = unread_tensors(folder, &structure_in(folder)?);
+        unread.push(TARGET_PROJ.to_owned());
+        let kept: Vec<String> = (self.keep_layers.iter())
+            .map(|layer| format!("model.layers.{layer}."))
+            .collect();
+        let is_left = |name: &str| {
+            let of_layer = name.starts_with("model.layers.") && !kept.is_empty();
+            of_layer && !kept.iter().any(|layer| name.starts_with(layer))
+        };
+        let names = folder.tensors().map(|tensor| tensor.name.clone());
+        unread.extend(names.filter(|name| is_left(name)));
+        Ok(unread)
+    }
+
+    /// A tensor beside the model in the folder to start from; nothing where it has none, or where there is no folder.
+    ///
+    /// # Errors
+    /// It has another shape.
+    pub(crate) fn beside(
+        &self,
+        target: &TargetParts,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Option<NamedTensor>> {
+        if self.model.is_empty() {
+            return Ok(None);
+        }
+        let folder = self.folder(target)?;
+        if folder.info(name).is_err() {
+            return Ok(None);
+        }
+        let mut weights = FolderWeights::new(&folder, "");
+        weights.tensor(name, shape, Init::Constant(0.0)).map(Some)
+    }
+
+    /// Warns where the folder to start from is of a drafter with another mask token, of which it learned what it stands for.
+    pub(crate) fn compare_mask(&self, target: &TargetParts, mask_token: u32) -> Result<()> {
+        if self.model.is_empty() {
+            return Ok(());
+        }
+        let folder = self.folder(target)?;
+        let config = folder.config();
+        let learned = language_model::mask_token(config);
+        let learned = learned.or_else(|| masked_language_model::mask_token(config));
+        let learned = learned.and_then(Value::as_u64);
+        if let Some(learned) = learned.filter(|&learned| learned != u64::from(mask_token)) {
+            tracing::warn!(
+                "`drafter.mask_token` is {mask_token}, but the drafter in `{}` was trained with {learned}, and has to learn it anew",
+                folder.path().display()
+            );
+        }
+        Ok(())
     }
 
     fn folder(&self, target: &TargetParts) -> Result<ModelFolder> {
@@ -336,14 +408,24 @@ impl Start<'_> {
     }
 }
 
-/// The parameters of some layers of a folder, under the numbers that they get.
-struct Kept<'a> {
-    folder: FolderWeights<'a>,
-    /// All where empty.
-    layers: &'a [usize],
+/// The structure of the model in a folder that a drafter starts from: an ordinary model's, or that of a masked-diffusion drafter's
+/// decoder.
+///
+/// # Errors
+/// Its architecture is not supported, or a key is missing or of the wrong kind.
+fn structure_in(folder: &ModelFolder) -> Result<TransformerConfig> {
+    let decoder = masked_language_model::decoder(folder.config());
+    TransformerConfig::read(&decoder, &folder.path().join(CONFIG))
 }
 
-impl Weights for Kept<'_> {
+/// The parameters of some layers of a folder, under the numbers that they get.
+pub(crate) struct Kept<'a, W> {
+    pub(crate) folder: W,
+    /// All where empty.
+    pub(crate) layers: &'a [usize],
+}
+
+impl<W: Weights> Weights for Kept<'_, W> {
     fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         let numbered = name.strip_prefix("layers.").and_then(|rest| {
             let (number, rest) = rest.split_once('.')?;
@@ -356,5 +438,32 @@ impl Weights for Kept<'_> {
             name: name.to_owned(),
             ..tensor
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::path::Path;
+
+    #[test]
+    fn a_fresh_models_heads_divide_its_own_width() {
+        let target = json!({
+            "model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 8, "num_hidden_layers": 2, "vocab_size": 20, "max_position_embeddings": 64,
+        });
+        let target = TransformerConfig::read(&target, Path::new(CONFIG)).unwrap();
+        let heads = |d_model: usize| {
+            let fresh = FreshConfig {
+                d_model,
+                ..FreshConfig::default()
+            };
+            let spec = fresh.structure(&target.spec).unwrap().spec;
+            (spec.d_model, spec.heads, spec.kv_heads)
+        };
+        assert_eq!(heads(0), (16, 4, 2));
+        assert_eq!(heads(18), (18, 3, 1));
+        assert_eq!(heads(20), (20, 4, 2));
     }
 }

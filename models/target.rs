@@ -53,13 +53,14 @@ impl TargetSpec {
     }
 
     /// Feed-forward width, query heads and key and value heads of a drafter's layer: each as given, or the target's
-    /// where that is 0; of the target's key and value heads as many as the query heads can be shared out among.
+    /// where that is 0; of the target's query heads as many as divide its width, which a Llama's have to in transformers and the
+    /// engines that read its configurations; of its key and value heads as many as the query heads can be shared out among.
     ///
     /// # Errors
     /// The query heads cannot be shared out among the others.
     pub fn layer_sizes(&self, d_ff: usize, heads: usize, kv_heads: usize) -> Result<[usize; 3]> {
         let or = |given: usize, default: usize| if given == 0 { default } else { given };
-        let heads = or(heads, self.heads);
+        let heads = or(heads, most_that_divide(self.d_model, self.heads));
         let kv_heads = or(kv_heads, greatest_common_divisor(heads, self.kv_heads));
         if !heads.is_multiple_of(kv_heads) {
             return Err(Error::Drafter {
@@ -69,6 +70,14 @@ impl TargetSpec {
         }
         Ok([or(d_ff, self.d_ff), heads, kv_heads])
     }
+}
+
+/// The largest divisor of `width` up to `most`.
+fn most_that_divide(width: usize, most: usize) -> usize {
+    let mut divisors = (1..=most).rev();
+    divisors
+        .find(|&heads| width.is_multiple_of(heads))
+        .unwrap_or(most)
 }
 
 fn greatest_common_divisor(a: usize, b: usize) -> usize {
@@ -232,11 +241,17 @@ pub trait Target {
     /// The device it runs on.
     fn device(&self) -> Device;
 
+    /// Parameters that it holds, read in a pass or not.
+    fn parameters(&self) -> u64;
+
     /// Parameters that the pass of one token reads: of experts those that a token goes through.
     fn parameters_per_pass(&self) -> u64;
 
     /// The type of its weights and activations.
     fn dtype(&self) -> DType;
+
+    /// The pieces that a drafter may share; their head makes logits of last hidden states, as a pass does.
+    fn parts(&self) -> TargetParts;
 
     /// Runs `pass` after what `caches` holds, adds its keys and values to it, and keeps what `capture` asks for.
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput;

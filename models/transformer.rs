@@ -252,14 +252,27 @@ impl Target for Transformer {
         self.embed_tokens.weight.device()
     }
 
+    fn parameters(&self) -> u64 {
+        self.num_params() as u64
+    }
+
     fn parameters_per_pass(&self) -> u64 {
         let spec = &self.config.spec;
         let idle = |routing: &Routing| routing.idle_parameters(spec.d_model);
-        self.num_params() as u64 - spec.routing.as_ref().map_or(0, idle)
+        // Of the embedding a pass reads the rows of its tokens alone, but all of it where it is the head.
+        let looked_up = match self.config.tied_head {
+            true => 0,
+            false => spec.vocab * spec.d_model,
+        };
+        self.parameters() - looked_up as u64 - spec.routing.as_ref().map_or(0, idle)
     }
 
     fn dtype(&self) -> DType {
         self.embed_tokens.weight.val().dtype()
+    }
+
+    fn parts(&self) -> TargetParts {
+        Self::parts(self)
     }
 
     fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {

@@ -122,11 +122,7 @@ impl<'a> FolderWeights<'a> {
 
 impl Weights for FolderWeights<'_> {
     fn tensor(&mut self, name: &str, shape: &[usize], _: Init) -> Result<NamedTensor> {
-        let name = if name.starts_with("lm_head.") {
-            name.to_owned()
-        } else {
-            format!("{}{name}", self.prefix)
-        };
+        let name = name_in_folder(self.prefix, name);
         let (dtype, bytes) = self.folder.read_bytes(&name, shape)?;
         if !dtype.is_float() {
             return Err(spectrain_checkpoints::Error::ElementType {
@@ -146,6 +142,14 @@ impl Weights for FolderWeights<'_> {
             dtype,
             bytes,
         })
+    }
+}
+
+/// The name of a parameter in a folder whose names start with `prefix`, except those that start with `lm_head.`.
+pub(crate) fn name_in_folder(prefix: &str, name: &str) -> String {
+    match name.starts_with("lm_head.") {
+        true => name.to_owned(),
+        false => format!("{prefix}{name}"),
     }
 }
 

@@ -194,9 +194,12 @@ fn a_model_to_start_from_that_is_none_for_the_target_is_refused_before_anything_
     let workspace = Workspace::new();
     workspace.write("recipe.toml", FROM_A_MODEL);
     std::fs::create_dir(workspace.path("hollow")).unwrap();
-    for name in ["whole", "cut", "foreign"] {
+    for name in ["whole", "cut", "foreign", "deeper"] {
         workspace.write_target(name, VOCAB);
     }
+    let mut config = workspace.json("deeper/config.json");
+    config["num_hidden_layers"] = 9.into();
+    workspace.write("deeper/config.json", config.to_string());
     let weights = workspace.bytes("cut/model.safetensors");
     workspace.write("cut/model.safetensors", &weights[..weights.len() / 2]);
     let foreign = concat!(
@@ -209,6 +212,7 @@ fn a_model_to_start_from_that_is_none_for_the_target_is_refused_before_anything_
         ("some/model", "`HF_HUB_OFFLINE` is set"),
         ("hollow", "`hollow/config.json`"),
         ("cut", "bytes of tensors after the header"),
+        ("deeper", "`num_hidden_layers` does not fit the weights"),
         ("foreign", "a drafter needs the tokenizer of its target"),
     ] {
         let model = format!("drafter.model={model}");

@@ -370,6 +370,13 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
 }
 
 #[test]
+fn a_block_takes_one_pass_and_a_draft_without_room_none() {
+    let device = test_device();
+    let drafter: DFlash = tiny::fresh(&config(), &tiny::target(&device), &device);
+    assert_eq!([0, 1, 4].map(|depth| drafter.passes(depth)), [0, 1, 1]);
+}
+
+#[test]
 fn chains_that_end_by_the_head_are_estimated_as_they_are_decoded() {
     let device = test_device();
     let target = tiny::target(&device);

@@ -1,7 +1,13 @@
 //! Drafters that are language models: what they compute in training they compute when drafting, several at a time or one,
 //! with low-rank matrices and without.
+use std::path::Path;
+
 use burn::module::Module as _;
 use burn::prelude::*;
+use serde_json::json;
+use spectrain_checkpoints::language_model::{TARGET_PROJ, named};
+use spectrain_checkpoints::{NamedTensor, write_folder};
+use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::device::test_device;
 use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -12,12 +18,13 @@ use spectrain_models::{
     Sampling, Scope, Session, Target as _, Transformer, Tree, argmax, chain, forced,
 };
 use spectrain_train::{
-    Batch, Distill, DistillConfig, Objective as _, OnPolicyConfig, PardLoss, PardLossConfig,
+    Batch, Distill, DistillConfig, Objective as _, OnPolicyConfig, PardLoss, PardLossConfig, Rows,
     Statistics, Train as _, TrainConfig, Trainee,
 };
 
 use crate::golden::assert_close;
 use crate::tiny;
+use crate::workspace::{RECIPE, Workspace};
 
 const BLOCKS: usize = 4;
 const MASK: u32 = 47;
@@ -310,6 +317,7 @@ fn texts_continued_side_by_side_are_those_continued_alone() {
                 limits: &limits,
                 stop,
                 seed: 3,
+                positions: usize::MAX,
             },
         )
     };
@@ -337,6 +345,33 @@ fn texts_continued_side_by_side_are_those_continued_alone() {
     let stopped = how(&prompts, &[stop]);
     let end = together[0].iter().position(|&token| token == stop).unwrap();
     assert_eq!(stopped[0], together[0][..=end]);
+}
+
+#[test]
+fn texts_are_continued_alike_in_however_many_groups() {
+    let model = tiny::target(&test_device());
+    let prompts = [
+        vec![1, 2, 3, 4, 5, 6, 7],
+        vec![8],
+        vec![9, 10, 11],
+        vec![12; 7],
+    ];
+    let in_groups = |positions: usize| {
+        let how = Continuation {
+            sampling: Sampling::at(0.7),
+            limits: &[5, 12, 3, 8],
+            stop: &[],
+            seed: 3,
+            positions,
+        };
+        continue_texts(&model, &prompts, &how)
+    };
+    let together = in_groups(usize::MAX);
+    let lengths: Vec<usize> = together.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [5, 12, 3, 8]);
+    for positions in [0, 30, 60] {
+        assert_eq!(in_groups(positions), together, "{positions}");
+    }
 }
 
 #[test]
@@ -401,7 +436,8 @@ fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
     })
     .unwrap();
     let batch = batch(&target, Capture::default());
-    let rows = objective.rewrite(&drafter, &batch.rows, &[], 5);
+    let rewrite = |rows: &Rows, seed: u64| objective.rewrite(&drafter, rows, &[], seed);
+    let rows = rewrite(&batch.rows, 5).unwrap();
     assert_eq!(rows.real_tokens(), 3 * (4 + 6));
     assert_eq!(
         rows.loss_mask.iter().filter(|&&counts| counts).count(),
@@ -413,12 +449,31 @@ fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
         assert_ne!(before[4..10], after[4..10]);
         assert!(!rows.loss_mask[start + 3] && rows.loss_mask[start + 4]);
     }
-    let other_seed = objective.rewrite(&drafter, &batch.rows, &[], 6);
+    let other_seed = rewrite(&batch.rows, 6).unwrap();
     assert_ne!(other_seed.tokens, rows.tokens);
-    assert_eq!(
-        objective.rewrite(&drafter, &batch.rows, &[], 5).tokens,
-        rows.tokens
-    );
+    assert_eq!(rewrite(&batch.rows, 5).unwrap().tokens, rows.tokens);
+    // Where every token is trained on, nothing tells replies from prompts.
+    let mut unmasked = batch.rows.clone();
+    unmasked.loss_mask.fill(true);
+    assert!(rewrite(&unmasked, 5).is_none());
+}
+
+#[test]
+fn batches_without_a_reply_that_the_drafter_could_write_are_told_once() {
+    let workspace = Workspace::new();
+    let row = |token: u32| {
+        let row = json!({"input_ids": [token, 5, 6, 7, 8, 9], "loss_mask": [1, 1, 1, 1, 1, 1]});
+        format!("{row}\n")
+    };
+    workspace.write("train.jsonl", (0..40).map(row).collect::<String>());
+    let recipe = RECIPE
+        .replace("\"eagle3\"", "\"distillspec\"")
+        .replace("draft_vocab = 256", "keep_layers = [0, 3]")
+        .replace("draft_steps = 2", "on_policy = { fraction = 1.0 }");
+    workspace.write("recipe.toml", recipe);
+    let words = "recipe recipe.toml --stage prepare --stage train";
+    let told = workspace.run_line(words).succeeded().stderr;
+    assert_eq!(told.matches("no reply has a prompt").count(), 1, "{told}");
 }
 
 #[test]
@@ -444,4 +499,81 @@ fn a_pard_2_drafts_without_features_for_a_target_of_another_width() {
     let without = drafts(&without);
     assert_eq!(drafts(&other), without);
     assert_ne!(drafts(&drafter), without);
+}
+
+/// Writes a model as a folder that drafters start from, with tensors beside it.
+fn write_model(folder: &Path, model: &Transformer, beside: &[NamedTensor]) -> String {
+    let tensors = [named(export(model)), beside.to_vec()].concat();
+    let config = model.config().to_json().unwrap();
+    write_folder(folder, &config, &tensors, &[]).unwrap();
+    folder.display().to_string()
+}
+
+#[test]
+fn a_pard_2_goes_on_with_the_projection_in_its_folder() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    let vocabulary = DraftVocabulary::full(target.spec().vocab);
+    let trained: Pard = tiny::fresh(&pard(true), &target, &device);
+    let shape = export(trained.target_proj().unwrap())[0].shape.clone();
+    let folder = tempfile::tempdir().unwrap();
+    let start = |name: &str, beside: &[NamedTensor]| {
+        let config = PardConfig {
+            fresh: None,
+            model: write_model(&folder.path().join(name), trained.model(), beside),
+            ..pard(true)
+        };
+        Pard::fresh(&config, &target.parts(), &vocabulary, 5, &device)
+    };
+    let projection = |drafter: &Pard| export(drafter.target_proj().unwrap())[0].to_f32().unwrap();
+    let values = vec![0.25; shape.iter().product()];
+    let stored = NamedTensor::from_f32(TARGET_PROJ, shape, values.clone());
+    assert_eq!(projection(&start("whole", &[stored]).unwrap()), values);
+    let drawn = projection(&start("without", &[]).unwrap());
+    assert!(drawn.iter().any(|value| *value != drawn[0]));
+    let other = NamedTensor::from_f32(TARGET_PROJ, [2, 3], vec![0.0; 6]);
+    let error = start("other", &[other]).unwrap_err().to_string();
+    assert!(
+        error.contains(TARGET_PROJ) && error.contains("[2, 3]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_model_to_start_from_is_read_whole_or_refused() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    let vocabulary = DraftVocabulary::full(target.spec().vocab);
+    let folder = tempfile::tempdir().unwrap();
+    let start = |name: &str, keep_layers: Vec<usize>, change: &dyn Fn(&mut Vec<NamedTensor>)| {
+        let path = folder.path().join(name);
+        let mut tensors = named(export(&target));
+        change(&mut tensors);
+        write_folder(&path, &target.config().to_json().unwrap(), &tensors, &[]).unwrap();
+        let config = LanguageModelConfig {
+            model: path.display().to_string(),
+            keep_layers,
+            ..Default::default()
+        };
+        let drafter = LanguageModel::fresh(&config, &target.parts(), &vocabulary, 5, &device);
+        drafter.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(start("whole", Vec::new(), &|_| ()), Ok(()));
+    const BIAS: &str = "model.layers.1.self_attn.q_proj.bias";
+    let with_bias = |tensors: &mut Vec<NamedTensor>| {
+        tensors.push(NamedTensor::from_f32(BIAS, [2], vec![1.0; 2]));
+    };
+    let error = start("bias", Vec::new(), &with_bias).unwrap_err();
+    assert!(error.contains(BIAS), "{error}");
+    assert_eq!(start("left", vec![0, 2], &with_bias), Ok(()));
+    let error = start("kept", vec![1], &with_bias).unwrap_err();
+    assert!(error.contains(BIAS), "{error}");
+    let error = start("zeros", Vec::new(), &|tensors| {
+        let of_layer = |tensor: &&mut NamedTensor| tensor.name.starts_with("model.layers.1.");
+        for tensor in tensors.iter_mut().filter(of_layer) {
+            tensor.bytes.fill(0);
+        }
+    });
+    let error = error.unwrap_err();
+    assert!(error.contains("model.layers.1"), "{error}");
 }

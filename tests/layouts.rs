@@ -2,12 +2,15 @@
 //! shape or of another target passes.
 use std::collections::BTreeSet;
 
+use serde_json::Value;
 use spectrain::families::registry::open_drafter;
+use spectrain::families::shipped::NamedBy;
+use spectrain::recipe::ResolvedRecipe;
 use spectrain::recipe::read::read;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
-use crate::samples::{Folder, Sample, parts, samples, sorted};
+use crate::samples::{Folder, Sample, parts, remove, samples, sorted};
 use spectrain_models::device::test_device;
 
 /// Every folder that a registered drafter can be written as.
@@ -48,31 +51,38 @@ fn training_goes_on_from_every_folder_with_the_same_settings() {
 fn the_keys_that_are_read_from_a_folder_are_those_that_training_goes_on_with() {
     let target = parts();
     for (name, sample, folder) in folders() {
-        let keys = match (sample.recipe.at_start)(folder.path(), &target.spec) {
-            Ok(Some(keys)) => keys,
-            Ok(None) => {
+        let named = (sample.recipe.at_start)(folder.path(), &target.spec);
+        match named.unwrap_or_else(|refused| panic!("{name}: {refused:#}")) {
+            NamedBy::Start(keys) => {
+                let tuned = with_keys(&name, sample, keys);
+                let checked = tuned.method.check_start(folder.path(), &target.spec);
+                checked.unwrap_or_else(|refused| panic!("{name}: {refused:#}"));
+            }
+            NamedBy::Model(keys) => {
                 assert!(reads_text(&folder), "{name}");
-                continue;
+                let tuned = with_keys(&name, sample, keys);
+                assert_eq!(kept(&tuned), kept(&sample.resolved()), "{name}");
             }
-            Err(refused) => {
-                let told = format!("{refused:#}");
-                assert!(
-                    told.contains("starts from `[drafter] model`"),
-                    "{name}: {told}"
-                );
-                continue;
-            }
-        };
-        let keys: serde_json::Map<_, _> = keys.into_iter().collect();
-        let drafter = toml::to_string(&serde_json::json!({ "drafter": keys })).unwrap();
-        let recipe = format!(
-            "recipe = \"{}\"\nname = \"tuned\"\ntarget.model = \"t\"\ndata.train = \"t.jsonl\"\n{drafter}",
-            sample.recipe.name
-        );
-        let resolved = read(&recipe, &[]).unwrap_or_else(|error| panic!("{name}: {error:#}"));
-        let checked = resolved.method.check_start(folder.path(), &target.spec);
-        checked.unwrap_or_else(|refused| panic!("{name}: {refused:#}"));
+        }
     }
+}
+
+/// The recipe of a sample's kind with these keys of `[drafter]`.
+fn with_keys(name: &str, sample: Sample, keys: Vec<(String, Value)>) -> ResolvedRecipe {
+    let keys: serde_json::Map<_, _> = keys.into_iter().collect();
+    let drafter = toml::to_string(&serde_json::json!({ "drafter": keys })).unwrap();
+    let recipe = format!(
+        "recipe = \"{}\"\nname = \"tuned\"\ntarget.model = \"t\"\ndata.train = \"t.jsonl\"\n{drafter}",
+        sample.recipe.name
+    );
+    read(&recipe, &[]).unwrap_or_else(|error| panic!("{name}: {error:#}"))
+}
+
+/// The table `[drafter]` of a language model, without what it started from and which of it was trained.
+fn kept(recipe: &ResolvedRecipe) -> Value {
+    let mut table = recipe.json["drafter"].clone();
+    remove(&mut table, &["model", "keep_layers", "fresh", "lora"]);
+    table
 }
 
 #[test]

@@ -213,6 +213,20 @@ fn norms_and_scales_are_those_of_the_architecture() {
 }
 
 #[test]
+fn of_a_width_for_each_layer_a_drafter_takes_the_largest() {
+    let width = |of_layers: Value| {
+        let found = read(json!({"model_type": "gemma3n_text", "intermediate_size": of_layers}));
+        found.map(|found| found.spec.d_ff)
+    };
+    assert_eq!(width(json!([48, 64, 32])), Ok(64));
+    let beyond = json!([48, 1_u64 << 31]);
+    for wrong in [json!([]), json!([0, 4]), json!(["4"]), beyond] {
+        let error = width(wrong).unwrap_err();
+        assert!(error.contains("one for each layer"), "{error}");
+    }
+}
+
+#[test]
 fn a_final_norm_or_a_head_of_another_kind_is_refused() {
     let error = read(json!({"model_type": "cohere2", "layer_norm_eps": 1e-5})).unwrap_err();
     for word in ["config.json", "layer_norm_eps", "rms_norm_eps"] {

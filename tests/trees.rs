@@ -12,7 +12,7 @@ use spectrain_models::weights::host_f32;
 use spectrain_models::{
     Caches, Capture, Children, Draft, DraftRequest, DraftShape, Drafter, Features, KnownText,
     LogitRows, Pass, Proposer, RandomWeights, Sampling, Scope, Session, StaticTree, TakeLogits,
-    Target, TargetOutput, TargetSpec, Transformer, Tree, chain, forced,
+    Target, TargetOutput, TargetParts, TargetSpec, Transformer, Tree, chain, forced,
 };
 
 use crate::golden::assert_close;
@@ -112,12 +112,20 @@ impl Target for Uncached<'_> {
         self.0.dtype()
     }
 
+    fn parts(&self) -> TargetParts {
+        self.0.parts()
+    }
+
     fn spec(&self) -> &TargetSpec {
         self.0.spec()
     }
 
     fn device(&self) -> Device {
         self.0.device()
+    }
+
+    fn parameters(&self) -> u64 {
+        self.0.parameters()
     }
 
     fn parameters_per_pass(&self) -> u64 {

@@ -7,6 +7,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
+use crate::along::in_chunks;
 use crate::attention::Attends as _;
 use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
@@ -172,8 +173,10 @@ impl Drafter for DFlash {
             let (hidden, previous) = self.slots_behind(text, &places, &context, slots);
             let read: Tensor<2> = self.widened(hidden, previous).flatten(0, 1);
             let (steps, rows) = known_slots(text, &places, slots, &device);
-            let read = read.select(0, rows);
-            take(&steps, product(read, self.head()).cast(DType::F32));
+            let head = self.head();
+            let [_, width] = head.dims();
+            let logits = |rows| product(rows, head.clone()).cast(DType::F32);
+            in_chunks(read.select(0, rows), &steps, width, take, &logits);
         }
     }
 
@@ -195,8 +198,8 @@ impl Drafter for DFlash {
         }
     }
 
-    fn passes(&self, _: usize) -> usize {
-        1
+    fn passes(&self, depth: usize) -> usize {
+        depth.min(1)
     }
 
     fn parameters_per_pass(&self) -> u64 {
