@@ -10,6 +10,9 @@ pub mod parse;
 /// The key of a message that holds reasoning apart from what is said.
 pub const REASONING: &str = "reasoning_content";
 
+/// The marks between which targets write their reasoning, where nobody has taken it apart.
+pub const THOUGHT: [&str; 2] = ["<think>", "</think>"];
+
 /// The key of a message that says that the target was stopped before it ended: the end of its turn is not the target's.
 pub const CUT_OFF: &str = "truncated";
 
@@ -222,6 +225,10 @@ pub const KEYS: [&str; 8] = [
 
 /// Keys of a row that reports break acceptance down by: the category and the language, where rows have them.
 pub const LABELS: [&str; 2] = ["category", "language"];
+
+/// The key that rows of tokens of one conversation have alike: the hexadecimal SHA-256 of the tokens before its first answer, each as
+/// four bytes, the lowest first.
+pub const CONVERSATION: &str = "conversation_sha256";
 
 /// Whether a value says nothing: `null`, or an empty text, list or object.
 pub(crate) fn is_blank(value: &Value) -> bool {

@@ -137,12 +137,15 @@ impl FeatureWriter {
         self.index.samples() + self.open.as_ref().map_or(0, |open| open.samples)
     }
 
-    /// Gives `seen` the tokens of every sample that is written; those of the shard that is not yet whole are not.
+    /// Gives `seen` every sample that is written, in their order, until it fails; those of the shard that is not yet whole are not.
     ///
     /// # Errors
-    /// A shard cannot be read.
-    pub fn each_text(&self, seen: &mut dyn FnMut(&[u32])) -> Result<()> {
-        shards::each_text(&self.folder, &self.index, seen)
+    /// Those of `seen`; a shard cannot be read.
+    pub fn each_sample<E: From<Error>>(
+        &self,
+        seen: &mut dyn FnMut(StoredSample<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        shards::each_sample(&self.folder, &self.index, seen)
     }
 
     /// Adds the sample numbered [`next_sample`](Self::next_sample).

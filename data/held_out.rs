@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{Content, Conversation, Message, Row, Sample};
+use crate::conversation::{CONVERSATION, Content, Conversation, Message, Row, Sample};
 use crate::error::{Error, Result};
 use crate::mask::prompt_text;
 use crate::prepare::first_bytes;
@@ -33,8 +33,9 @@ impl HeldOut {
     /// Holds out a share of the prompts: those with the smallest hashes, where they stand alone.
     ///
     /// A prompt is what the target sees before the last answer, tools included and as of one fixed day; rows with the same
-    /// prompt stay together. So do conversations of which one goes on from the prompt of the other, and rows of tokens that follow each
-    /// other and do so, as the answers of one conversation: else what is evaluated would have been trained on.
+    /// prompt stay together. So do conversations of which one goes on from the prompt of the other, rows of tokens that follow each
+    /// other and do so, and those that are of one conversation by their key [`CONVERSATION`]: else what is evaluated would have been
+    /// trained on. Rows that the weight of their source passes over are neither counted nor held out.
     ///
     /// # Errors
     /// A row cannot be read or rendered and is not to be left out, or there are fewer than two prompts.
@@ -47,19 +48,24 @@ impl HeldOut {
         let template = template.map(|template| template.clone().at(SystemTime::UNIX_EPOCH));
         let template = template.as_ref();
         let mut openings = Openings::default();
-        let mut hashes = Vec::new();
+        let (mut hashes, mut taken) = (Vec::new(), Vec::new());
         for row in unusable.without(rows.into_iter()) {
-            let LocatedRow { location, row, .. } = row?;
+            let LocatedRow {
+                location,
+                row,
+                copies,
+            } = row?;
             let hash = match hash(&row, template).map_err(Error::at(&location)) {
                 Err(error) if unusable.drops(&error) => None,
                 hash => Some(hash?),
             };
-            hashes.push(hash);
             openings.add(&row);
+            hashes.push(hash);
+            taken.push(hash.filter(|_| copies > 0));
         }
         let of_rows = openings.groups(&hashes);
         let mut groups: BTreeMap<usize, BTreeSet<u128>> = BTreeMap::new();
-        for (group, hash) in of_rows.iter().zip(&hashes) {
+        for (group, hash) in of_rows.iter().zip(&taken) {
             if let Some(hash) = hash {
                 groups.entry(*group).or_default().insert(*hash);
             }
@@ -73,7 +79,7 @@ impl HeldOut {
         let is_held =
             |(group, hash): (&usize, &Option<u128>)| hash.is_some() && held.contains(group);
         Ok(Self {
-            rows: of_rows.iter().zip(&hashes).map(is_held).collect(),
+            rows: of_rows.iter().zip(&taken).map(is_held).collect(),
             prompts: held.iter().map(|group| groups[group].len()).sum(),
             unusable,
         })
@@ -89,7 +95,8 @@ impl HeldOut {
         self.rows.iter().filter(|&&held| held).count()
     }
 
-    /// Of the same rows in the same order, those that are left to train on, and those that cannot be used.
+    /// Of the same rows in the same order, those that are left to train on, those that are passed over, and those that cannot be
+    /// used.
     pub fn left(
         &self,
         rows: impl Iterator<Item = Result<LocatedRow>>,
@@ -126,7 +133,7 @@ impl HeldOut {
 }
 
 /// How many of so many prompts are held out; none of fewer than two.
-fn count(prompts: usize, share: f64) -> usize {
+pub fn count(prompts: usize, share: f64) -> usize {
     if prompts < 2 {
         return 0;
     }
@@ -138,10 +145,14 @@ fn count(prompts: usize, share: f64) -> usize {
 /// How rows begin, and so which of them go on from the prompt of another.
 #[derive(Default)]
 struct Openings {
-    /// The row that is the prompt of this hash, the first of several.
+    /// The conversation that is the prompt of this hash, the first of several.
     prompts: HashMap<u128, usize>,
     /// What rows begin with that may be the prompt of another: row and hash.
     begun: Vec<(usize, u128)>,
+    /// The first row of tokens of each conversation that has a name, by a digest of that.
+    conversations: HashMap<u128, usize>,
+    /// Rows of tokens, each with an earlier one of its conversation.
+    joined: Vec<(usize, usize)>,
     /// The prompt of the last row, where that is tokens.
     last: Option<Vec<u32>>,
     rows: usize,
@@ -151,26 +162,31 @@ impl Openings {
     fn add(&mut self, row: &Row) {
         let at = self.rows;
         self.rows += 1;
-        let prompt = match &row.content {
+        let before = self.last.take();
+        match &row.content {
             Content::Conversation(conversation) => {
-                self.last = None;
-                let mut openings = openings(conversation);
-                let prompt = openings.pop();
+                let mut openings = openings(conversation, &message_text);
+                if let Some(prompt) = openings.pop() {
+                    self.prompts.entry(prompt).or_insert(at);
+                }
                 self.begun
                     .extend(openings.into_iter().map(|opening| (at, opening)));
-                prompt
             }
             Content::Tokens(sample) => {
-                let before = self.last.replace(sample.prompt().to_vec());
                 let before = before.filter(|before| !before.is_empty());
-                if let Some(before) = before.filter(|before| sample.tokens.starts_with(before)) {
-                    self.begun.push((at, of_tokens(&before)));
+                if before.is_some_and(|before| sample.tokens.starts_with(&before)) {
+                    self.joined.push((at, at - 1));
                 }
-                Some(of_tokens(sample.prompt()))
+                // A table has a column for rows without a name, too.
+                let is_name =
+                    |(key, value): &&(String, String)| key == CONVERSATION && value != "null";
+                if let Some((_, name)) = row.extra.iter().find(is_name) {
+                    let name = first_bytes(&Sha256::digest(name));
+                    let first = *self.conversations.entry(name).or_insert(at);
+                    self.joined.push((at, first));
+                }
+                self.last = Some(sample.prompt().to_vec());
             }
-        };
-        if let Some(prompt) = prompt {
-            self.prompts.entry(prompt).or_insert(at);
         }
     }
 
@@ -186,6 +202,9 @@ impl Openings {
             if let Some(hash) = hash {
                 join(row, *firsts.entry(*hash).or_insert(row));
             }
+        }
+        for (row, other) in &self.joined {
+            join(*row, *other);
         }
         for (row, opening) in &self.begun {
             if let Some(from) = self.prompts.get(opening) {
@@ -205,8 +224,12 @@ fn root(groups: &mut [usize], mut row: usize) -> usize {
     row
 }
 
-/// Hashes of what stands before each answer of a conversation, from the first one on; the last is of its prompt.
-fn openings(conversation: &Conversation) -> Vec<u128> {
+/// Hashes of what stands before each answer of a conversation, from the first one on; the last is of its prompt. `said` is what
+/// counts of a message.
+pub(crate) fn openings(
+    conversation: &Conversation,
+    said: &dyn Fn(&Message) -> String,
+) -> Vec<u128> {
     let Conversation { messages, tools } = conversation;
     let mut hash = Sha256::new();
     let mut found = Vec::new();
@@ -216,7 +239,7 @@ fn openings(conversation: &Conversation) -> Vec<u128> {
         if message.is_assistant() && (at > 0 || whole == 1) {
             found.push(first_bytes(&hash.clone().finalize()));
         }
-        hash.update(message_text(message));
+        hash.update(said(message));
     }
     // Its answer is still to come.
     if messages.last().is_some_and(|last| !last.is_assistant()) {
@@ -234,7 +257,7 @@ fn message_text(message: &Message) -> String {
     serde_json::json!([role, content, extra]).to_string()
 }
 
-fn of_tokens(tokens: &[u32]) -> u128 {
+pub(crate) fn of_tokens(tokens: &[u32]) -> u128 {
     let mut hash = Sha256::new();
     tokens
         .iter()
@@ -411,6 +434,96 @@ mod tests {
             // As many prompts as are asked for, of 900 or 600.
             assert_eq!((held.len(), left.len()), (expected, 300 - expected));
         }
+    }
+
+    #[test]
+    fn answers_of_one_conversation_are_on_one_side_whatever_becomes_of_its_generation_prompt() {
+        // The prompt ends with 8, for which later rows have 9.
+        let row = |(number, turn): (u32, usize)| {
+            let tokens = [[number, 8, 5].to_vec(), [number, 9, 5, 7, 8, 5].to_vec()];
+            let tokens = tokens[turn].clone();
+            let prompt = tokens.len() - 1;
+            let loss_mask = (0..tokens.len()).map(|at| at >= prompt).collect();
+            let name = format!("\"conversation {number}\"");
+            let row = Row {
+                content: Content::Tokens(Sample { tokens, loss_mask }),
+                extra: vec![(CONVERSATION.into(), name)],
+            };
+            LocatedRow::new(Location::new("rows", number as usize), row)
+        };
+        let following = (0..300).flat_map(|number| [(number, 0), (number, 1)]);
+        let apart = [0, 1].into_iter();
+        let apart = apart.flat_map(|turn| (0..300).rev().map(move |number| (number, turn)));
+        for rows in [following.collect::<Vec<_>>(), apart.collect()] {
+            let rows: Vec<LocatedRow> = rows.into_iter().map(row).collect();
+            let split = HeldOut::of(given(&rows), 0.1, (None, Unusable::Refuse)).unwrap();
+            let numbers = |row: Result<LocatedRow>| row.unwrap().location.row;
+            let held: BTreeSet<usize> = split.held(given(&rows)).map(numbers).collect();
+            let left: BTreeSet<usize> = split.left(given(&rows)).map(numbers).collect();
+            assert!(held.is_disjoint(&left), "{held:?}");
+            // Of 600 prompts at least 64 are held out.
+            assert_eq!((held.len(), left.len()), (32, 268));
+        }
+    }
+
+    #[test]
+    fn rows_without_the_name_of_a_conversation_are_not_of_one() {
+        let row = |number: u32| {
+            let row = Row {
+                content: Content::Tokens(Sample {
+                    tokens: vec![number, 5],
+                    loss_mask: vec![false, true],
+                }),
+                extra: vec![(CONVERSATION.into(), "null".into())],
+            };
+            LocatedRow::new(Location::new("rows", number as usize), row)
+        };
+        let rows: Vec<LocatedRow> = (1..=1000).map(row).collect();
+        let split = HeldOut::of(given(&rows), 0.1, (None, Unusable::Refuse)).unwrap();
+        assert_eq!(split.prompts(), 100);
+    }
+
+    #[test]
+    fn what_a_weight_passes_over_is_not_counted_and_not_held_out_but_joins_others() {
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let with = || (Some(&template), Unusable::Refuse);
+        let held = |rows: &[LocatedRow]| {
+            let split = HeldOut::of(given(rows), 0.1, with()).unwrap();
+            let held = split.held(given(rows)).map(|row| row.unwrap().row);
+            let held: Vec<Row> = held.collect();
+            assert_eq!((held.len(), held.len()), (split.rows(), split.prompts()));
+            held
+        };
+        let taken = rows(&(0..1000).collect::<Vec<_>>());
+        let mut all = taken.clone();
+        all.extend(rows(&(500..5000).collect::<Vec<_>>()));
+        for row in &mut all[1000..] {
+            row.copies = 0;
+        }
+        let expected = held(&taken);
+        assert_eq!((expected.len(), held(&all)), (100, expected));
+        // Two that go on from the prompt of one that is passed over are on one side.
+        let mut all = rows(&(0..300).collect::<Vec<_>>());
+        let begun = all.clone();
+        for row in &mut all {
+            row.copies = 0;
+        }
+        let longer = |(row, end): (&LocatedRow, &str)| {
+            let Content::Conversation(conversation) = &row.row.content else {
+                panic!("no tokens were given");
+            };
+            let more = [Message::new("user", end), Message::new("assistant", "a")];
+            let messages = [&conversation.messages[..], &more].concat();
+            LocatedRow::new(row.location.clone(), Conversation::new(messages))
+        };
+        for end in ["one", "other"] {
+            all.extend(begun.iter().map(|row| longer((row, end))));
+        }
+        let split = HeldOut::of(given(&all), 0.1, with()).unwrap();
+        let number = |row: Result<LocatedRow>| row.unwrap().location.row;
+        let held: Vec<usize> = split.held(given(&all)).map(number).collect();
+        let once: BTreeSet<usize> = held.iter().copied().collect();
+        assert_eq!((held.len(), once.len()), (64, 32), "{held:?}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod guard;
 mod json_text;
 mod lexer;
 mod methods;
+pub(crate) mod names;
 mod notation;
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,7 @@ pub mod sources;
 pub mod synthetic;
 mod table;
 pub mod template;
+mod thought;
 pub mod tokenizer;
 pub mod tokens;
 mod tool_calls;

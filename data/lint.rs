@@ -5,11 +5,10 @@ mod report;
 
 use std::collections::HashSet;
 
-use sha2::{Digest, Sha256};
-
-use crate::conversation::{Content, Conversation, Row, Sample};
+use crate::conversation::{Content, Message, Row, Sample};
 use crate::error::{Error, Result};
-use crate::prepare::{Category, Preparation, PrepareSettings, digest, first_bytes};
+use crate::held_out;
+use crate::prepare::{Category, Preparation, PrepareSettings, digest};
 use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
@@ -52,33 +51,38 @@ pub fn lint(
     let mut counts = vec![0_u64; linter.settings.vocab];
     let mut shown = Vec::new();
     let mut prompts = HashSet::new();
-    let train = survey(train, linter, |location, row, sample| {
-        prompts.extend(prompt_digest(row, sample));
-        for (&token, _) in sample
-            .tokens
-            .iter()
-            .zip(&sample.loss_mask)
-            .filter(|&(_, &trained)| trained)
-        {
-            counts[token as usize] += 1;
-        }
-        if shown.len() < linter.shown {
-            shown.push(ShownSample {
-                location: location.to_string(),
-                text: with_visible_mask(sample, linter.tokenizer)?,
-            });
+    let train = survey(train, linter, |location, row, samples| {
+        prompts.extend(openings(row));
+        for sample in samples {
+            for (&token, _) in sample
+                .tokens
+                .iter()
+                .zip(&sample.loss_mask)
+                .filter(|&(_, &trained)| trained)
+            {
+                counts[token as usize] += 1;
+            }
+            if shown.len() < linter.shown {
+                shown.push(ShownSample {
+                    location: location.to_string(),
+                    text: with_visible_mask(sample, linter.tokenizer)?,
+                });
+            }
         }
         Ok(())
     })?;
     let mut overlap = Category::new(linter.lists_rows);
-    let eval = survey(eval, linter, |location, row, sample| {
-        if prompt_digest(row, sample).is_some_and(|prompt| prompts.contains(&prompt)) {
+    let eval = survey(eval, linter, |location, row, _| {
+        let prompt = openings(row).pop();
+        if prompt.is_some_and(|prompt| prompts.contains(&prompt)) {
             overlap.add(location);
         }
         Ok(())
     })?;
+    let template = linter.template.map(ChatTemplate::unread_variables);
     Ok(LintReport {
         masking: linter.settings.masking,
+        template: template.unwrap_or_default(),
         train,
         eval,
         overlap,
@@ -87,10 +91,12 @@ pub fn lint(
     })
 }
 
+/// What is found in a set of rows; `look` is shown each row that can be used, with its samples. What the weight of its source passes
+/// over is counted and not looked at.
 fn survey(
     rows: impl IntoIterator<Item = Result<LocatedRow>>,
     linter: &Linter<'_>,
-    mut look: impl FnMut(&Location, &Row, &Sample) -> Result<()>,
+    mut look: impl FnMut(&Location, &Row, &[Sample]) -> Result<()>,
 ) -> Result<SetReport> {
     let preparation = Preparation {
         template: linter.template,
@@ -101,6 +107,10 @@ fn survey(
     let (mut lengths, mut shares) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for row in rows {
+        if row.as_ref().is_ok_and(|row| row.copies == 0) {
+            report.passed_over += 1;
+            continue;
+        }
         let used = row.and_then(|LocatedRow { location, row, .. }| {
             report.roles.add(&row.content);
             report.beside_tokens += u64::from(row.has_conversation_beside());
@@ -119,21 +129,22 @@ fn survey(
                 continue;
             }
         };
+        report.rows += 1;
         linter.look_at_row(&mut report, &location, &row);
         for _ in 0..samples.beyond {
             report.overlong.add(&location);
         }
         report.samples += samples.beyond as u64;
-        for sample in samples.made {
+        for sample in &samples.made {
             let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
             lengths.push(length as f64);
             shares.push(trained as f64 / length.max(1) as f64);
-            linter.look_at_sample(&mut report, &location, &row, &sample);
-            if !seen.insert(digest(&sample)) {
+            linter.look_at_sample(&mut report, &location, &row, sample);
+            if !seen.insert(digest(sample)) {
                 report.duplicates.add(&location);
             }
-            look(&location, &row, &sample)?;
         }
+        look(&location, &row, &samples.made)?;
     }
     report.length = Quantiles::of(lengths);
     report.trained_share = Quantiles::of(shares);
@@ -208,32 +219,27 @@ impl Linter<'_> {
     }
 }
 
-/// What the user says before the first answer, whatever the system message; for rows of tokens, what comes before the
-/// first trained token.
-fn prompt_digest(row: &Row, sample: &Sample) -> Option<u128> {
-    let mut hash = Sha256::new();
-    let mut any = false;
+/// Digests of what is said before each answer of a row, whatever the system message; the last is of the prompt that is evaluated
+/// with. For rows of tokens, of what comes before the first trained token.
+fn openings(row: &Row) -> Vec<u128> {
+    let said = |message: &Message| match message.role.as_str() {
+        "system" | "developer" => String::new(),
+        role => format!("{role}\0{}\0", message.content.trim()),
+    };
     match &row.content {
-        Content::Conversation(Conversation { messages, .. }) => {
-            for message in messages
-                .iter()
-                .take_while(|message| !message.is_assistant())
-            {
-                if message.role == "user" {
-                    any = true;
-                    hash.update(message.content.trim());
-                    hash.update([0]);
-                }
+        Content::Conversation(conversation) => {
+            let mut messages = conversation.messages.iter();
+            if messages.any(|message| message.role == "user") {
+                held_out::openings(conversation, &said)
+            } else {
+                Vec::new()
             }
         }
-        Content::Tokens(_) => {
-            for token in sample.prompt() {
-                any = true;
-                hash.update(token.to_le_bytes());
-            }
-        }
+        Content::Tokens(sample) => match sample.prompt() {
+            [] => Vec::new(),
+            prompt => vec![held_out::of_tokens(prompt)],
+        },
     }
-    any.then(|| first_bytes(&hash.finalize()))
 }
 
 /// The coverage by sizes below that of the whole vocabulary; none where nothing is trained on.

@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::conversation::{Conversation, Exchange, Message, REASONING, Sample};
+use crate::conversation::{Conversation, Exchange, Message, REASONING, Sample, THOUGHT};
 use crate::error::Result;
 use crate::template::{ChatTemplate, GenerationPrompt, Rendered};
+use crate::thought;
 use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
@@ -29,7 +31,9 @@ pub enum Masking {
 /// The assistant's part is what the template's `{% generation %}` blocks contain; without such blocks it is each
 /// turn from the generation prompt to the token that ends it. The text is tokenised once, as a whole, and a token is
 /// in the mask when it shares a byte with that part. This is `return_assistant_tokens_mask` of `transformers`, but
-/// for a block that ends inside a character of several tokens, of which `transformers` takes only the first.
+/// for a block that ends inside a character of several tokens, of which `transformers` takes only the first. Of an answer that was
+/// [cut off](Message::is_cut_off) the part is what the target wrote: not the end of the turn, and nothing where the template shows
+/// something else, or before it a reasoning that is not the target's.
 pub fn tokenize<'a>(
     exchange: impl Into<Exchange<'a>>,
     template: &ChatTemplate,
@@ -37,6 +41,14 @@ pub fn tokenize<'a>(
     masking: Masking,
 ) -> Result<Sample> {
     let exchange = exchange.into();
+    let apart = thought::apart(exchange, template);
+    let exchange = match &apart {
+        Some(messages) => Exchange {
+            messages,
+            ..exchange
+        },
+        None => exchange,
+    };
     let rendered = template.render_marked(exchange, GenerationPrompt::Without)?;
     let encoding = tokenizer.encode(&rendered.text)?;
     let loss_mask = match masking {
@@ -144,12 +156,8 @@ fn unwritten_ends(
         None => conversed.turns(&places)?,
     };
     let end = |(&place, turn): (&usize, Range<usize>)| {
-        let said = said_last(&messages[place]).trim();
         let shown = without_special_end(&text[turn.clone()], special);
-        // Where the template shows something else, nobody knows where the target was stopped.
-        let found = shown.rfind(said).filter(|_| !said.is_empty());
-        let written = found.map_or(0, |at| at + said.len());
-        turn.start + written..turn.end
+        turn.start + written(&messages[place], shown)..turn.end
     };
     Ok(places.iter().zip(turns).map(end).collect())
 }
@@ -168,13 +176,24 @@ fn blocks(
     (blocks.len() == assistants.len()).then(|| places.iter().filter_map(block).collect())
 }
 
-/// What a message says at its end: its content, or its reasoning where there is nothing behind it.
-fn said_last(message: &Message) -> &str {
-    let reasoning = || message.extra.get(REASONING)?.as_str();
-    match message.content.as_str() {
-        "" => reasoning().unwrap_or_default(),
+/// How many bytes of a turn that was cut off, shown like this without its end, the target wrote.
+fn written(message: &Message, shown: &str) -> usize {
+    let reasoning = message.extra.get(REASONING).and_then(Value::as_str);
+    let reasoning = reasoning.map_or("", str::trim);
+    // Where the content is empty, the target was stopped in its reasoning.
+    let said = match message.content.trim() {
+        "" => reasoning,
         content => content,
-    }
+    };
+    // Where the template shows something else, nobody knows where the target was stopped.
+    let Some(at) = shown.rfind(said).filter(|_| !said.is_empty()) else {
+        return 0;
+    };
+    let end = at + said.len();
+    // Marks stand around a reasoning that is there; a template may also write them around none.
+    let is_thought = THOUGHT.iter().any(|mark| shown[..at].contains(mark));
+    let is_reasoned = !reasoning.is_empty() && shown[..end].contains(reasoning);
+    if !is_thought || is_reasoned { end } else { 0 }
 }
 
 /// The text of a turn before the special tokens that end it.
@@ -334,6 +353,94 @@ mod tests {
         let template = ChatTemplate::from_source(&plain, None, None).unwrap();
         let refused = tokenize(&conversation, &template, &small(), Masking::Assistant);
         assert!(refused.is_err());
+    }
+
+    /// A template of the golden rows.
+    fn golden(name: &str) -> String {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/golden/chat_masks.json"
+        );
+        let data: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        data["templates"][name]["source"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// A question and an answer that was cut off, with its reasoning apart if it has some.
+    fn stopped(content: &str, reasoning: &str) -> Conversation {
+        let mut answer = Message::new("assistant", content);
+        answer.extra.insert(CUT_OFF.into(), true.into());
+        if !reasoning.is_empty() {
+            answer.extra.insert(REASONING.into(), reasoning.into());
+        }
+        Conversation::new(vec![Message::new("user", "one"), answer])
+    }
+
+    #[test]
+    fn of_an_answer_cut_off_inside_its_reasoning_what_the_target_wrote_is_trained_on() {
+        let begun = stopped("<think>\nthe cat", "");
+        for name in ["thinking", "thinking_plain"] {
+            let source = golden(name);
+            for masking in [Masking::Assistant, Masking::LastTurn] {
+                let shown = |of: &Conversation| trained_of(of, &source, masking);
+                assert_eq!(shown(&begun), "<think>\nthe cat");
+                // As engines hand it out, and behind a whole reasoning.
+                assert_eq!(shown(&stopped("", "the cat")), "<think>\nthe cat");
+                let whole = "<think>\nthe cat\n</think>\n\nran";
+                assert_eq!(shown(&stopped("ran", "the cat")), whole);
+                assert_eq!(shown(&stopped(whole, "")), whole);
+                // The empty reasoning that the template writes here is not the target's.
+                assert_eq!(shown(&stopped("the cat", "")), "");
+            }
+        }
+        // The prompt has begun the reasoning.
+        let opening = golden("thinking_plain")
+            .replace(
+                "enable_thinking is defined and enable_thinking is false",
+                "true",
+            )
+            .replace(r"'<think>\n\n</think>\n\n'", r"'<think>\n'");
+        let shown = |of: &Conversation| trained_of(of, &opening, Masking::Assistant);
+        assert_eq!(shown(&stopped("the cat", "")), "the cat");
+        assert_eq!(
+            shown(&stopped("the cat\n</think>\n\nran", "")),
+            "the cat\n</think>\n\nran"
+        );
+        // A template that knows nothing of reasoning shows it as it was written.
+        assert_eq!(
+            trained_of(&begun, CHATML, Masking::Assistant),
+            "<think>\nthe cat"
+        );
+    }
+
+    #[test]
+    fn an_answer_cut_off_inside_its_reasoning_stays_where_the_template_shows_none_apart() {
+        // The prompt opens a reasoning that the history leaves out.
+        let source = CHATML
+            .replace("message.content", "message.content.split('</think>')[-1]")
+            .replace(r"assistant\n", r"assistant\n<think>\n");
+        // The second one is what was asked, too.
+        for content in ["Okay, let me count: one and", "one"] {
+            let shown = trained_of(&stopped(content, ""), &source, Masking::Assistant);
+            assert_eq!(shown, content);
+        }
+    }
+
+    #[test]
+    fn what_a_template_writes_before_every_answer_hides_none_that_was_cut_off() {
+        let header = "('final: ' if message.role == 'assistant' else '') + message.content";
+        let shown = |from: &str, to: &str| {
+            let source = CHATML.replace(from, to);
+            trained_of(&stopped("the cat", ""), &source, Masking::Assistant)
+        };
+        assert_eq!(shown("message.content", header), "final: the cat");
+        // Without a generation prompt, whose answer it is.
+        assert_eq!(
+            shown("add_generation_prompt", "false"),
+            "<|im_start|>assistant\nthe cat"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::roles::Roles;
 use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use crate::words::counted;
 
 mod category;
 pub(crate) mod settings;
@@ -67,9 +68,9 @@ impl PrepareReport {
     pub fn totals(&self) -> String {
         let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
         let mut totals = format!(
-            "{} of {} samples kept\n{} tokens, {} of them trained on ({share:.1} %)",
+            "{} of {} kept\n{} tokens, {} of them trained on ({share:.1} %)",
             self.kept,
-            self.samples(),
+            counted(self.samples(), "sample"),
             self.tokens,
             self.trained_tokens
         );
@@ -418,6 +419,20 @@ mod tests {
             tokens(&[1, 2, 3], &[0, 1, 1]),
             tokens(&[1, 2, 3, 4, 5, 6, 7], &[0, 0, 0, 0, 0, 0, 1]),
         ]
+    }
+
+    #[test]
+    fn one_sample_is_not_called_several() {
+        let totals = |kept: u64| {
+            let report = PrepareReport {
+                read: kept,
+                kept,
+                ..PrepareReport::default()
+            };
+            report.totals()
+        };
+        assert!(totals(1).starts_with("1 of 1 sample kept\n"));
+        assert!(totals(2).starts_with("2 of 2 samples kept\n"));
     }
 
     #[test]

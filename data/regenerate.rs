@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use spectrain_checkpoints::hash::hex;
 
-use crate::conversation::{Content, KEYS, REASONING, Row};
+use crate::conversation::{CONVERSATION, Content, KEYS, REASONING, Row};
 use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, old_name, write_whole};
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl Job {
 
     /// Conversations that are to be answered, those included that are.
     pub fn conversations(&self) -> u64 {
-        self.report.rows - self.report.unchanged.count() - self.report.passed_over
+        self.report.conversations()
     }
 
     /// Conversations that an earlier run has answered.
@@ -176,7 +176,7 @@ impl Job {
     ) -> Result<bool> {
         let rows = 1..=self.report.rows;
         let done = rows.map(|row| self.journal.holds(row)).collect();
-        let rows = self.unusable.without(self.data.rows()?);
+        let rows = self.unusable.without(self.data.whole_rows()?);
         let pending = Pending::new(Box::new(rows), done, self.tools);
         let shared = Shared::new(answers, work, self.truncated, pending);
         let taken = std::thread::scope(|scope| {
@@ -320,12 +320,7 @@ impl RegenerateReport {
         }
         if answers.iter().all(|answer| answer.written.is_some()) {
             let written = answers.into_iter().filter_map(|answer| answer.written);
-            row.extra.retain(|(key, _)| !KEYS.contains(&key.as_str()));
-            let of_tokens = |written: Written| Row {
-                content: Content::Tokens(written.sample()),
-                extra: row.extra.clone(),
-            };
-            return written.map(of_tokens).collect();
+            return of_tokens(written.collect(), row.extra);
         }
         vec![row]
     }
@@ -344,6 +339,25 @@ impl RegenerateReport {
         });
         self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
     }
+}
+
+/// A row for each answer of a conversation, with the conversation's other keys and the one by which they are known to be of one.
+fn of_tokens(written: Vec<Written>, mut extra: Vec<(String, String)>) -> Vec<Row> {
+    extra.retain(|(key, _)| !KEYS.contains(&key.as_str()) && key != CONVERSATION);
+    if let Some(first) = written.first() {
+        let first: Vec<u8> = first
+            .prompt
+            .iter()
+            .flat_map(|token| token.to_le_bytes())
+            .collect();
+        let name = json!(hex(&Sha256::digest(first)));
+        extra.push((CONVERSATION.into(), name.to_string()));
+    }
+    let of_tokens = |written: Written| Row {
+        content: Content::Tokens(written.sample()),
+        extra: extra.clone(),
+    };
+    written.into_iter().map(of_tokens).collect()
 }
 
 /// Why a row is copied as it is, where it is.

@@ -8,6 +8,8 @@ use spectrain_checkpoints::printable;
 
 use crate::conversation::{Content, Message};
 
+/// The role of answers.
+const ASSISTANT: &str = "assistant";
 /// Roles of messages that are no answers, as chat templates know them.
 const ASKING: [&str; 8] = [
     "system",
@@ -92,8 +94,25 @@ impl Roles {
 
     /// Whether there is a role that is neither the assistant's nor known for messages that are no answers.
     pub(crate) fn has_unknown(&self) -> bool {
-        let known = |role: &str| role == "assistant" || ASKING.contains(&role);
-        self.messages.iter().any(|(role, _)| !known(role))
+        self.messages.iter().any(|(role, _)| !is_known(role))
+    }
+
+    /// Whether a role is a slip of one that is known, or another word for it.
+    pub(crate) fn has_slips(&self) -> bool {
+        let mut unknown = self.messages.iter().filter(|(role, _)| !is_known(role));
+        unknown.any(|(role, _)| meant(role).is_some())
+    }
+
+    /// The roles that are not known, with what each may be meant for; nothing where all are.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        let unknown = self.messages.iter().filter(|(role, _)| !is_known(role));
+        let each = unknown.map(|(role, count)| {
+            let question = meant(role).map(|known| format!(" (did you mean `{known}`?)"));
+            let question = question.unwrap_or_default();
+            format!("`{}` {count}{question}", printable(role))
+        });
+        let each: Vec<String> = each.collect();
+        (!each.is_empty()).then(|| format!("unknown roles: {}", each.join(", ")))
     }
 
     fn lacks(&self) -> bool {
@@ -108,7 +127,9 @@ impl Roles {
             .map(|(role, count)| format!("`{}` {count}", printable(role)));
         let each: Vec<String> = each.collect();
         let more = if each.len() == MOST { ", …" } else { "" };
-        let is_meant = messages.iter().any(|(role, _)| means_assistant(role));
+        let is_meant = messages
+            .iter()
+            .any(|(role, _)| meant(role) == Some("assistant"));
         let question = if is_meant {
             "; did you mean `assistant`?"
         } else {
@@ -118,10 +139,20 @@ impl Roles {
     }
 }
 
-/// Whether a role is another word for the assistant, or a slip of it.
-fn means_assistant(role: &str) -> bool {
+/// Whether a role is the assistant's, or known for messages that are no answers.
+fn is_known(role: &str) -> bool {
+    role == ASSISTANT || ASKING.contains(&role)
+}
+
+/// The known role that another one is a slip of or another word for.
+fn meant(role: &str) -> Option<&'static str> {
     let role = role.to_lowercase();
-    ALIASES.contains(&role.as_str()) || nearest(&role, ["assistant"]).is_some()
+    let speaker = SPEAKERS.into_iter().find(|(speaker, _)| *speaker == role);
+    match speaker {
+        Some((_, known)) => Some(known),
+        None if ALIASES.contains(&role.as_str()) => Some(ASSISTANT),
+        None => nearest(&role, ASKING.into_iter().chain([ASSISTANT])),
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use spectrain_checkpoints::Mismatch;
+
 use crate::conversation::Row;
 use crate::error::{Error, Result};
 use crate::table::Table;
@@ -15,7 +17,7 @@ pub(crate) mod location;
 mod texts;
 
 use format::{Compression, FILES, Format};
-use texts::Texts;
+use texts::{Texts, utf_16};
 
 pub use self::found::{Found, files, found, is_same, would_read};
 pub use self::location::{LONGEST_ROW, LocatedRow, Location};
@@ -166,7 +168,7 @@ impl OpenFile {
         let source = match format {
             Format::Parquet => Contents::Table(Table::open(path, file, columns)?),
             Format::Lines | Format::Json => {
-                let reader: Box<dyn BufRead + Send> = match compression {
+                let mut reader: Box<dyn BufRead + Send> = match compression {
                     Compression::None => Box::new(BufReader::new(file)),
                     Compression::Gzip => {
                         Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file)))
@@ -176,6 +178,14 @@ impl OpenFile {
                         Box::new(BufReader::new(decoder))
                     }
                 };
+                if let Some(name) = utf_16(reader.fill_buf().map_err(Error::io(path))?) {
+                    let found =
+                        format!("{name}; `iconv -f {name} -t UTF-8` makes a file in UTF-8 of it");
+                    return Err(Error::File {
+                        path: path.to_owned(),
+                        mismatch: Mismatch::new("text in UTF-8", found),
+                    });
+                }
                 let texts = match format {
                     Format::Json => Texts::json(reader),
                     _ => Texts::lines(reader),

@@ -241,6 +241,12 @@ impl From<Origin> for Sources {
     }
 }
 
+impl FromIterator<Sources> for Sources {
+    fn from_iter<I: IntoIterator<Item = Sources>>(several: I) -> Self {
+        Self(several.into_iter().flat_map(|sources| sources.0).collect())
+    }
+}
+
 impl From<PathBuf> for Sources {
     fn from(path: PathBuf) -> Self {
         Origin::Path(path).into()

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch, StructArray};
 use arrow::datatypes::{
     DataType, Fields, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
     TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
@@ -21,7 +21,7 @@ use serde_json::Value;
 use spectrain_checkpoints::Mismatch;
 
 use crate::contained::contained;
-use crate::conversation::{KEYS, LABELS};
+use crate::conversation::{CONVERSATION, KEYS, LABELS};
 use crate::error::{Error, Result};
 use crate::rows::location::{LONGEST_ROW, Location};
 
@@ -34,7 +34,7 @@ const CODECS: &str = "columns compressed with Snappy, Zstandard, Gzip or LZ4, or
 /// Which columns of a Parquet file are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Columns {
-    /// Those that a row is read from, and its labels.
+    /// Those that a row is read from, its labels, and [`CONVERSATION`].
     Needed,
     /// All of them.
     All,
@@ -58,7 +58,10 @@ impl Columns {
     fn among(&self, fields: &Fields) -> Result<Option<Vec<usize>>, String> {
         let place = |name: &str| fields.iter().position(|field| field.name() == name);
         let (all, one, more): (Vec<&str>, Vec<&str>, Vec<&str>) = match self {
-            Self::Needed | Self::All => (Vec::new(), KEYS.to_vec(), LABELS.to_vec()),
+            Self::Needed | Self::All => {
+                let more = LABELS.into_iter().chain([CONVERSATION]);
+                (Vec::new(), KEYS.to_vec(), more.collect())
+            }
             Self::Named(Named { all, one, more }) => (texts(all), texts(one), texts(more)),
         };
         if let Some(missing) = all.iter().find(|name| place(name).is_none()) {
@@ -73,10 +76,10 @@ impl Columns {
         if *self == Self::All {
             return Ok(None);
         }
-        let labels = more.into_iter().filter_map(place);
-        let labels = labels.filter(|&at| is_simple(fields[at].data_type()));
+        let more = more.into_iter().filter_map(place);
+        let more = more.filter(|&at| is_simple(fields[at].data_type()));
         let mut wanted: Vec<usize> = all.into_iter().chain(one).filter_map(place).collect();
-        wanted.extend(labels);
+        wanted.extend(more);
         wanted.sort_unstable();
         wanted.dedup();
         Ok(Some(wanted))
@@ -89,11 +92,12 @@ fn texts(names: &[String]) -> Vec<&str> {
 
 /// Whether a cell of this type is a text, a number or a truth value.
 fn is_simple(kind: &DataType) -> bool {
-    let is_text = matches!(
-        kind,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Boolean
-    );
-    is_text || kind.is_integer()
+    match kind {
+        // Columns of categories in pandas and Polars.
+        DataType::Dictionary(_, value) => is_simple(value),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Boolean => true,
+        other => other.is_integer(),
+    }
 }
 
 /// An open Parquet file, decoded a few rows at a time.
@@ -338,26 +342,12 @@ fn cell(
         DataType::FixedSizeList(..) => {
             return list(&column.as_fixed_size_list().value(row), (text, printing));
         }
-        DataType::Struct(fields) => {
-            text.push('{');
-            let inner = Printing {
-                nulls: match printing.nulls {
-                    Nulls::Kept => Nulls::Kept,
-                    Nulls::LeftOutInside | Nulls::LeftOut => Nulls::LeftOut,
-                },
-                ..printing
-            };
-            for (field, column) in fields.iter().zip(column.as_struct().columns()) {
-                let is_null = column.is_null(row) || *column.data_type() == DataType::Null;
-                if is_null && printing.nulls == Nulls::LeftOut {
-                    continue;
-                }
-                begin_field(text, field.name());
-                cell(column, row, (&mut *text, inner))?;
-            }
-            text.push('}');
-            return Ok(());
+        DataType::Dictionary(..) => {
+            let one = column.slice(row, 1);
+            let one = one.as_any_dictionary();
+            return cell(one.values(), one.normalized_keys()[0], (text, printing));
         }
+        DataType::Struct(_) => return object(column.as_struct(), row, (text, printing)),
         other => match printing.formless {
             Formless::Refused => return Err(Refusal::Kind(other.clone())),
             Formless::Printed => printed(column, row)
@@ -409,18 +399,44 @@ fn list(items: &dyn Array, (text, printing): (&mut String, Printing)) -> Result<
     Ok(())
 }
 
+fn object(
+    columns: &StructArray,
+    row: usize,
+    (text, printing): (&mut String, Printing),
+) -> Result<(), Refusal> {
+    text.push('{');
+    let inner = Printing {
+        nulls: match printing.nulls {
+            Nulls::Kept => Nulls::Kept,
+            Nulls::LeftOutInside | Nulls::LeftOut => Nulls::LeftOut,
+        },
+        ..printing
+    };
+    for (field, column) in columns.fields().iter().zip(columns.columns()) {
+        let is_null = column.is_null(row) || *column.data_type() == DataType::Null;
+        if is_null && printing.nulls == Nulls::LeftOut {
+            continue;
+        }
+        begin_field(text, field.name());
+        cell(column, row, (&mut *text, inner))?;
+    }
+    text.push('}');
+    Ok(())
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::conversation::{Content, Conversation, Message, Row, Sample};
     use crate::forged::refusals;
+    use crate::prompts::Labels;
     use crate::rows::{LocatedRow, read_columns, read_rows, text_bytes};
     use crate::tokens::TokenWriter;
     use arrow::array::{
         ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
-        Int64Array, Int64Builder, ListArray, MapBuilder, StringArray, StringBuilder, StructArray,
+        Int64Array, Int64Builder, ListArray, MapBuilder, StringArray, StringBuilder,
         TimestampMillisecondArray,
     };
     use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -428,7 +444,8 @@ mod tests {
     use parquet::arrow::ArrowWriter;
     use parquet::file::properties::WriterProperties;
 
-    fn list(items: ArrayRef, lengths: &[usize]) -> ArrayRef {
+    /// A column of lists of so many of these items.
+    pub(crate) fn list(items: ArrayRef, lengths: &[usize]) -> ArrayRef {
         let field = Arc::new(Field::new("item", items.data_type().clone(), true));
         Arc::new(ListArray::new(
             field,
@@ -438,7 +455,7 @@ mod tests {
         ))
     }
 
-    fn write_table(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+    pub(crate) fn write_table(path: &Path, columns: Vec<(&str, ArrayRef)>) {
         write_compressed(path, columns, Compression::UNCOMPRESSED);
     }
 
@@ -554,6 +571,25 @@ mod tests {
     }
 
     #[test]
+    fn a_column_of_messages_as_json_texts_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let text = r#"[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]"#;
+        let texts = StringArray::from(vec![text, "q"]);
+        write_table(&file, vec![("messages", Arc::new(texts))]);
+        let rows: Vec<_> = read_rows(&file).unwrap().collect();
+        let messages = [Message::new("user", "q"), Message::new("assistant", "a")];
+        let expected = Conversation::new(messages.to_vec());
+        let read = &rows[0].as_ref().unwrap().row.content;
+        assert_eq!(*read, Content::Conversation(expected));
+        let told = rows[1].as_ref().unwrap_err().to_string();
+        assert!(
+            told.contains("row 2: expected a list of at least one message, or such a list as a text, found a text that is no JSON"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn a_tool_has_no_keys_of_other_tools() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rows.parquet");
@@ -654,6 +690,50 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_categories_are_read_as_what_they_stand_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let numbers = |of: i64| list(Arc::new(Int64Array::from(vec![of; 3])), &[1, 1, 1]);
+        let kinds: DictionaryArray<Int32Type> = ["chat", "code", "chat"].into_iter().collect();
+        let known = [Some("en"), None, Some("de")].into_iter();
+        let languages: DictionaryArray<Int8Type> = known.collect();
+        write_table(
+            &file,
+            vec![
+                ("input_ids", numbers(7)),
+                ("loss_mask", numbers(1)),
+                ("category", Arc::new(kinds)),
+                ("language", Arc::new(languages)),
+            ],
+        );
+        for columns in [Columns::Needed, Columns::All] {
+            let labels = read_columns(&file, columns).unwrap();
+            let labels = labels.map(|row| Labels::of_row(&row.unwrap().row));
+            let labels = labels.map(|Labels { category, language }| (category, language));
+            let expected = [("chat", Some("en")), ("code", None), ("chat", Some("de"))];
+            let owned = |(category, language): (&str, Option<&str>)| {
+                (Some(category.to_owned()), language.map(str::to_owned))
+            };
+            assert_eq!(labels.collect::<Vec<_>>(), expected.map(owned));
+        }
+        // Of messages, too.
+        let roles: DictionaryArray<Int32Type> = ["user"].into_iter().collect();
+        let messages = StructArray::new(
+            vec![
+                Arc::new(Field::new("role", roles.data_type().clone(), true)),
+                Arc::new(Field::new("content", DataType::Utf8, true)),
+            ]
+            .into(),
+            vec![Arc::new(roles), Arc::new(StringArray::from(vec!["q"]))],
+            None,
+        );
+        write_table(&file, vec![("messages", list(Arc::new(messages), &[1]))]);
+        let row = read_rows(&file).unwrap().next().unwrap().unwrap().row;
+        let expected = Conversation::new(vec![Message::new("user", "q")]);
+        assert_eq!(row.content, Content::Conversation(expected));
+    }
+
+    #[test]
     fn a_table_of_tokens_reads_masks_and_labels() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rows.parquet");
@@ -688,6 +768,29 @@ mod tests {
             rows,
             [sample([3, 4], [false, true]), sample([5, 6], [true, false])]
         );
+    }
+
+    #[test]
+    fn of_the_columns_beside_a_row_its_labels_and_its_conversation_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let numbers = || list(Arc::new(Int64Array::from(vec![1; 2])), &[2]);
+        let text = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+        write_table(
+            &file,
+            vec![
+                ("input_ids", numbers()),
+                ("loss_mask", numbers()),
+                (CONVERSATION, text("00ff")),
+                (LABELS[0], text("chat")),
+                ("source", text("x")),
+            ],
+        );
+        let row = read_rows(&file).unwrap().next().unwrap().unwrap().row;
+        let expected = [(CONVERSATION, "\"00ff\""), (LABELS[0], "\"chat\"")];
+        let extra = row.extra.iter();
+        let extra = extra.map(|(key, value)| (key.as_str(), value.as_str()));
+        assert_eq!(extra.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Chat templates: Jinja sources of model folders, rendered as `transformers` renders them.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,13 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
-use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::near::did_you_mean;
+use spectrain_checkpoints::{Mismatch, printable};
 
 use crate::contained::contained;
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::jinja::{CompileError, FUEL, NAME, compiled, generation, set_moment};
+use crate::jinja::{CompileError, FUEL, NAME, compiled, generation, names, set_moment};
 use crate::tokenizer::{read_config, special_token};
 use crate::tool_calls::with_objects;
 
@@ -52,6 +54,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
     marks_generation: bool,
+    /// Names that it may look up.
+    reads: BTreeSet<String>,
     variables: Map<String, serde_json::Value>,
     /// Where it was read from, for messages.
     file: Option<PathBuf>,
@@ -112,6 +116,7 @@ impl ChatTemplate {
             environment,
             source: source.to_owned(),
             marks_generation,
+            reads: names::looked_up(source)?,
             variables,
             file: None,
         })
@@ -137,6 +142,22 @@ impl ChatTemplate {
         set.filter(|(name, _)| !["bos_token", "eos_token"].contains(&name.as_str()))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
+    }
+
+    /// What to say of each variable that was set and that the template does not read.
+    pub fn unread_variables(&self) -> Vec<String> {
+        let told = |name: &String| {
+            let known = self.reads.iter().map(String::as_str);
+            let known = known.filter(|known| !OWN_VARIABLES.contains(known));
+            format!(
+                "the chat template reads no variable `{}`{}",
+                printable(name),
+                did_you_mean(name, known)
+            )
+        };
+        let set = self.variables();
+        let unread = set.keys().filter(|name| !self.reads.contains(*name));
+        unread.map(told).collect()
     }
 
     /// The source, to be hashed or stored beside what was made with it.
@@ -369,6 +390,30 @@ pub(crate) mod tests {
                 .spans,
             None
         );
+    }
+
+    #[test]
+    fn a_variable_that_is_not_read_is_named_with_what_it_may_be_a_slip_of() {
+        let told = |source: &str, name: &str| {
+            let variables = Map::from_iter([(name.to_owned(), json!(false))]);
+            template(source)
+                .with_variables(variables)
+                .unread_variables()
+        };
+        let thinking =
+            "{% set enable_thinking = enable_thinking if enable_thinking is defined else true %}";
+        assert_eq!(told(thinking, "enable_thinking"), [""; 0]);
+        assert_eq!(
+            told(thinking, "enable_thinkng"),
+            [
+                "the chat template reads no variable `enable_thinkng`; did you mean `enable_thinking`?"
+            ]
+        );
+        assert_eq!(
+            told(CHATML, "enable_thinking"),
+            ["the chat template reads no variable `enable_thinking`"]
+        );
+        assert_eq!(template(CHATML).unread_variables(), [""; 0]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, RecordBatch, UInt8Array, UInt32Array};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Schema, UInt8Type, UInt32Type};
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ use crate::error::{Error, Result};
 
 const INDEX: &str = "tokens.json";
 const VERSION: u32 = 1;
+/// Where a shard's columns stand.
+const TOKENS: usize = 0;
+const LOSS_MASK: usize = 1;
 
 /// A sample of a token shard, borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,23 +182,10 @@ impl Columns {
 
     /// Appends the rows of a shard already known to be whole.
     fn append_parquet(&mut self, path: &Path) -> Result<()> {
-        let file = File::open(path).map_err(|source| Error::read(path, source))?;
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-            .and_then(|builder| builder.with_batch_size(4096).build())
-            .map_err(|source| Error::read(path, source))?;
-        for batch in reader {
+        for batch in batches(path, &[TOKENS, LOSS_MASK])? {
             let batch = batch.map_err(|source| Error::read(path, source))?;
-            let found = batch.schema();
-            if found.fields() != schema().fields() {
-                return Err(Error::altered(
-                    path,
-                    "columns",
-                    fields_line(&schema()),
-                    fields_line(&found),
-                ));
-            }
-            let tokens = batch.column(0).as_list::<i32>();
-            let loss_mask = batch.column(1).as_list::<i32>();
+            let tokens = batch.column(TOKENS).as_list::<i32>();
+            let loss_mask = batch.column(LOSS_MASK).as_list::<i32>();
             if tokens.offsets().lengths().ne(loss_mask.offsets().lengths()) {
                 return Err(Error::altered(
                     path,
@@ -220,6 +210,54 @@ impl Columns {
         }
         Ok(())
     }
+}
+
+/// The rows of a shard a few at a time, of which these of the columns are read.
+fn batches(path: &Path, columns: &[usize]) -> Result<ParquetRecordBatchReader> {
+    let file = File::open(path).map_err(|source| Error::read(path, source))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file)
+        .map_err(|source| Error::read(path, source))?;
+    let found = builder.schema();
+    if found.fields() != schema().fields() {
+        return Err(Error::altered(
+            path,
+            "columns",
+            fields_line(&schema()),
+            fields_line(found),
+        ));
+    }
+    let read = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
+    builder
+        .with_projection(read)
+        .with_batch_size(4096)
+        .build()
+        .map_err(|source| Error::read(path, source))
+}
+
+/// Gives `seen` the tokens of every sample of a folder that [`TokenWriter`] finished, in their order, until it fails. A few of them
+/// are in memory at a time, and without hashes of the shards it is quick: what is damaged may go unnoticed.
+///
+/// # Errors
+/// Those of `seen`; a shard cannot be read.
+pub fn each_text<E: From<Error>>(
+    folder: &Path,
+    seen: &mut dyn FnMut(&[u32]) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let index = TokenIndex::read(&folder.join(INDEX))?;
+    for shard in &index.shards {
+        let path = folder.join(&shard.file);
+        let panicked = |panicked| Error::read(&path, panicked);
+        let mut rows = contained(|| batches(&path, &[TOKENS])).map_err(panicked)??;
+        while let Some(batch) = contained(|| rows.next()).map_err(panicked)? {
+            let batch = batch.map_err(|source| Error::read(&path, source))?;
+            let texts = batch.column(TOKENS).as_list::<i32>();
+            let tokens = texts.values().as_primitive::<UInt32Type>().values();
+            for ends in texts.value_offsets().windows(2) {
+                seen(&tokens[ends[0] as usize..ends[1] as usize])?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The names and types of a schema on one line.

@@ -1,6 +1,16 @@
-//! Messages of parsers in words of their readers.
+//! Messages in words of their readers: what parsers say, and how many of a thing there are.
 
 use spectrain_checkpoints::near::did_you_mean;
+
+/// So many of a thing, whose name is that of one.
+pub fn counted(count: u64, unit: &str) -> String {
+    let end = match count {
+        1 => "",
+        _ if unit.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {unit}{end}")
+}
 
 /// What parsers of settings call the types that they expect, and what those are to whoever wrote the settings.
 const TYPES: [(&str, &str); 11] = [
@@ -76,6 +86,14 @@ fn asked(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_not_called_several() {
+        let found = [0, 1, 2].map(|count| counted(count, "sample"));
+        assert_eq!(found, ["0 samples", "1 sample", "2 samples"]);
+        let found = [1, 2].map(|count| counted(count, "pass"));
+        assert_eq!(found, ["1 pass", "2 passes"]);
+    }
 
     #[test]
     fn types_are_named_in_words() {

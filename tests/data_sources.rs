@@ -77,6 +77,69 @@ fn commands_without_a_run_take_variables_of_the_template_as_options() {
 }
 
 #[test]
+fn several_sources_are_given_by_options_as_in_a_recipe() {
+    let workspace = Workspace::new();
+    workspace.write_conversations("more.jsonl", 100, 10);
+    let more = "{ path = \"more.jsonl\", weight = 2 }";
+    let both = format!("[\"train.jsonl\", {more}]");
+    let prepare = ["data", "prepare", "--target", "target", "--out"];
+    for given in [
+        &["one", "--data", "train.jsonl", "--data", more][..],
+        &["other", "--data", &both],
+    ] {
+        let prepared = workspace.run(&[&prepare[..], given].concat()).succeeded();
+        for told in [
+            format!("{0} of {0} samples kept", CONVERSATIONS + 10),
+            "0 rows were passed over and 10 copies made".to_owned(),
+        ] {
+            assert!(prepared.stdout.contains(&told), "no {told}: {prepared:#?}");
+        }
+    }
+    let lint = [
+        "data",
+        "lint",
+        "--target",
+        "target",
+        "--train",
+        "train.jsonl",
+    ];
+    let more_too = [
+        "--train",
+        more,
+        "--eval",
+        "eval.jsonl",
+        "--eval",
+        "eval.jsonl",
+    ];
+    let linted = workspace.run(&[&lint[..], &more_too].concat());
+    let told = format!("train: {} samples", CONVERSATIONS + 10);
+    assert!(linted.stdout.contains(&told), "{linted:#?}");
+    assert!(linted.stdout.contains("eval: 8 samples"), "{linted:#?}");
+    let init = ["init", "--target", "target", "--yes"];
+    for (given, out) in [
+        (&["--data", "train.jsonl", "--data", more][..], "one.toml"),
+        (&["--data", &both], "other.toml"),
+    ] {
+        let words = [&init[..], given, &["--out", out]].concat();
+        workspace.run(&words).succeeded();
+        let text = workspace.text(out);
+        let line = "\ntrain = [\"train.jsonl\", { path = \"more.jsonl\", weight = 2.0 }]\n";
+        assert!(text.contains(line), "{text}");
+    }
+    let wrong = [
+        "--data",
+        "train.jsonl",
+        "--data",
+        "{ pth = \"more.jsonl\" }",
+    ];
+    let told = "found the key `pth`; did you mean `path`?";
+    let refused = workspace.run(&[&prepare[..], &["none"], &wrong].concat());
+    refused.misused_by_usage(&[told]);
+    let refused = workspace.run(&[&init[..], &wrong].concat());
+    refused.misused(&["`--data`", told]);
+}
+
+#[test]
 fn a_recipe_trains_for_epochs_on_several_sources_and_holds_prompts_out() {
     let workspace = Workspace::new();
     workspace.write_conversations("more-1.jsonl", 100, 10);

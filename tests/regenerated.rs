@@ -259,7 +259,7 @@ fn keys_that_make_no_sense_are_refused() {
     workspace.write("recipe.toml", served);
     let refused = workspace.run_line("recipe recipe.toml");
     refused
-        .failed(&["`[regenerate]`: expected the key `server`: with `features.mode = \"served\"`"]);
+        .misused(&["`[regenerate]`: expected the key `server`: with `features.mode = \"served\"`"]);
 }
 
 #[test]

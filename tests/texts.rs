@@ -160,6 +160,31 @@ fn features_say_what_decoding_counts_without_the_targets_layers() {
 }
 
 #[test]
+fn stored_texts_that_repeat_others_are_judged_once() {
+    let workspace = workspace();
+    judge(&workspace, "target", "").succeeded();
+    let once = workspace.json("judged/report.json");
+    let texts = workspace.text("texts.jsonl");
+    let first = texts.lines().next().unwrap();
+    workspace.write("twice.jsonl", format!("{first}\n{texts}{first}\n"));
+    let line = "recipe texts.toml --stage prepare --stage features --set features.mode=stored --set name=twice \
+                --set data.train=twice.jsonl";
+    workspace.run_line(line).succeeded();
+    let outcome = workspace
+        .run_line(
+            "evaluate --target target --drafter run --features runs/twice/features --draft-length 2 --draft static:eagle-25 \
+             --out twice",
+        )
+        .succeeded();
+    let told = "evaluate: prompts of `twice` that repeat an earlier one and are left out";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
+    let twice = workspace.json("twice/report.json");
+    for key in ["conversations", "answers", "tokens"] {
+        assert_eq!(twice["texts"][0][key], once["texts"][0][key], "{key}");
+    }
+}
+
+#[test]
 fn what_cannot_be_judged_by_these_features_is_refused() {
     let workspace = workspace();
     judge(&workspace, "target", " --temperature 1").failed(&[

@@ -149,16 +149,33 @@ fn tools(text: &str, budget: &mut usize) -> Result<Vec<Value>, Mismatch> {
     items(inner).map(tool).collect()
 }
 
+/// What is expected as messages.
+const MESSAGES: &str = "a list of at least one message, or such a list as a text";
+
+/// The JSON in a text that messages are given as.
+fn messages_in(given: &str) -> Result<String, Mismatch> {
+    let inner = text(given, || MESSAGES.into())?;
+    let inner = inner.trim();
+    let checked = check(inner);
+    checked.map_err(|error| Mismatch::new(MESSAGES, format!("a text that is no JSON: {error}")))?;
+    Ok(inner.to_owned())
+}
+
 fn conversation(
     messages: &str,
     system: Option<&str>,
     budget: &mut usize,
 ) -> Result<Vec<Message>, Mismatch> {
+    let inner;
+    let messages = match messages.starts_with('"') {
+        true => {
+            inner = messages_in(messages)?;
+            inner.as_str()
+        }
+        false => messages,
+    };
     if !messages.starts_with('[') || items(messages).next().is_none() {
-        return Err(Mismatch::new(
-            "a list of at least one message",
-            kind(messages),
-        ));
+        return Err(Mismatch::new(MESSAGES, kind(messages)));
     }
     if items(messages).nth(MOST_MESSAGES).is_some() {
         return Err(Mismatch::new(
@@ -667,6 +684,39 @@ mod tests {
                 mismatch.expected.contains("`tools`") && mismatch.found.contains(found),
                 "{mismatch:?}"
             );
+        }
+    }
+
+    #[test]
+    fn messages_are_read_as_a_list_or_as_its_text() {
+        let said =
+            json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "\"a\" é"}]);
+        let spoken = json!([{"from": "human", "value": "u"}, {"from": "gpt", "value": "\"a\" é"}]);
+        let expected = messages(json!({"messages": said}));
+        for row in [
+            json!({"messages": said.to_string()}),
+            json!({"messages": format!(" {said:#}\n")}),
+            json!({"conversations": spoken.to_string(), "input_ids": [5]}),
+        ] {
+            assert_eq!(messages(row), expected);
+        }
+        let row = json!({"messages": said.to_string(), "id": 1}).to_string();
+        let written = Row::from_json(&row).unwrap().to_json();
+        assert_eq!(written, format!(r#"{{"messages":{said},"id":1}}"#));
+        for (given, found) in [
+            (json!("hello"), "a text that is no JSON: "),
+            (
+                json!("{\"role\": \"user\"}"),
+                "an object with the keys `role`",
+            ),
+            (json!("[]"), "a list of 0"),
+            (json!(said.to_string() + "x"), "a text that is no JSON: "),
+            (json!(json!(said.to_string()).to_string()), "a text"),
+            (json!(3), "`3`"),
+        ] {
+            let refused = Row::from_json(&json!({ "messages": given }).to_string()).unwrap_err();
+            assert_eq!(refused.expected, MESSAGES);
+            assert!(refused.found.starts_with(found), "{given}: {refused:?}");
         }
     }
 

@@ -191,15 +191,15 @@ fn require_schema(path: &Path, header: &FeatureHeader, schema: &Schema) -> Resul
     Ok(())
 }
 
-/// Gives `seen` the tokens of each sample of the shards in an index, which are as they were written.
-pub(super) fn each_text(
+/// Gives `seen` each sample of the shards in an index, which are as they were written.
+pub(super) fn each_sample<E: From<Error>>(
     folder: &Path,
     index: &FeatureIndex,
-    seen: &mut dyn FnMut(&[u32]),
-) -> Result<()> {
+    seen: &mut dyn FnMut(StoredSample<'_>) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
     for shard in &index.shards {
         let samples = mapped(&folder.join(&shard.file), &index.header, shard)?;
-        samples.iter().for_each(|sample| seen(&sample.tokens));
+        samples.iter().try_for_each(|sample| seen(sample.view()))?;
     }
     Ok(())
 }

@@ -115,15 +115,28 @@ fn a_paused_writer_loses_not_even_the_samples_of_its_open_shard() {
 }
 
 #[test]
-fn the_texts_of_an_unfinished_folder_are_known() {
+fn the_samples_of_an_unfinished_folder_are_known() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 0..5).pause().unwrap();
     let writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
-    let mut texts = Vec::new();
-    let mut seen = |tokens: &[u32]| texts.push(tokens.to_vec());
-    writer.each_text(&mut seen).unwrap();
-    let written: Vec<_> = (0..5).map(|number| Owned::new(number).tokens).collect();
-    assert_eq!(texts, written);
+    let mut number = 0;
+    let each = writer.each_sample(&mut |sample| {
+        assert_eq!(sample, Owned::new(number).view());
+        number += 1;
+        Ok::<(), Error>(())
+    });
+    each.unwrap();
+    assert_eq!(number, 5);
+    // Whoever has seen enough sees no more.
+    let mut seen = 0;
+    let each = writer.each_sample(&mut |_| {
+        seen += 1;
+        Err(Error::NoSamples {
+            folder: folder.path().to_owned(),
+        })
+    });
+    assert!(matches!(each, Err(Error::NoSamples { .. })));
+    assert_eq!(seen, 1);
 }
 
 #[test]

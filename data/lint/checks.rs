@@ -1,6 +1,6 @@
 //! What can be wrong with a single conversation, and with a sample of it.
 
-use crate::conversation::{Conversation, Exchange, Message, Sample, is_blank};
+use crate::conversation::{Conversation, Exchange, Message, Sample, THOUGHT, is_blank};
 use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::tokenizer::Tokenizer;
 
@@ -19,16 +19,18 @@ pub(super) fn hides_tools(conversation: &Conversation, template: &ChatTemplate) 
     !conversation.tools.is_empty() && are_rendered_alike(shown, hidden, template)
 }
 
-/// Whether the last answer with reasoning is rendered, at the end of its conversation, as it is without.
+/// Whether the last answer with reasoning is rendered, at the end of its conversation, as it is without, or with another one where
+/// it stands in what the answer says.
 ///
 /// What templates drop of earlier answers is theirs to drop; each answer can be a sample of its own.
 pub(super) fn hides_reasoning(conversation: &Conversation, template: &ChatTemplate) -> bool {
-    hides(conversation, template, &REASONING)
+    let unreasoned = |answer: &Message| without(answer, &REASONING);
+    hides(conversation, template, &unreasoned) || hides(conversation, template, &thinking_more)
 }
 
 /// Whether the last call of a tool is rendered as if it were not there.
 pub(super) fn hides_calls(conversation: &Conversation, template: &ChatTemplate) -> bool {
-    hides(conversation, template, &CALLS)
+    hides(conversation, template, &|answer| without(answer, &CALLS))
 }
 
 /// Whether an answer says nothing, and thinks and calls nothing either.
@@ -84,22 +86,44 @@ pub(super) fn is_trained_on(sample: &Sample, tokens: &[u32]) -> bool {
     each.any(|(token, trained)| *trained && tokens.contains(token))
 }
 
-/// Whether the last answer with one of these keys is rendered, at the end of its conversation, as it is without.
-fn hides(conversation: &Conversation, template: &ChatTemplate, keys: &[&str]) -> bool {
-    let shows = |message: &Message| message.is_assistant() && has(message, keys);
-    let Some(last) = conversation.messages.iter().rposition(shows) else {
+/// Whether the last answer that can be changed so is rendered, at the end of its conversation, as it is without the change.
+fn hides(
+    conversation: &Conversation,
+    template: &ChatTemplate,
+    changed: &dyn Fn(&Message) -> Option<Message>,
+) -> bool {
+    let messages = conversation.messages.iter().enumerate().rev();
+    let mut answers = messages.filter(|(_, message)| message.is_assistant());
+    let Some((last, other)) = answers.find_map(|(at, answer)| Some((at, changed(answer)?))) else {
         return false;
     };
     let shown = Exchange::from(conversation).first(last + 1);
-    let mut messages = shown.messages.to_vec();
-    messages[last]
-        .extra
-        .retain(|key, _| !keys.contains(&key.as_str()));
+    let messages = [&shown.messages[..last], &[other]].concat();
     let hidden = Exchange {
         messages: &messages,
         ..shown
     };
     are_rendered_alike(shown, hidden, template)
+}
+
+/// An answer without these keys, where it has one of them.
+fn without(answer: &Message, keys: &[&str]) -> Option<Message> {
+    has(answer, keys).then(|| {
+        let mut answer = answer.clone();
+        answer.extra.retain(|key, _| !keys.contains(&key.as_str()));
+        answer
+    })
+}
+
+/// An answer that thinks a little more in what it says, where it thinks there.
+fn thinking_more(answer: &Message) -> Option<Message> {
+    let [begins, ends] = THOUGHT;
+    let (thought, said) = answer.content.split_once(ends)?;
+    let is_blank = thought.replace(begins, "").trim().is_empty();
+    (!is_blank).then(|| Message {
+        content: format!("{thought}x{ends}{said}"),
+        ..answer.clone()
+    })
 }
 
 fn has(message: &Message, keys: &[&str]) -> bool {
@@ -149,6 +173,34 @@ mod tests {
         for given in [&blank, &conversation(json!([user, plain]))] {
             assert!(!hides_reasoning(given, &template(CHATML)));
         }
+    }
+
+    #[test]
+    fn reasoning_in_what_is_said_is_hidden_where_the_template_cuts_it_off() {
+        // As DeepSeek-R1's.
+        let cutting = "{% for m in messages %}[{{ m.role }}] {{ m.content.split('</think>')[-1] }}\n{% endfor %}";
+        let cutting = ChatTemplate::from_source(cutting, None, None).unwrap();
+        let showing = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        let answered = |content: &str| {
+            conversation(json!([
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": content},
+            ]))
+        };
+        for content in ["r\n</think>\n\nb", "<think>r</think>b", "r</think>"] {
+            assert!(hides_reasoning(&answered(content), &cutting));
+            assert!(!hides_reasoning(&answered(content), &showing));
+        }
+        for content in ["b", "<think>\n\n</think>\n\nb", "</think>b"] {
+            assert!(!hides_reasoning(&answered(content), &cutting));
+        }
+        // Of an earlier answer a template may drop it.
+        let dropping = "{% for m in messages %}[{{ m.role }}] {{ m.content if loop.last else m.content.split('</think>')[-1] }}\n{% endfor %}";
+        let dropping = ChatTemplate::from_source(dropping, None, None).unwrap();
+        let mut longer = answered("r</think>b");
+        longer.messages.push(Message::new("user", "c"));
+        assert!(hides_reasoning(&longer, &cutting));
+        assert!(!hides_reasoning(&longer, &dropping));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::mask::Masking;
 use crate::prepare::{Category, beside, parts};
 use crate::roles::Roles;
+use crate::words::counted;
 
 /// How a quantity is distributed over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -44,8 +45,14 @@ impl Quantiles {
 /// What was found in one set of rows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// Rows that became samples.
+    /// Samples that were made of the rows.
     pub samples: u64,
+    /// Rows that could be used, each of which is one prompt where it is evaluated with.
+    #[serde(default)]
+    pub rows: u64,
+    /// Rows that the weight of their source passes over, which are not looked at.
+    #[serde(default)]
+    pub passed_over: u64,
     /// The roles of the messages, in rows that could be read.
     pub roles: Roles,
     /// Rows that could not be read, rendered or tokenised, with the reason.
@@ -131,6 +138,9 @@ pub struct ShownSample {
 pub struct LintReport {
     /// Which tokens were to be trained on.
     pub masking: Masking,
+    /// What is wrong with the variables that the chat template was given.
+    #[serde(default)]
+    pub template: Vec<String>,
     /// The rows to train on.
     pub train: SetReport,
     /// The rows to evaluate on; no samples where there are none.
@@ -147,6 +157,7 @@ impl LintReport {
     /// What should be mended before training, worst first; empty where nothing is wrong.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.about_roles();
+        problems.extend(self.template.iter().cloned());
         problems.extend(self.flaws().iter().filter_map(Flaw::problem));
         problems
     }
@@ -199,11 +210,12 @@ impl LintReport {
         flaws
     }
 
-    /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: those that cannot be used, and
-    /// samples that are too long, without anything to train on, or equal to an earlier one.
+    /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: those that cannot be used or are
+    /// passed over, and samples that are too long, without anything to train on, or equal to an earlier one.
     #[must_use]
     pub fn beside_preparation(mut self) -> Self {
         for set in [&mut self.train, &mut self.eval] {
+            set.passed_over = 0;
             for category in [
                 &mut set.refused,
                 &mut set.overlong,
@@ -216,7 +228,8 @@ impl LintReport {
         self
     }
 
-    /// That nothing is trained on, and that no message of a set is the assistant's where that matters.
+    /// That nothing is trained on, that no message of a set is the assistant's where that matters, that a set is passed over, and
+    /// which roles are not known.
     fn about_roles(&self) -> Vec<String> {
         let lack = |set: &SetReport| {
             let matters = self.masking != Masking::All || set.roles.has_unknown();
@@ -231,7 +244,16 @@ impl LintReport {
             (false, cause) => cause.map(|cause| format!("training data: {cause}")),
         };
         let eval = lack(&self.eval).map(|cause| format!("evaluation data: {cause}"));
-        train.into_iter().chain(eval).collect()
+        let sets = [
+            ("training data", &self.train),
+            ("evaluation data", &self.eval),
+        ];
+        let of_sets = sets.into_iter().flat_map(|(data, set)| {
+            let told = [set.all_passed_over(), set.unknown()];
+            let told = told.into_iter().flatten();
+            told.map(move |told| format!("{data}: {told}"))
+        });
+        train.into_iter().chain(eval).chain(of_sets).collect()
     }
 }
 
@@ -255,6 +277,23 @@ impl SetReport {
             hidden_calls: none(),
             ..Self::default()
         }
+    }
+
+    /// That nothing is left of it by the weight of its source; nothing where there is a sample.
+    fn all_passed_over(&self) -> Option<String> {
+        let is_all = self.samples == 0 && self.passed_over > 0;
+        is_all.then(|| {
+            let rows = counted(self.passed_over, "row");
+            format!("no sample is made, as the `weight` of its source passes over {rows}")
+        })
+    }
+
+    /// Which roles are not known, where they are slips of others or nobody seems to ask; where no message is the assistant's,
+    /// that is said with all roles.
+    fn unknown(&self) -> Option<String> {
+        let matters = self.roles.has_slips() || !self.unasked.is_none();
+        let is_told = self.roles.lack().is_some();
+        self.roles.unknown().filter(|_| matters && !is_told)
     }
 
     /// What can be wrong with samples, in the words for one and for several.
@@ -334,8 +373,8 @@ impl SetReport {
                 "hidden_reasoning",
                 &self.hidden_reasoning,
                 [
-                    "row has reasoning (`reasoning_content`) that the chat template does not show",
-                    "rows have reasoning (`reasoning_content`) that the chat template does not show",
+                    "row has reasoning (`reasoning_content`, or text before `</think>`) that the chat template does not show",
+                    "rows have reasoning (`reasoning_content`, or text before `</think>`) that the chat template does not show",
                 ],
             ),
             (
@@ -408,13 +447,21 @@ impl<'a> Flaw<'a> {
 impl fmt::Display for SetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = 100.0 * self.trained_tokens as f64 / self.tokens.max(1) as f64;
+        f.write_str(&counted(self.samples, "sample"))?;
+        if self.rows != self.samples {
+            write!(f, " of {}", counted(self.rows, "row"))?;
+        }
         write!(
             f,
-            "{} samples, {} tokens, {} trained on ({share:.1} %)",
-            self.samples, self.tokens, self.trained_tokens
+            ", {} tokens, {} trained on ({share:.1} %)",
+            self.tokens, self.trained_tokens
         )?;
         if self.beside_tokens > 0 {
             write!(f, "\n  {}", beside(self.beside_tokens))?;
+        }
+        if self.passed_over > 0 {
+            let rows = counted(self.passed_over, "row");
+            write!(f, "\n  {rows} passed over by the weight of their source")?;
         }
         if self.samples == 0 {
             return Ok(());
@@ -436,8 +483,10 @@ impl fmt::Display for SetReport {
 impl fmt::Display for LintReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "train: {}", self.train)?;
-        if self.eval.samples + self.eval.refused.count + self.eval.unreadable.count > 0 {
-            writeln!(f, "eval: {}", self.eval)?;
+        let eval = &self.eval;
+        let unused = eval.passed_over + eval.refused.count + eval.unreadable.count;
+        if eval.samples + unused > 0 {
+            writeln!(f, "eval: {eval}")?;
         }
         for coverage in &self.coverage {
             writeln!(
@@ -454,12 +503,7 @@ impl fmt::Display for LintReport {
         if problems.is_empty() {
             return write!(f, "\nno problems found");
         }
-        let noun = if problems.len() == 1 {
-            "problem"
-        } else {
-            "problems"
-        };
-        write!(f, "\n{} {noun}:", problems.len())?;
+        write!(f, "\n{}:", counted(problems.len() as u64, "problem"))?;
         problems
             .iter()
             .try_for_each(|problem| write!(f, "\n- {problem}"))

@@ -1,7 +1,7 @@
 //! What the linter reports of small datasets.
 
 use super::*;
-use crate::conversation::Message;
+use crate::conversation::Conversation;
 use crate::mask::Masking;
 use crate::prepare::{Overlong, Turns};
 use crate::template::tests::CHATML;
@@ -41,6 +41,26 @@ fn report(train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
 }
 
 fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking) -> LintReport {
+    let (train, eval) = (located("train", train), located("eval", eval));
+    report_of(template, train, eval, masking)
+}
+
+fn report_of(
+    template: &str,
+    train: impl Iterator<Item = Result<LocatedRow>>,
+    eval: impl Iterator<Item = Result<LocatedRow>>,
+    masking: Masking,
+) -> LintReport {
+    let template = ChatTemplate::from_source(template, None, None).unwrap();
+    linted(&template, train, eval, masking)
+}
+
+fn linted(
+    template: &ChatTemplate,
+    train: impl Iterator<Item = Result<LocatedRow>>,
+    eval: impl Iterator<Item = Result<LocatedRow>>,
+    masking: Masking,
+) -> LintReport {
     let settings = PrepareSettings {
         max_length: 30,
         overlong: Overlong::Truncate,
@@ -50,10 +70,9 @@ fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking
         unusable: Unusable::Refuse,
         vocab: 320,
     };
-    let template = ChatTemplate::from_source(template, None, None).unwrap();
     let tokenizer = small();
     let linter = Linter {
-        template: Some(&template),
+        template: Some(template),
         tokenizer: &tokenizer,
         settings: &settings,
         stop_tokens: &[tokenizer.token_id("<|im_end|>").unwrap()],
@@ -61,7 +80,7 @@ fn report_with(template: &str, train: Vec<Row>, eval: Vec<Row>, masking: Masking
         shown: 1,
         lists_rows: true,
     };
-    lint(located("train", train), located("eval", eval), &linter).unwrap()
+    lint(train, eval, &linter).unwrap()
 }
 
 #[test]
@@ -134,6 +153,81 @@ fn every_kind_of_damage_is_reported_with_its_place() {
 }
 
 #[test]
+fn a_prompt_occurs_in_the_training_data_where_the_same_is_said_before_an_answer_there() {
+    let talk = |question: &str| {
+        said(&[
+            ("user", "a"),
+            ("assistant", "b"),
+            ("user", question),
+            ("assistant", "d"),
+        ])
+    };
+    // Another question behind the same example is another prompt.
+    let overlap = |eval: Row| report(vec![talk("c")], vec![eval], Masking::Assistant).overlap;
+    assert_eq!(overlap(talk("e")).count, 0);
+    assert_eq!(overlap(talk(" c\n")).count, 1);
+    // One that is answered on the way to it is not.
+    assert_eq!(overlap(chat("a", "x")).count, 1);
+    let asked = [
+        ("system", "s"),
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "c"),
+    ];
+    assert_eq!(overlap(said(&asked)).count, 1);
+    // A row with a sample for each answer has one prompt.
+    let rewriting = CHATML.replace(
+        "message.content",
+        "(message.content ~ ('!' if loop.last else ''))",
+    );
+    let found = report_with(
+        &rewriting,
+        vec![talk("c")],
+        vec![talk("c")],
+        Masking::Assistant,
+    );
+    let eval = (found.eval.samples, found.eval.rows);
+    assert_eq!((eval, found.overlap.count), ((2, 1), 1));
+    let text = found.eval.to_string();
+    assert!(text.starts_with("2 samples of 1 row, "), "{text}");
+}
+
+#[test]
+fn rows_that_a_weight_passes_over_are_not_looked_at() {
+    let rows = [
+        chat("the dog", "the cat"),
+        chat("a mat", ""),
+        chat("the mat", "ran"),
+    ];
+    let weighted = (1..).zip(rows).map(|(at, row)| {
+        let copies = usize::from(at == 3);
+        let row = LocatedRow::new(Location::new("train", at), row);
+        Ok(LocatedRow { copies, ..row })
+    });
+    let eval = vec![chat("the dog", "x"), chat("the mat", "y")];
+    let found = report_of(CHATML, weighted, located("eval", eval), Masking::Assistant);
+    assert_eq!((found.train.samples, found.overlap.count), (1, 1));
+    let text = found.train.to_string();
+    assert!(text.starts_with("1 sample, "), "{text}");
+    assert!(text.contains("\n  2 rows passed over by"), "{text}");
+    assert_eq!(found.problems().len(), 1, "{:?}", found.problems());
+}
+
+#[test]
+fn a_set_of_which_a_weight_leaves_nothing_is_a_problem() {
+    let rows = located("train", vec![chat("the dog", "the cat"); 2]);
+    let rows = rows.map(|row| row.map(|row| LocatedRow { copies: 0, ..row }));
+    let found = report_of(CHATML, rows, std::iter::empty(), Masking::Assistant);
+    let expected =
+        "training data: no sample is made, as the `weight` of its source passes over 2 rows";
+    assert_eq!(found.problems(), [expected]);
+    let text = found.to_string();
+    assert!(text.starts_with("train: 0 samples, "), "{text}");
+    // Preparation, which reads all rows, says so itself.
+    assert_eq!(found.beside_preparation().problems(), [""; 0]);
+}
+
+#[test]
 fn every_row_with_a_flaw_is_known_and_the_first_few_are_told() {
     let train = (0..40).map(|_| chat("the dog", "the cat")).collect();
     let report = report(train, vec![], Masking::Assistant);
@@ -180,7 +274,7 @@ fn answers_that_teach_nothing_or_too_much_are_reported() {
             "1 training sample has a token that ends answers in the middle of an answer: `train` row 1",
             "1 training row has an empty answer, of which nothing but its end can be learned: `train` row 3",
             "1 training row has an answer of the assistant before any message of the user: `train` row 4",
-            "1 training row has reasoning (`reasoning_content`) that the chat template does not show: `train` row 5",
+            "1 training row has reasoning (`reasoning_content`, or text before `</think>`) that the chat template does not show: `train` row 5",
         ] {
             assert!(
                 problems.iter().any(|problem| problem == expected),
@@ -225,6 +319,58 @@ fn roles_are_named_where_no_message_is_the_assistants() {
     assert_eq!(found.problems(), [""; 0]);
     let found = report(vec![train], vec![wrong()], Masking::All);
     assert_eq!(found.problems(), [format!("evaluation data: {lack}")]);
+}
+
+#[test]
+fn a_role_that_is_a_slip_of_another_is_named() {
+    let slip = || said(&[("User", "the dog"), ("assistant", "the cat")]);
+    let found = report(
+        vec![slip(), chat("a mat", "ran")],
+        vec![slip()],
+        Masking::All,
+    );
+    let named = "unknown roles: `User` 1 (did you mean `user`?)";
+    let problems = found.problems();
+    assert_eq!(
+        problems[..2],
+        [
+            format!("training data: {named}"),
+            format!("evaluation data: {named}")
+        ]
+    );
+    assert!(problems[2].contains("before any message of the user"));
+    // A template may know more roles than are known here: they matter where nobody else asks.
+    let critic = |first: &str| {
+        said(&[
+            (first, "the dog"),
+            ("critic", "a mat"),
+            ("assistant", "ran"),
+        ])
+    };
+    let asked = report(vec![critic("user")], vec![], Masking::Assistant);
+    assert_eq!(asked.problems(), [""; 0]);
+    let unasked = report(vec![critic("system")], vec![], Masking::Assistant);
+    assert_eq!(
+        unasked.problems()[0],
+        "training data: unknown roles: `critic` 1"
+    );
+}
+
+#[test]
+fn a_variable_that_the_template_does_not_read_is_a_problem_of_the_data() {
+    let variables = serde_json::json!({"enable_thinkng": false});
+    let serde_json::Value::Object(variables) = variables else {
+        panic!("{variables}");
+    };
+    let source = format!("{CHATML}{{% if enable_thinking %}}{{% endif %}}");
+    let template = ChatTemplate::from_source(&source, None, None).unwrap();
+    let template = template.with_variables(variables);
+    let train = located("train", vec![chat("the dog", "the cat")]);
+    let found = linted(&template, train, std::iter::empty(), Masking::Assistant);
+    let told =
+        "the chat template reads no variable `enable_thinkng`; did you mean `enable_thinking`?";
+    assert_eq!(found.problems(), [told]);
+    assert_eq!(found.beside_preparation().problems(), [told]);
 }
 
 #[test]

@@ -128,6 +128,11 @@ pub struct RegenerateReport {
 }
 
 impl RegenerateReport {
+    /// Conversations that were to be answered, those included that were not.
+    pub fn conversations(&self) -> u64 {
+        self.rows - self.unchanged.count() - self.passed_over
+    }
+
     /// Rows that became something else than whole regenerated conversations, and what.
     fn lists(&self) -> [(&[u64], &'static str); 8] {
         [

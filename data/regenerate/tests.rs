@@ -1,14 +1,18 @@
 use std::collections::HashMap;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arrow::array::{ArrayRef, StringArray, StructArray};
+use arrow::datatypes::{DataType, Field};
 use spectrain_checkpoints::HubOptions;
 
 use super::*;
 use crate::conversation::Message;
+use crate::rows::LONGEST_ROW;
 use crate::sources::Sources;
+use crate::table::tests::{list, write_table};
 use crate::unusable::Unusable;
 
 /// The contents of messages.
@@ -22,6 +26,8 @@ struct Scripted {
     /// Answers given, by row and turn, with what stood before.
     given: Mutex<HashMap<(u64, usize), Vec<Said>>>,
     cut: Option<(u64, usize)>,
+    /// Whether its answers have tokens: row and turn before one more.
+    in_tokens: bool,
     calls: AtomicUsize,
 }
 
@@ -65,7 +71,10 @@ impl Answers for Scripted {
         Ok(Answer {
             message: Message::new("assistant", format!("new {}.{}", request.row, request.turn)),
             truncated: self.cut == Some(turn),
-            written: None,
+            written: self.in_tokens.then(|| Written {
+                prompt: vec![request.row as u32, request.turn as u32],
+                answer: vec![9],
+            }),
         })
     }
 }
@@ -208,6 +217,71 @@ fn every_turn_is_answered_once_on_top_of_new_answers_and_rows_keep_their_order()
     let report = folder.run(&again);
     assert_eq!((again.times().len(), report.from_journal), (0, 4));
     assert_eq!(folder.text("out.jsonl"), WRITTEN);
+}
+
+#[test]
+fn rows_of_tokens_say_of_which_conversation_they_are() {
+    let folder = Folder::new();
+    folder.run(&Scripted {
+        in_tokens: true,
+        ..Scripted::default()
+    });
+    let text = folder.text("out.jsonl");
+    let rows = text.lines().map(|line| Row::from_json(line).unwrap());
+    let mut names: HashMap<u32, Vec<String>> = HashMap::new();
+    for row in rows {
+        let Content::Tokens(sample) = row.content else {
+            continue;
+        };
+        let name = row.extra.into_iter().find(|(key, _)| key == CONVERSATION);
+        let named = names.entry(sample.tokens[0]).or_default();
+        // A row of tokens that is in the data is copied as it is.
+        named.extend(name.map(|(_, name)| name));
+    }
+    let [first, last] = [1_u32, 7].map(|row| &names[&row]);
+    assert_eq!((first.len(), last.len()), (2, 2), "{text}");
+    assert!(first[0] == first[1] && last[0] == last[1], "{text}");
+    assert_ne!(first[0], last[0]);
+    let digest = hex(&Sha256::digest([1_u8, 0, 0, 0, 1, 0, 0, 0]));
+    assert_eq!(first[0], format!("\"{digest}\""));
+}
+
+#[test]
+fn a_row_that_is_too_long_with_what_is_only_copied_does_not_shift_the_others() {
+    let folder = Folder::new();
+    let file = folder.path("data.parquet");
+    let texts = |texts: Vec<String>| Arc::new(StringArray::from(texts)) as ArrayRef;
+    let field = |name: &str| Arc::new(Field::new(name, DataType::Utf8, true));
+    let questions = ["a", "b", "c"].map(str::to_owned);
+    let messages = StructArray::new(
+        vec![field("role"), field("content")].into(),
+        vec![texts(vec!["user".to_owned(); 3]), texts(questions.into())],
+        None,
+    );
+    let pictures = ["x".repeat(LONGEST_ROW), String::new(), String::new()];
+    write_table(
+        &file,
+        vec![
+            ("picture", texts(pictures.into())),
+            ("messages", list(Arc::new(messages), &[1; 3])),
+        ],
+    );
+    let wanted = RegenerateSettings {
+        data: &file.into(),
+        out: &folder.path("out.jsonl"),
+        settings: Map::new(),
+        truncated: Truncated::Keep,
+        tools: ToolRows::Copy,
+        unusable: Unusable::Drop,
+    };
+    let answers = Scripted::default();
+    let job = Job::open(&wanted, ExistingAnswers::Continue).unwrap();
+    let report = job.run(&answers, &work(&never), &mut |_, _| {});
+    let report = report.unwrap().unwrap();
+    assert_eq!((report.rows, report.unusable.count), (2, 1), "{report}");
+    let given = answers.given.lock().unwrap();
+    assert_eq!(given[&(1, 1)], [["b"]]);
+    assert_eq!(given[&(2, 1)], [["c"]]);
 }
 
 #[test]

@@ -187,7 +187,8 @@ fn a_row_that_is_no_text_or_too_long_is_named_and_the_next_one_read() {
     assert_eq!(
         message(1),
         format!(
-            "{}text in UTF-8, found a byte that is not UTF-8 at place 8",
+            "{}text in UTF-8, found a byte that is not UTF-8 at place 8 (of a file in Latin-1, `iconv -f ISO-8859-1 -t UTF-8` makes \
+             one in UTF-8)",
             place(2)
         )
     );
@@ -197,6 +198,39 @@ fn a_row_that_is_no_text_or_too_long_is_named_and_the_next_one_read() {
     );
     assert_eq!(rows[3].as_ref().unwrap().location.row, 4);
     assert_eq!(rows.len(), 4);
+}
+
+#[test]
+fn a_file_in_utf_16_is_named_as_one_with_what_converts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = line("one, é") + &line("two");
+    let little = |mark: &str| -> Vec<u8> {
+        let units = [mark, &text].concat();
+        units.encode_utf16().flat_map(u16::to_le_bytes).collect()
+    };
+    let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for (bytes, name) in [
+        (little("\u{feff}"), "UTF-16"),
+        (little(""), "UTF-16LE"),
+        (big, "UTF-16BE"),
+    ] {
+        for file in ["rows.jsonl", "rows.json"] {
+            let file = folder.path().join(file);
+            std::fs::write(&file, &bytes).unwrap();
+            let rows: Vec<_> = read_rows(&file).unwrap().collect();
+            assert_eq!(rows.len(), 1, "{name}");
+            let told = rows[0].as_ref().unwrap_err().to_string();
+            assert_eq!(
+                told,
+                format!(
+                    "`{}`: expected text in UTF-8, found {name}; `iconv -f {name} -t UTF-8` makes a file in UTF-8 of it",
+                    file.display()
+                )
+            );
+        }
+    }
+    assert_eq!(texts::utf_16(b""), None);
+    assert_eq!(texts::utf_16(line("é").as_bytes()), None);
 }
 
 #[test]

@@ -11,6 +11,27 @@ use crate::json::Scanner;
 /// What some programs put before a text to say that it is UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// Bytes by which it is told that a text is in UTF-16.
+const LOOKED_AT: usize = 64;
+
+/// The name of the UTF-16 that a file begins in, as `iconv` calls it: by its mark, or by every second byte being zero, which none
+/// is in JSON in UTF-8.
+pub(super) fn utf_16(begin: &[u8]) -> Option<&'static str> {
+    if begin.starts_with(b"\xff\xfe") || begin.starts_with(b"\xfe\xff") {
+        return Some("UTF-16");
+    }
+    let pairs = begin[..begin.len().min(LOOKED_AT)].chunks_exact(2);
+    let is_zero = |at: usize| {
+        let mut pairs = pairs.clone();
+        pairs.len() > 0 && pairs.all(|pair| pair[at] == 0 && pair[1 - at] != 0)
+    };
+    match (is_zero(1), is_zero(0)) {
+        (true, _) => Some("UTF-16LE"),
+        (_, true) => Some("UTF-16BE"),
+        _ => None,
+    }
+}
+
 /// An open file.
 pub(super) struct Texts<R> {
     reader: R,
@@ -103,7 +124,7 @@ impl<R: BufRead> Texts<R> {
             Ok(text) => Some(Ok(text)),
             Err(error) => {
                 let found = format!(
-                    "a byte that is not UTF-8 at place {}",
+                    "a byte that is not UTF-8 at place {} (of a file in Latin-1, `iconv -f ISO-8859-1 -t UTF-8` makes one in UTF-8)",
                     error.utf8_error().valid_up_to() + 1
                 );
                 Some(Err(refused(location, "text in UTF-8".into(), found)))

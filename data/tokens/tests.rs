@@ -57,6 +57,34 @@ fn samples_come_back_as_they_went_in_across_shards() {
 }
 
 #[test]
+fn texts_come_one_after_the_other_until_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[5, 1, 9, 4, 7], 10);
+    let shards = TokenShards::open(folder.path()).unwrap();
+    let expected: Vec<Vec<u32>> = shards.iter().map(|view| view.tokens.to_vec()).collect();
+    let mut found: Vec<Vec<u32>> = Vec::new();
+    let mut until = |most: usize| {
+        found.clear();
+        let ended = each_text(folder.path(), &mut |tokens| {
+            if found.len() == most {
+                let folder = folder.path().to_owned();
+                return Err(Error::NoSamples { folder });
+            }
+            found.push(tokens.to_vec());
+            Ok(())
+        });
+        (ended.is_ok(), found.clone())
+    };
+    assert_eq!(until(5), (true, expected.clone()));
+    assert_eq!(until(3), (false, expected[..3].to_vec()));
+    let shard = folder.path().join("tokens-00001.parquet");
+    fs::write(&shard, "PAR1").unwrap();
+    let ended: Result<()> = each_text(folder.path(), &mut |_| Ok(()));
+    let message = ended.unwrap_err().to_string();
+    assert!(message.contains("tokens-00001.parquet"), "{message}");
+}
+
+#[test]
 fn equal_samples_have_equal_fingerprints_and_others_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let first = write(folder.path(), &[3, 4], 100).fingerprint();
