@@ -1,4 +1,4 @@
-//! Engines that cannot run a drafter beside a target of some class, although they load its folder: what the code of vLLM 0.32 and
+//! Engines that cannot run a drafter beside a target of some class, although they load its folder: what the code of vLLM 0.33 and
 //! SGLang 0.5.23 has for targets of each class.
 
 use serde_json::Value;
@@ -10,6 +10,59 @@ use crate::launch::{Launch, Server};
 pub const TARGET_CLASS: &str = "target_class";
 /// The setting that says whether the target's weights are quantised.
 pub const TARGET_QUANTISED: &str = "target_quantised";
+/// The setting that says whether the target's logits are more than its head's: times a factor of its configuration.
+pub const TARGET_SCALES_LOGITS: &str = "target_scales_logits";
+
+/// Classes of language models that vLLM computes itself and whose outputs of layers it hands to no drafter: it says "Model does not
+/// support EAGLE3 interface". Those it leaves to transformers have them.
+const VLLM_WITHOUT: &[&str] = &[
+    "BailingMoeForCausalLM",
+    "BailingMoeV2ForCausalLM",
+    "BailingMoeV2_5ForCausalLM",
+    "CohereForCausalLM",
+    "Cohere2ForCausalLM",
+    "Ernie4_5_MoeForCausalLM",
+    "Exaone4ForCausalLM",
+    "ExaoneForCausalLM",
+    "ExaoneMoEForCausalLM",
+    "ExaoneMoeForCausalLM",
+    "FalconForCausalLM",
+    "FalconH1ForCausalLM",
+    "GLM4VForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "Gemma3nForCausalLM",
+    "Gemma3nForConditionalGeneration",
+    "GemmaForCausalLM",
+    "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration",
+    "GraniteMoeHybridForCausalLM",
+    "HyperCLOVAXForCausalLM",
+    "InternLM2ForCausalLM",
+    "InternVLForConditionalGeneration",
+    "JambaForCausalLM",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "Lfm2VlForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LongcatFlashForCausalLM",
+    "MixtralForCausalLM",
+    "NemotronForCausalLM",
+    "OlmoeForCausalLM",
+    "PanguEmbeddedForCausalLM",
+    "PhiMoEForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen2VLForConditionalGeneration",
+    "SarvamMoEForCausalLM",
+    "SolarForCausalLM",
+    "StableLmForCausalLM",
+    "Step3TextForCausalLM",
+    "Step3p5ForCausalLM",
+];
 
 /// Classes whose outputs of layers SGLang hands to EAGLE-3 and to drafters of blocks.
 const SGLANG: &[&str] = &[
@@ -91,6 +144,8 @@ const SGLANG_BLOCKS: &[&str] = &[
     "NemotronH_Nano_VL_V2",
     "NemotronH_Omni_Reasoning_V3",
 ];
+/// What vLLM calls the method of EAGLE-3.
+const EAGLE3_OF_VLLM: &str = "eagle3";
 /// What SGLang calls the algorithm of EAGLE-3.
 const EAGLE3: &str = "EAGLE3";
 /// A class of which vLLM hands over no outputs of layers, and its last state before the final norm.
@@ -104,7 +159,8 @@ pub(crate) fn kept(settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
     let class = settings.get(TARGET_CLASS).and_then(Value::as_str);
     let why = |line: &Launch| match line.server? {
         Server::Vllm(method) => vllm_fails(method, class, settings),
-        Server::Speculators => vllm_fails("", class, settings),
+        // Whatever vLLM calls them, all drafters of the library read outputs of layers.
+        Server::Speculators => vllm_fails(EAGLE3_OF_VLLM, class, settings),
         Server::Sglang(algorithm) => sglang_fails(algorithm, class, settings),
         _ => None,
     };
@@ -124,6 +180,12 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
         _ if class == Some(MIMO) => Some(format!(
             "vLLM hands drafters no hidden states of `{MIMO}` as they were trained on"
         )),
+        EAGLE3_OF_VLLM | "dflash" | "dspark" => {
+            let class = class.filter(|class| VLLM_WITHOUT.contains(class))?;
+            Some(format!(
+                "vLLM hands drafters no outputs of layers of targets of the class `{class}`"
+            ))
+        }
         _ => None,
     }
 }
@@ -202,6 +264,12 @@ mod tests {
         let language_model = launch::vllm(Path::new("d"), "draft_model", "t", 3);
         let kept = beside(language_model.clone(), mimo);
         assert_eq!(kept, language_model);
+        // These read the last hidden state alone, which vLLM always has.
+        let glm = json!({TARGET_CLASS: "Glm4MoeForCausalLM"});
+        for method in ["eagle", "medusa", "mtp"] {
+            let line = launch::vllm(Path::new("d"), method, "t", 3);
+            assert_eq!(beside(line.clone(), glm.clone()), line);
+        }
     }
 
     #[test]
@@ -210,9 +278,16 @@ mod tests {
         let block = launch::sglang_block(Path::new("d"), "DFLASH", "t", 3);
         let dspark = launch::sglang_dspark(Path::new("d"), "t", 3);
         let unknown = launch::sglang(Path::new("d"), "NEW", "t", 3);
-        let qwen2 = "Qwen2ForCausalLM";
+        let (qwen2, glm) = ("Qwen2ForCausalLM", "Glm4MoeForCausalLM");
         for (line, settings, told) in [
             (vllm("eagle3"), json!({TARGET_CLASS: MIMO}), MIMO),
+            (vllm("eagle3"), json!({TARGET_CLASS: glm}), glm),
+            (vllm("dflash"), json!({TARGET_CLASS: glm}), glm),
+            (
+                launch::vllm_of_speculators(Path::new("d"), "org/t", vllm("eagle3")),
+                json!({TARGET_CLASS: glm}),
+                glm,
+            ),
             (vllm("mtp"), json!({TARGET_QUANTISED: true}), "quantised"),
             (block.clone(), json!({TARGET_CLASS: qwen2}), qwen2),
             (dspark, json!({TARGET_CLASS: qwen2}), qwen2),

@@ -29,6 +29,9 @@ const PARTIAL: [&str; 3] = [
     "rope_scaling.partial_rotary_factor",
 ];
 
+/// The longest sequences before rotary positions were scaled.
+const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
+
 /// More layers or heads than any drafter has.
 const MAX_COUNT: usize = 1024;
 
@@ -334,7 +337,8 @@ impl<'a> Config<'a> {
             ));
         }
         let scaling = self.scaling("rope_parameters")?;
-        if self.get("rope_scaling").is_some() && self.scaling("rope_scaling")? != scaling {
+        if self.get("rope_scaling").is_some() && !are_same(&self.scaling("rope_scaling")?, &scaling)
+        {
             return Err(self.wrong("rope_scaling", "the same as in `rope_parameters`"));
         }
         Ok(Rope {
@@ -343,7 +347,8 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// The type of scaling and its parameters, without the base; nothing for the default type.
+    /// The type of scaling and its parameters, without the base; nothing for the default type. The positions before scaling that
+    /// stand beside the table override those inside, as in transformers.
     fn scaling(&self, key: &str) -> Result<Option<Value>> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -360,9 +365,24 @@ impl<'a> Config<'a> {
         }
         match scaling.get("rope_type").and_then(Value::as_str) {
             Some("default") => Ok(None),
-            Some(_) => Ok(Some(Value::Object(scaling))),
+            Some(_) => {
+                if let Some(positions) = self.get(ORIGINAL_POSITIONS) {
+                    scaling.insert(ORIGINAL_POSITIONS.into(), positions.clone());
+                }
+                Ok(Some(Value::Object(scaling)))
+            }
             None if scaling.is_empty() => Ok(None),
             None => Err(self.wrong(key, "a table with a `rope_type`")),
         }
     }
+}
+
+/// Whether two tables say the same, where `4` is `4.0`.
+fn are_same(one: &Option<Value>, other: &Option<Value>) -> bool {
+    let numbers = |table: &Option<Value>| -> Option<Map<String, Value>> {
+        let entries = table.as_ref()?.as_object()?.clone().into_iter();
+        let number = |value: Value| value.as_f64().map_or(value, |number| json!(number));
+        Some(entries.map(|(key, value)| (key, number(value))).collect())
+    };
+    numbers(one) == numbers(other)
 }

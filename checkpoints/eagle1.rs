@@ -107,6 +107,9 @@ fn recognises(folder: &ModelFolder) -> bool {
 
 /// One command for each engine that can run it: vLLM, unless its lack of a bias rules it out, and SGLang.
 fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    if let Some(remark) = llama::unread_heads(settings) {
+        return vec![remark];
+    }
     let sglang = launch::sglang(dir, "EAGLE", target, draft_tokens);
     if settings.flag("bias") {
         vec![sglang]

@@ -25,7 +25,7 @@ use crate::eagle3::layer_ids::{LAYER_IDS, NESTED_LAYER_IDS, captured_layers};
 use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
-use crate::launch::vllm_of_speculators;
+use crate::launch::{vllm, vllm_of_speculators};
 use crate::names::EMBEDDING;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 use crate::tensors::NamedTensor;
@@ -132,7 +132,10 @@ pub const SPECULATORS: Dialect = Dialect {
         ]),
     ],
     shared_head: SharedHead::AsOwn,
-    launch: |_, dir, _, _| vec![vllm_of_speculators(dir)],
+    launch: |_, dir, target, draft_tokens| {
+        let naming = vllm(dir, "eagle3", target, draft_tokens);
+        vec![vllm_of_speculators(dir, target, naming)]
+    },
     ..of_both("EAGLE-3 for speculators", |folder| {
         folder.config()[MODEL_TYPE] == "eagle3"
     })

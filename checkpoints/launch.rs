@@ -239,8 +239,13 @@ pub(crate) fn tensorrt_redrafter(
     Launch::by(Server::TensorrtLlm, text)
 }
 
-/// vLLM's for a folder of the speculators library, which names its target.
-pub fn vllm_of_speculators(dir: &Path) -> Launch {
+/// vLLM's for a folder of the speculators library, which names its target. From 0.33 on vLLM takes only a target of the hub from
+/// there: another one is named in the command, as it is in `naming`, the command for a folder that names none.
+pub(crate) fn vllm_of_speculators(dir: &Path, target: &str, naming: Launch) -> Launch {
+    if !is_on_hub(target) {
+        let server = Some(Server::Speculators);
+        return Launch { server, ..naming };
+    }
     let text = format!("vllm serve {}", quote(&place(dir)));
     Launch::by(Server::Speculators, text).choosing(Choosing::Likeliest)
 }
@@ -399,7 +404,8 @@ mod tests {
         let lines = [
             vllm(dir, "eagle3", target, 3),
             vllm_parallel(dir, "draft_model", target, 3),
-            vllm_of_speculators(dir),
+            vllm_of_speculators(dir, "org/t", vllm(dir, "eagle3", target, 3)),
+            vllm_of_speculators(dir, target, vllm(dir, "eagle3", target, 3)),
             vllm_by_own_layer(dir, 3),
             sglang(dir, "EAGLE3", target, 3),
             sglang_by_own_layer(dir, 3),

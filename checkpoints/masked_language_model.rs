@@ -45,6 +45,11 @@ pub fn recognises(config: &Value) -> bool {
     names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
 }
 
+/// The mask token of such a drafter's `config.json`, where it is one.
+pub fn mask_token(config: &Value) -> Option<&Value> {
+    config.get(MASK_TOKEN).filter(|_| recognises(config))
+}
+
 /// The `config.json` of a drafter whose decoder has the `config.json` that is given.
 pub fn to_json(layout: &MaskedLayout, mut decoder: Value) -> Value {
     decoder[DECODER] = decoder["model_type"].take();
@@ -57,12 +62,20 @@ pub fn to_json(layout: &MaskedLayout, mut decoder: Value) -> Value {
     decoder
 }
 
+/// The `config.json` of a folder's decoder: that of an ordinary model as it is.
+pub fn decoder(config: &Value) -> Value {
+    let mut decoder = config.clone();
+    if recognises(config) {
+        decoder["model_type"] = decoder[DECODER].take();
+    }
+    decoder
+}
+
 /// What a folder says, and the `config.json` of its decoder.
 ///
 /// # Errors
 /// A key is missing, or of the wrong kind.
 pub fn read(folder: &ModelFolder) -> Result<(MaskedLayout, Value)> {
-    let mut config = folder.config().clone();
     let problem = |key: &str, expected: &str| Error::Key {
         path: folder.path().join(CONFIG),
         key: key.into(),
@@ -85,8 +98,7 @@ pub fn read(folder: &ModelFolder) -> Result<(MaskedLayout, Value)> {
             .ok_or_else(|| problem(CONTEXT, "a string"))?
             .to_owned(),
     };
-    config["model_type"] = config[DECODER].take();
-    Ok((layout, config))
+    Ok((layout, decoder(folder.config())))
 }
 
 /// No command serves it.
@@ -133,6 +145,14 @@ mod tests {
         let (found, decoder) = read(&folder).unwrap();
         assert_eq!(found, layout());
         assert_eq!(decoder["model_type"], "qwen3");
+        assert_eq!(mask_token(config), Some(&json!(3)));
+    }
+
+    #[test]
+    fn the_decoder_of_an_ordinary_model_is_the_model() {
+        let config = json!({ "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "mask_token_id": 3 });
+        assert_eq!(decoder(&config), config);
+        assert_eq!(mask_token(&config), None);
     }
 
     #[test]

@@ -13,9 +13,18 @@ const ENTRIES: usize = 10_000;
 /// The one of `known` that `given` is likeliest a slip of: at most a third of its letters are other ones, are missing, too many or
 /// change places, or else it is how exactly one of them begins.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_by(given, given, known)
+}
+
+/// The same where it is a third of the letters of `own` that may be wrong.
+fn nearest_by<'a>(
+    given: &str,
+    own: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let given = given.to_lowercase();
     let length = given.chars().count();
-    let most = (length / LETTERS).max(1);
+    let most = (own.chars().count() / LETTERS).max(1);
     let known: Vec<&str> = known.into_iter().collect();
     let distances = known.iter().map(|name| {
         let distance = strsim::osa_distance(&given, &name.to_lowercase());
@@ -57,6 +66,15 @@ fn question(name: &str) -> String {
     format!("; did you mean `{}`?", printable(name))
 }
 
+/// A file's name without its ending, such as `.jsonl`, which files have in common that are no slips of each other.
+fn without_ending(name: &str) -> &str {
+    let is_ending = |ending: &str| ending.chars().all(|c| c.is_ascii_alphanumeric());
+    match name.rsplit_once('.') {
+        Some((own, ending)) if !own.is_empty() && is_ending(ending) => own,
+        _ => name,
+    }
+}
+
 /// A path that is there and differs from one that is not in names of folders and files that are slips.
 fn near_path(path: &Path) -> Option<PathBuf> {
     let mut found = PathBuf::new();
@@ -79,7 +97,9 @@ fn near_path(path: &Path) -> Option<PathBuf> {
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
         names.sort();
-        found.push(nearest(name.to_str()?, names.iter().map(String::as_str))?);
+        let name = name.to_str()?;
+        let names = names.iter().map(String::as_str);
+        found.push(nearest_by(name, without_ending(name), names)?);
         is_other = true;
     }
     is_other.then_some(found)
@@ -129,7 +149,13 @@ mod tests {
         ] {
             assert_eq!(near_file(&at(wrong)), expected, "{wrong}");
         }
-        for nowhere in ["data/chats/eval.jsonl", "data/chats/train.jsonl", "x/../y"] {
+        std::fs::write(at("data/bom.jsonl"), "").unwrap();
+        for nowhere in [
+            "data/chats/eval.jsonl",
+            "data/chats/train.jsonl",
+            "data/nope.jsonl",
+            "x/../y",
+        ] {
             assert_eq!(near_file(&at(nowhere)), "", "{nowhere}");
         }
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);

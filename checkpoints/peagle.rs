@@ -69,6 +69,10 @@ pub const SPECULATORS: Dialect = Dialect {
     neutral: &[llama::NEUTRAL, NEUTRAL],
     renamed: &[],
     aliases: &[["midlayer.", "layers.0."]],
+    launch: |_, dir, target, draft_tokens| {
+        let naming = launch::vllm_parallel(dir, "eagle3", target, draft_tokens);
+        vec![launch::vllm_of_speculators(dir, target, naming)]
+    },
     quirks: OF_BOTH,
     ..eagle3::SPECULATORS
 };
@@ -103,6 +107,9 @@ fn is_peagle(config: &Value) -> bool {
 }
 
 /// One command: other engines draft token by token.
-fn launch_lines(_: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
-    vec![launch::vllm_parallel(dir, "eagle3", target, draft_tokens)]
+fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize) -> Vec<Launch> {
+    let plain = !settings.flag("head_norm");
+    let remark = plain.then(|| llama::unread_heads(settings)).flatten();
+    let command = || launch::vllm_parallel(dir, "eagle3", target, draft_tokens);
+    vec![remark.unwrap_or_else(command)]
 }

@@ -17,6 +17,11 @@ pub(crate) fn kind(config: &Value) -> Option<&str> {
     config[MODEL_TYPE].as_str()
 }
 
+/// The target that a folder's `config.json` names, as its trainer had it: a hub id or a folder; nothing for other layouts.
+pub fn verifier(config: &Value) -> Option<&str> {
+    config["speculators_config"]["verifier"]["name_or_path"].as_str()
+}
+
 /// The target that the settings name under `verifier`, as the library's `speculators_config`.
 pub(crate) fn speculators_config(settings: &Settings, algorithm: &str) -> Value {
     let named = &settings.table()["verifier"];

@@ -67,7 +67,7 @@ fn a_neighbouring_layer_in_one_of_the_two_keys_is_refused() {
 /// How a trainer's configuration differs from this program's, and what it calls a tensor.
 type Theirs = (&'static str, fn(&mut Value), fn(&str) -> String);
 
-const TRAINERS: [Theirs; 5] = [
+const TRAINERS: [Theirs; 6] = [
     (
         "the authors'",
         |config| {
@@ -105,6 +105,14 @@ const TRAINERS: [Theirs; 5] = [
             config["aux_hidden_states_layer_ids"] = json!([1, 2]);
         },
         str::to_owned,
+    ),
+    (
+        "one of vLLM's second runner",
+        |config| {
+            remove(config, &[TOP]);
+            config["eagle_config"] = json!({"layer_ids": [2, 3]});
+        },
+        in_layers,
     ),
     (
         "vLLM's",
@@ -148,6 +156,41 @@ fn without_layer_ids_the_default_of_the_target_is_taken() {
     };
     let opened = EAGLE3.open(&model, reading).unwrap();
     assert_eq!(opened.settings.sizes("captured_layers"), [1, 15, 28]);
+    let told = &meanings(&folder, 32, None).unwrap()[0].text;
+    assert!(told.contains("the default layers [1, 15, 28]"), "{told}");
+}
+
+#[test]
+fn what_is_wrong_with_a_tensor_is_said_by_its_name_in_the_folder() {
+    let wrapped = |name: &str| format!("draft_model.{}", in_layers(name));
+    let theirs = |rename: &dyn Fn(&str) -> String, change: fn(&mut NamedTensor)| {
+        eagle3().with_tensors(|tensors| {
+            let is_changed = |tensor: &&mut NamedTensor| tensor.name.ends_with("q_proj.weight");
+            change(tensors.iter_mut().find(is_changed).unwrap());
+            for tensor in tensors {
+                tensor.name = rename(&tensor.name);
+            }
+        })
+    };
+    let reshaped = |tensor: &mut NamedTensor| tensor.shape.insert(0, 1);
+    let retyped = |tensor: &mut NamedTensor| {
+        *tensor = NamedTensor::from_i64(&tensor.name, [1], vec![0]);
+    };
+    let renamed = |tensor: &mut NamedTensor| tensor.name.push('s');
+    theirs(&str::to_owned, reshaped).is_refused("tensor `midlayer.self_attn.q_proj.weight` in `");
+    theirs(&in_layers, retyped).is_refused("tensor `layers.0.self_attn.q_proj.weight` in `");
+    let unexpected = "unexpected tensors: `draft_model.layers.0.self_attn.q_proj.weights`";
+    theirs(&wrapped, renamed).is_refused(unexpected);
+}
+
+#[test]
+fn a_map_of_fewer_tokens_that_the_configuration_does_not_name_is_refused_by_the_key() {
+    let folder = eagle3().without(&["draft_vocab_size"]);
+    folder.is_refused(
+        "key `draft_vocab_size`: expected `20`, the number of tokens in `d2t`, found nothing",
+    );
+    let folder = eagle3().with_config(|config| config["draft_vocab_size"] = Value::Null);
+    folder.is_refused("key `draft_vocab_size`: expected `20`");
 }
 
 #[test]

@@ -63,7 +63,10 @@ fn is_imported_with_layers_that_are_told(workspace: &Workspace) {
 fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     let export = |line: &str| workspace.run_line(format!("export {line}"));
     let here = workspace.path("").canonicalize().unwrap();
-    let lines = "vllm serve theirs\n# above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports)\n";
+    // The target is a folder, which vLLM does not take from the drafter's.
+    let lines = "vllm serve target --speculative-config '{\"method\":\"eagle3\",\"model\":\"theirs\",\"num_speculative_tokens\":5}'\n\
+        # above temperature 0 vLLM drafts the likeliest tokens (`likeliest` in reports), and drawn ones (`drawn`) with \
+        `\"draft_sample_method\": \"probabilistic\"` in `--speculative-config`\n";
     let outcome = export("taken --to speculators --out theirs").succeeded();
     let named = format!("# theirs, in {}\n", here.display());
     assert_eq!(outcome.stdout, named + lines);
@@ -94,6 +97,34 @@ fn is_exported_to_another_layout_and_back(workspace: &Workspace) {
     export("taken --to vllm --dtype f32 --out wide").succeeded();
     let (_, wide) = workspace.contents("wide");
     assert!(wide.iter().all(|tensor| tensor.dtype != DType::BF16));
+}
+
+/// A recipe that trains a folder of speculators further takes the target that it names.
+fn names_its_target(workspace: &Workspace) {
+    let (mut config, tensors) = workspace.contents("theirs");
+    config.as_object_mut().unwrap().remove("spectrain");
+    let mut write = |target: Value| {
+        config["speculators_config"]["verifier"]["name_or_path"] = target;
+        write_folder(&workspace.path("foreign"), &config, &tensors, &[]).unwrap();
+    };
+    let init = "init --start foreign --data train.jsonl --yes --name further";
+    write(json!("target"));
+    workspace.run_line(init).succeeded();
+    let text = workspace.text("further.toml");
+    assert!(text.contains("\nmodel = \"target\"\n"), "{text}");
+    let again = format!("{init} --out again.toml");
+    write(json!("traget"));
+    let refused = workspace.run_line(&again);
+    refused.misused(&[
+        "`--start`: the target of `foreign`: ",
+        "did you mean `target`?",
+    ]);
+    write(Value::Null);
+    let refused = workspace.run_line(&again);
+    refused.misused(&[
+        "`--target` is missing",
+        "`foreign` does not say which target",
+    ]);
 }
 
 /// An import has no card, and `theirs` names its target by a folder of this machine.
@@ -175,6 +206,7 @@ fn a_published_drafter_is_imported_converted_and_trained_further() {
     publish(&workspace);
     is_imported_with_layers_that_are_told(&workspace);
     is_exported_to_another_layout_and_back(&workspace);
+    names_its_target(&workspace);
     for drafter in [IMPORTED, "theirs"] {
         let evaluate = format!("evaluate --target target --drafter {drafter} --prompts eval.jsonl");
         workspace
@@ -237,12 +269,29 @@ fn layer_ids_that_can_be_meant_in_two_ways_are_measured() {
     assert_eq!(ids("runs/other/import/drafter"), ids(EXPORTED));
 }
 
+/// The run `published` is used by what its import names, beside a folder that is called so too.
+fn can_be_used_as_it_says(workspace: &Workspace, told: &str) {
+    let named = "--target target --drafter runs/published --prompts FILE";
+    assert!(told.contains(named), "{told}");
+    workspace
+        .run_line("init --start published --data train.jsonl --yes")
+        .failed(&["can mean the folder `./published` or the run `runs/published`"]);
+    let init = "spectrain init --start runs/published --data FILE";
+    assert!(told.contains(init), "{told}");
+    workspace
+        .run_line("init --start runs/published --data train.jsonl --yes")
+        .succeeded();
+    let text = workspace.text("published-tuned.toml");
+    assert!(text.contains("\nmodel = \"target\"\n"), "{text}");
+}
+
 #[test]
 fn what_the_target_makes_up_decides_nothing_by_chance() {
     let workspace = Workspace::finished();
     publish(&workspace);
     let import = "import published --target target --count 2";
     let outcome = workspace.run_line(import).succeeded();
+    can_be_used_as_it_says(&workspace, &outcome.stderr);
     let manifest = workspace.json("runs/published/import/manifest.json");
     let imported = &manifest["summary"]["imported"];
     let [likelier, other] = [0_usize, 1].map(|way| imported["ways"][way].clone());

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::beside::TARGET_SCALES_LOGITS;
 use crate::dflash::family::Family;
 use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
@@ -10,6 +11,9 @@ const NO_ENGINE: &str = "no serving engine loads block drafters with these parts
     `spectrain generate`, `spectrain evaluate`";
 
 const IN_BF16: &str = "SGLang takes Domino in bf16 alone: the target, and the drafter by `--dtype bf16` or `dtype = \"bf16\"`";
+
+const SCALED: &str = "the target multiplies its head's logits by a factor of its configuration, which engines leave out where they add \
+    this drafter's bias to them; this program decodes with it: `spectrain generate`, `spectrain evaluate`";
 
 /// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub(super) fn launch_lines(
@@ -20,6 +24,10 @@ pub(super) fn launch_lines(
 ) -> Vec<Launch> {
     let whole = settings.size("block_size") - usize::from(!settings.flag("sample_from_anchor"));
     let family = Family::of(settings);
+    // The order of the head's logits alone is right with any factor.
+    if settings.flag(TARGET_SCALES_LOGITS) && !matches!(family, Family::DFlash) {
+        return vec![Launch::remark(SCALED)];
+    }
     let draft_tokens = match family {
         Family::DFlash => draft_tokens.min(whole),
         // SGLang counts one less than the places of a block, whichever of them predicts first.

@@ -12,12 +12,13 @@ use crate::dflash::keys::{
     self, BLOCK, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS,
     captured_layers, is_mixed, no_sinks, of_all, rope, sliding,
 };
+use crate::dflash::launch::launch_lines;
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
-use crate::launch::{Launch, vllm_of_speculators};
+use crate::launch::{Launch, Server, vllm_of_speculators};
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
 
 /// The layout of the speculators library.
@@ -45,7 +46,7 @@ pub const SPECULATORS: Dialect = Dialect {
                 },
             ),
             Key::token("mask_token_id", "mask_token"),
-            // Always: without it vLLM makes every layer causal.
+            // Always: without it vLLM up to 0.32 makes every layer causal.
             Key::told(NON_CAUSAL, |settings, _| {
                 Some(json!(!settings.flag("causal")))
             }),
@@ -83,13 +84,18 @@ pub const SPECULATORS: Dialect = Dialect {
             SINKS.unwritten(),
         ]),
     ],
-    launch: |settings, dir, _, _| {
+    launch: |settings, dir, target, draft_tokens| {
         let other_bias = has_heads(settings) && settings.word("markov") != "vanilla";
-        vec![if other_bias {
-            Launch::remark("vLLM does not load this kind of bias; the speculators library does")
-        } else {
-            vllm_of_speculators(dir)
-        }]
+        if other_bias {
+            let text = "vLLM does not load this kind of bias; the speculators library does";
+            return vec![Launch::remark(text)];
+        }
+        let usual = launch_lines(settings, dir, target, draft_tokens);
+        let is_vllm = |line: &&Launch| matches!(line.server, Some(Server::Vllm(_)));
+        match usual.iter().find(is_vllm).cloned() {
+            Some(naming) => vec![vllm_of_speculators(dir, target, naming)],
+            None => usual,
+        }
     },
     quirks: Quirks {
         check_settings,

@@ -134,6 +134,11 @@ impl Key {
         }
     }
 
+    /// Whether it holds this setting.
+    pub(crate) fn is_of(&self, setting: &str) -> bool {
+        self.here == setting
+    }
+
     /// The same where nothing is said.
     pub(crate) const fn or(self, otherwise: Otherwise) -> Self {
         Self { otherwise, ..self }

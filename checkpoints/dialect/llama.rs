@@ -5,6 +5,8 @@ use serde_json::json;
 use crate::config::{DEFAULT_EPSILON, DEFAULT_POSITIONS};
 use crate::dialect::description::Neutral;
 use crate::dialect::key::{Key, Otherwise};
+use crate::dialect::settings::Settings;
+use crate::launch::Launch;
 
 /// Width of the residual stream.
 pub(crate) const WIDTH: Key = Key::size("hidden_size", "d_model");
@@ -68,6 +70,18 @@ pub(crate) const ROPE_SCALING: Key =
     Key::told("rope_scaling", |settings, _| settings.rope()?.scaling);
 /// These three.
 pub(crate) const ROPE: &[Key] = &[ROPE_THETA, ROPE_PARAMETERS, ROPE_SCALING];
+
+/// A remark in place of commands where query heads do not divide the width: transformers 5, by which engines read a Llama's
+/// configuration, then refuses it, even where the width of a head is given.
+pub(crate) fn unread_heads(settings: &Settings) -> Option<Launch> {
+    let (width, heads) = (settings.size("d_model"), settings.size("heads"));
+    if heads == 0 || width.is_multiple_of(heads) {
+        return None;
+    }
+    Some(Launch::remark(&format!(
+        "no engine reads a Llama's layer of {heads} query heads, as they do not divide its width, {width}"
+    )))
+}
 
 /// What a decoder layer of Llama's kind does not do.
 pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[

@@ -121,25 +121,6 @@ impl Dialect {
         Config::of(folder).read_as(reading, names, self.section)
     }
 
-    /// An error about tensors that are not there, by the names that they would have in the folder.
-    fn as_stored(&self, settings: &Settings, error: Error) -> Error {
-        match error {
-            Error::Names {
-                path,
-                missing,
-                unexpected,
-            } => Error::Names {
-                path,
-                missing: missing
-                    .iter()
-                    .map(|name| self.stored(settings, name))
-                    .collect(),
-                unexpected,
-            },
-            other => other,
-        }
-    }
-
     fn check(&self, config: &Config) -> Result<()> {
         let named = config.get("architectures").and_then(Value::as_array);
         let named = named.into_iter().flatten().filter_map(Value::as_str);
@@ -170,19 +151,26 @@ impl Opened<'_> {
     /// # Errors
     /// The folder does not hold them, or holds others.
     pub fn tensors(self, parameters: &[(String, Vec<usize>)]) -> Result<Contents> {
+        let read = self.read(parameters);
+        read.map_err(|error| self.as_stored(error))
+    }
+
+    fn read(&self, parameters: &[(String, Vec<usize>)]) -> Result<Contents> {
         let file: PathBuf = self.folder.path().join(WEIGHTS);
         let (dialect, map) = (self.dialect, self.dialect.token_map);
         let mut tensors = read_named(self.folder, &self.names)?;
         (dialect.quirks.reduce)(&file, &self.settings, &mut tensors)?;
         map.drop_identity(&self.settings, &mut tensors)?;
+        if let Some(error) = self.unsaid_vocabulary(&tensors) {
+            return Err(error);
+        }
         let of_weights =
             |(name, shape): &(String, Vec<usize>)| (name.clone(), shape.clone(), DType::F32);
         let mut required: Vec<TensorSpec> = parameters.iter().map(of_weights).collect();
         let mut optional = (dialect.quirks.optional)(&self.settings);
         map.expect(&self.settings, &mut required, &mut optional);
         let expected = Expected { required, optional };
-        let checked = check_tensors(&file, &specs(&tensors), &expected, same_kind);
-        checked.map_err(|error| dialect.as_stored(&self.settings, error))?;
+        check_tensors(&file, &specs(&tensors), &expected, same_kind)?;
         let target_ids = map.take(
             &file,
             &self.settings,
@@ -197,6 +185,60 @@ impl Opened<'_> {
             target_ids,
             beside,
         })
+    }
+
+    /// That the configuration does not say how many tokens the drafter knows, where a map of fewer than the target's is there.
+    fn unsaid_vocabulary(&self, tensors: &[NamedTensor]) -> Option<Error> {
+        let dialect = self.dialect;
+        let (map, size) = dialect.token_map.unsaid(&self.settings, tensors)?;
+        let mut keys = dialect.all_keys().flat_map(|group| group.keys);
+        let key = keys.find(|key| key.is_of("draft_vocab"))?;
+        let config = dialect.config(self.folder, &self.reading, &self.names);
+        let expected = format!("`{size}`, the number of tokens in `{map}`");
+        Some(config.wrong(key.there, expected))
+    }
+
+    /// An error about tensors by the names that they have in the folder, or would have.
+    fn as_stored(&self, error: Error) -> Error {
+        let there = |name: String| self.names.get(&name).cloned().unwrap_or(name);
+        match error {
+            Error::Names {
+                path,
+                missing,
+                unexpected,
+            } => {
+                let would_be = |name: &String| self.dialect.stored(&self.settings, name);
+                Error::Names {
+                    path,
+                    missing: missing.iter().map(would_be).collect(),
+                    unexpected: unexpected.into_iter().map(there).collect(),
+                }
+            }
+            Error::Shape {
+                name,
+                path,
+                mismatch,
+            } => Error::Shape {
+                name: there(name),
+                path,
+                mismatch,
+            },
+            Error::ElementType {
+                name,
+                path,
+                mismatch,
+            } => Error::ElementType {
+                name: there(name),
+                path,
+                mismatch,
+            },
+            Error::Values { name, path, reason } => Error::Values {
+                name: there(name),
+                path,
+                reason,
+            },
+            other => other,
+        }
     }
 }
 

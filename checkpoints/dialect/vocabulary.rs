@@ -93,6 +93,21 @@ impl TokenMap {
         Ok(())
     }
 
+    /// The name of a map of fewer tokens than the target's, and how many it has, where the settings say that the drafter knows every one.
+    pub(crate) fn unsaid(
+        self,
+        settings: &Settings,
+        tensors: &[NamedTensor],
+    ) -> Option<(&'static str, usize)> {
+        if settings.has_draft_vocab() || self != Self::Offsets {
+            return None;
+        }
+        let map = tensors.iter().find(|tensor| tensor.name == OFFSETS)?;
+        let size = map.shape.first().copied();
+        let size = size.filter(|&size| size < settings.size("vocab"))?;
+        Some((OFFSETS, size))
+    }
+
     /// Takes the map out of a folder's tensors: the target's id of each token, ascending. `absolute` says that `d2t` holds
     /// ids.
     ///

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::dialect::llama;
 use crate::dialect::settings::Settings;
 use crate::launch::{self, Launch};
 
@@ -20,6 +21,9 @@ pub fn launch_lines(
     let (window, norm_before_fc) = (settings.size("window"), settings.flag("norm_before_fc"));
     if settings.flag("head_norm") {
         return lines;
+    }
+    if let Some(remark) = llama::unread_heads(settings) {
+        return vec![remark];
     }
     // SGLang's window counts the positions before a token's own, of which it wants at least one.
     if !settings.flag("norm_before_residual") && window != 1 {

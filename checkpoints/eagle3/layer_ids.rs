@@ -1,7 +1,8 @@
-//! Captured layers in three keys with two meanings. The top-level `eagle_aux_hidden_state_layer_ids` counts layers that
+//! Captured layers in four keys with two meanings. The top-level `eagle_aux_hidden_state_layer_ids` counts layers that
 //! have run (vLLM, llama.cpp); the one under `eagle_config` is the index of the layer whose output is taken (SGLang,
 //! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written. AngelSlim has a third,
-//! `aux_hidden_states_layer_ids`, with the second meaning.
+//! `aux_hidden_states_layer_ids`, with the second meaning. Where the first is absent, vLLM also reads `eagle_config.layer_ids`, with
+//! the first meaning.
 
 use serde_json::Value;
 
@@ -10,6 +11,7 @@ use crate::error::Result;
 
 pub(crate) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 pub(crate) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
+pub(crate) const NESTED_LAYERS_RUN: &str = "eagle_config.layer_ids";
 pub(crate) const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
 
 /// The layers that engines capture when a configuration names none, for a target of so many layers.
@@ -37,7 +39,16 @@ pub(crate) fn captured_layers(config: &Config) -> Result<Vec<usize>> {
 }
 
 fn named(config: &Config) -> Result<Vec<usize>> {
-    let top = layer_ids(config, LAYER_IDS, 1)?;
+    let (top, run) = (
+        layer_ids(config, LAYER_IDS, 1)?,
+        layer_ids(config, NESTED_LAYERS_RUN, 1)?,
+    );
+    if let (Some(top), Some(run)) = (&top, &run)
+        && top != run
+    {
+        return Err(config.wrong(NESTED_LAYERS_RUN, format!("the same as in `{LAYER_IDS}`")));
+    }
+    let top = top.or(run);
     let nested = layer_ids(config, NESTED_LAYER_IDS, 0)?;
     let angelslim = layer_ids(config, ANGELSLIM_LAYER_IDS, 0)?;
     match (top, nested.or(angelslim)) {
@@ -67,7 +78,12 @@ pub(crate) fn check_layer_ids(config: &Config) -> Result<()> {
     if table.is_some_and(|table| !table.is_object()) {
         return Err(config.wrong("eagle_config", "a table"));
     }
-    for key in [LAYER_IDS, NESTED_LAYER_IDS, ANGELSLIM_LAYER_IDS] {
+    for key in [
+        LAYER_IDS,
+        NESTED_LAYERS_RUN,
+        NESTED_LAYER_IDS,
+        ANGELSLIM_LAYER_IDS,
+    ] {
         layer_ids(config, key, 0)?;
     }
     Ok(())

@@ -8,9 +8,11 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::dialect::reading::{Meaning, Reading};
 use crate::eagle3::layer_ids::{
-    ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS, check_layer_ids, layer_ids,
+    ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS, NESTED_LAYERS_RUN, check_layer_ids,
+    default_captured_layers, layer_ids,
 };
 use crate::error::{Error, Result};
+use crate::folder::CONFIG;
 use crate::speculators::MODEL_TYPE;
 use crate::tensors::NamedTensor;
 
@@ -97,16 +99,28 @@ fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
             add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
             add(NESTED_LAYER_IDS, 1, as_run(NESTED_LAYER_IDS))?;
         }
-        _ if config.get(ANGELSLIM_LAYER_IDS).is_some() => {
-            found.push((Vec::new(), format!("as `{ANGELSLIM_LAYER_IDS}` says")));
+        _ => {
+            let mut keys = [ANGELSLIM_LAYER_IDS, NESTED_LAYERS_RUN].into_iter();
+            let named = keys.find(|key| config.get(key).is_some());
+            let text = match named {
+                Some(key) => format!("as `{key}` says"),
+                None => default_layers(config.reading().target_layers),
+            };
+            found.push((Vec::new(), text));
         }
-        _ => found.push((Vec::new(), "the default layers".to_string())),
     }
     if found.is_empty() {
         let key = if top { LAYER_IDS } else { NESTED_LAYER_IDS };
         return Err(config.wrong(key, format!("layers of a target of {target_layers}")));
     }
     Ok(found)
+}
+
+/// Which layers are taken where the folder names none, of a target of so many.
+fn default_layers(target_layers: Option<usize>) -> String {
+    let layers = target_layers.and_then(default_captured_layers);
+    let layers = layers.map_or_else(String::new, |layers| format!(" {layers:?}"));
+    format!("the default layers{layers}, as no key of `{CONFIG}` names others")
 }
 
 /// Whether `d2t` can hold offsets, ids, or either.

@@ -47,6 +47,35 @@ impl Environment {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
+    /// A path in a variable, in which `~` at the start, `$NAME` and `${NAME}` stand for what a shell puts there: a service's
+    /// settings do not go through one. What is not set stays.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let value = self.variable(name)?;
+        let home = self.home.as_ref().map(|home| home.display().to_string());
+        let rest = value.strip_prefix('~').zip(home);
+        let mut rest = match rest.filter(|(rest, _)| rest.is_empty() || rest.starts_with('/')) {
+            Some((rest, home)) => home + rest,
+            None => value,
+        };
+        let mut path = String::new();
+        while let Some((before, behind)) = rest.split_once('$') {
+            let in_braces = behind
+                .strip_prefix('{')
+                .and_then(|inside| inside.split_once('}'));
+            let (name, left) = in_braces.unwrap_or_else(|| {
+                let is_end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+                behind.split_at(behind.find(is_end).unwrap_or(behind.len()))
+            });
+            path += before;
+            match self.variable(name) {
+                Some(value) => path += &value,
+                None => path += &rest[before.len()..rest.len() - left.len()],
+            }
+            rest = left.to_owned();
+        }
+        Some(PathBuf::from(path + &rest))
+    }
+
     pub(super) fn is_offline(&self) -> bool {
         self.variable("HF_HUB_OFFLINE")
             .is_some_and(|value| !OFF.contains(&value.to_lowercase().as_str()))
@@ -63,7 +92,7 @@ impl Environment {
     pub(super) fn cache(&self, options: &HubOptions) -> Option<Cache> {
         let given = options.cache.clone();
         given
-            .or_else(|| self.variable("HF_HUB_CACHE").map(PathBuf::from))
+            .or_else(|| self.path("HF_HUB_CACHE"))
             .or_else(|| self.hugging_face_home().map(|home| home.join("hub")))
             .map(Cache::new)
     }
@@ -73,13 +102,14 @@ impl Environment {
         let given = options.token.clone();
         given
             .or_else(|| self.variable("HF_TOKEN"))
+            .or_else(|| self.variable("HUGGING_FACE_HUB_TOKEN"))
             .or_else(|| self.token_of_login(cache))
             .map(|token| token.trim().to_string())
             .filter(|token| !token.is_empty())
     }
 
     fn token_of_login(&self, cache: Option<&Cache>) -> Option<String> {
-        if let Some(path) = self.variable("HF_TOKEN_PATH") {
+        if let Some(path) = self.path("HF_TOKEN_PATH") {
             return fs::read_to_string(path).ok();
         }
         let beside_the_cache = cache.and_then(Cache::token);
@@ -90,10 +120,10 @@ impl Environment {
     }
 
     fn hugging_face_home(&self) -> Option<PathBuf> {
-        if let Some(home) = self.variable("HF_HOME") {
-            return Some(home.into());
+        if let Some(home) = self.path("HF_HOME") {
+            return Some(home);
         }
-        let caches = self.variable("XDG_CACHE_HOME").map(PathBuf::from);
+        let caches = self.path("XDG_CACHE_HOME");
         let caches = caches.or_else(|| Some(self.home.as_ref()?.join(".cache")))?;
         Some(caches.join("huggingface"))
     }
@@ -125,6 +155,18 @@ mod tests {
             cache_of(&[("HF_HOME", "")]),
             PathBuf::from("/home/me/.cache/huggingface/hub")
         );
+        let named = |value| cache_of(&[("HF_HUB_CACHE", value), ("DISK", "/disk")]);
+        for (value, path) in [
+            ("~/hf", "/home/me/hf"),
+            ("~", "/home/me"),
+            ("~you/hf", "~you/hf"),
+            ("$DISK/hf", "/disk/hf"),
+            ("/a/${DISK}x$DISK", "/a//diskx/disk"),
+            ("/a/$NONE/$", "/a/$NONE/$"),
+            ("/a/${NONE}/${DISK", "/a/${NONE}/${DISK"),
+        ] {
+            assert_eq!(named(value), PathBuf::from(path), "{value}");
+        }
     }
 
     #[test]
@@ -161,7 +203,10 @@ mod tests {
             "login"
         );
         assert_eq!(token(&[home, path], None).unwrap(), "own");
+        let old = ("HUGGING_FACE_HUB_TOKEN", "old");
+        assert_eq!(token(&[home, old], None).unwrap(), "old");
         let set = ("HF_TOKEN", "set");
+        assert_eq!(token(&[old, set], None).unwrap(), "set");
         assert_eq!(token(&[home, path, set], None).unwrap(), "set");
         assert_eq!(token(&[home, path, set], Some("given")).unwrap(), "given");
         assert_eq!(token(&[home, ("HF_TOKEN", "")], None).unwrap(), "login");

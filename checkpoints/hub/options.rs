@@ -12,8 +12,8 @@ pub struct HubOptions {
     pub endpoint: Option<String>,
     /// The folder of downloaded snapshots. Default: `HF_HUB_CACHE`, `HF_HOME/hub`, or `~/.cache/huggingface/hub`.
     pub cache: Option<PathBuf>,
-    /// The access token. Default: `HF_TOKEN`, or the one that logging in left in `HF_TOKEN_PATH`, beside the cache or in
-    /// `HF_HOME`.
+    /// The access token. Default: `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, or the one that logging in left in `HF_TOKEN_PATH`, beside the
+    /// cache or in `HF_HOME`.
     pub token: Option<String>,
     /// What a download puts up with.
     pub limits: HubLimits,
