@@ -119,8 +119,9 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// Measures `proposer` on the continuations that the target itself gives the prompts: at every token of them at which
-/// a decoder might draft. What is said in `settings` of drafts has no effect.
+/// Measures `proposer` on the continuations that the target itself gives the prompts, drawn from the seed beside `settings`: at
+/// every token of them at which a decoder might draft. What is said in `settings` of drafts has no effect. `told` hears how far
+/// it is.
 ///
 /// # Errors
 /// As for [`Decoder::generate`].
@@ -128,13 +129,15 @@ pub fn measure(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
     prompts: &[Vec<u32>],
-    settings: &DecodeSettings,
+    (settings, seed): (&DecodeSettings, u64),
     calibration: &Calibration,
-    seed: u64,
+    told: &mut dyn FnMut(&str),
 ) -> Result<RankTable> {
     let mut table = RankTable::new(calibration.depth, calibration.ranks);
     let mut rng = StdRng::seed_from_u64(seed);
-    for prompt in prompts {
+    for (number, prompt) in (1..).zip(prompts) {
+        let at = format!("calibrating a tree: prompt {number} of {}", prompts.len());
+        told(&at);
         let plain = decoder.plain(prompt, settings, &mut rng)?;
         let text = [&prompt[..], &plain.tokens].concat();
         // The last token has no feature yet where it is drafted after.
@@ -154,6 +157,8 @@ pub fn measure(
         // `last` is the token that a decoder would draft after.
         for last in prompt.len()..read.len() {
             decoder.check_interrupted()?;
+            let (done, all) = (last - prompt.len(), read.len() - prompt.len());
+            told(&format!("{at}, token {done} of {all}"));
             let positions: Vec<usize> = (observed..last).collect();
             proposer.observe(&text[observed + 1..=last], &features.select(&positions));
             observed = last;

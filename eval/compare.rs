@@ -5,7 +5,7 @@ use crate::best::best;
 use crate::interval::with_interval;
 use crate::paired::own::OwnLengths;
 use crate::report::table::{FIGURES, figures};
-use crate::report::words::legend;
+use crate::report::words::{legend, pace_notes};
 use crate::report::{DatasetReport, LosslessReport, Report, TargetReport};
 
 /// Settings that must be the same for the numbers of two runs to be comparable, as places in the recipe.
@@ -26,8 +26,8 @@ const SHARED: [&str; 11] = [
 /// A table of the results of `reports`, each under its name: one group of rows for each way of decoding, in the order of their
 /// first appearance, with all prompts pooled and, if there are several datasets, one for each; and for each target if a report has
 /// several. Drafters that have no length in common stand together, with their lengths. Below it stands in what they differ from
-/// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on; and
-/// which has the largest τ.
+/// the first one beside the drafter: targets, prompts, and settings of the recipe that training and evaluation depend on; which
+/// speed-ups are not to be trusted; and which has the largest τ.
 pub fn compare(reports: &[(String, Report)]) -> String {
     let several = (reports.iter()).any(|(_, report)| !report.targets.is_empty());
     let own = OwnLengths::of(reports);
@@ -70,7 +70,8 @@ pub fn compare(reports: &[(String, Report)]) -> String {
     text.push_str(&lossless.greedy_lines());
     let settings = reports.iter().flat_map(|(_, report)| &report.settings);
     text.push_str(&legend(settings));
-    for note in differences(reports).into_iter().chain(best(reports)) {
+    let notes = pace_notes(reports).into_iter();
+    for note in notes.chain(differences(reports)).chain(best(reports)) {
         _ = write!(text, "\n{note}\n");
     }
     text

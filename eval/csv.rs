@@ -6,7 +6,7 @@ use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
 /// The names of the columns.
-const COLUMNS: [&str; 65] = [
+const COLUMNS: [&str; 66] = [
     "report",
     "target",
     "drafter",
@@ -38,6 +38,7 @@ const COLUMNS: [&str; 65] = [
     "speedup_predicted",
     "speedup_predicted_low",
     "speedup_predicted_high",
+    "pace_changed",
     "tau_mean",
     "tau_mean_low",
     "tau_mean_high",
@@ -182,6 +183,9 @@ fn row(
     let is_all = setting.datasets.len() == 1 || std::ptr::eq(dataset, &setting.overall);
     let overall = setting.overall.speedup.filter(|_| is_all);
     cells.extend(speedups(dataset.speedup.as_ref(), overall));
+    // It is so for every dataset.
+    let of_setting = setting.overall.speedup;
+    cells.push(optional(of_setting.and_then(|found| found.pace_changed)));
     let spread = &dataset.spread;
     cells.extend(measured(spread.tau_mean, spread.tau_mean_ci95));
     cells.extend(measured(
@@ -301,7 +305,7 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,,1 0.5,0.75 0.5,0 6 6,eagle3,1234,,,,";
+                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,1 0.5,0.75 0.5,0 6 6,eagle3,1234,,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");
@@ -328,7 +332,7 @@ mod tests {
         let setting = &mut report.settings[0];
         setting.datasets.truncate(1);
         let speedup = setting.overall.speedup.as_mut().unwrap();
-        (speedup.predicted, speedup.predicted_ci95) = (Some(1.75), Some([1.5, 2.0]));
+        speedup.predict(1.75, Some([1.5, 2.0]));
         let text = csv(&[("a".into(), report.clone())]);
         for (column, told) in [
             ("survival", "1 0.5"),
@@ -336,6 +340,7 @@ mod tests {
             ("speedup_wall", "1.5"),
             ("speedup_predicted", "1.75"),
             ("speedup_predicted_high", "2"),
+            ("pace_changed", "false"),
             ("family", "eagle3"),
             ("seed", "3"),
             ("divergence", "kl"),
@@ -344,6 +349,10 @@ mod tests {
         ] {
             assert_eq!(cell(&text, column), told, "{column}");
         }
+        let speedup = report.settings[0].overall.speedup.as_mut().unwrap();
+        speedup.predict(0.75, Some([0.5, 1.0]));
+        let text = csv(&[("a".into(), report.clone())]);
+        assert_eq!(cell(&text, "pace_changed"), "true");
         // A drafter without training was not trained by this recipe.
         report.settings[0].drafter = Some("prompt-lookup".into());
         let text = csv(&[("a".into(), report)]);

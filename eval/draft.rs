@@ -156,13 +156,15 @@ impl DraftChoice {
         }
     }
 
-    /// What it stands for at `sampling`: a chain for both ways to choose its tokens, where these differ.
+    /// What it stands for at `sampling`: a chain for both ways to choose its tokens, where these differ; at temperature 0 they are
+    /// one.
     pub(crate) fn at(&self, sampling: &Sampling) -> Vec<Self> {
         match *self {
+            Self::Chain { length, .. } if sampling.is_greedy() => vec![Self::chain(length)],
             Self::Chain {
                 length,
                 tokens: ChainTokens::Both,
-            } if !sampling.is_greedy() => [ChainTokens::Drawn, ChainTokens::Likeliest]
+            } => [ChainTokens::Drawn, ChainTokens::Likeliest]
                 .map(|tokens| Self::Chain { length, tokens })
                 .to_vec(),
             _ => vec![self.clone()],
@@ -698,6 +700,16 @@ mod tests {
         let of = |sampling| drafted(&asked, &reach(Some(3)), &sampling);
         assert_eq!(of(Sampling::GREEDY), [2, 3].map(DraftChoice::chain));
         assert_eq!(of(Sampling::at(1.0)).len(), 4);
+        // At temperature 0 it does not matter how tokens are chosen.
+        let ways = [
+            ChainTokens::Both,
+            ChainTokens::Likeliest,
+            ChainTokens::Drawn,
+        ];
+        let asked = ways.map(|tokens| DraftChoice::Chain { length: 2, tokens });
+        let of = |sampling| drafted(&asked, &reach(Some(3)), &sampling);
+        assert_eq!(of(Sampling::GREEDY), [DraftChoice::chain(2)]);
+        assert_eq!(of(Sampling::at(1.0)).len(), 2);
         // The depth of a tree is a bound and says nothing of what is drafted.
         let tree = read(r#"{"shape": "dynamic", "nodes": 9}"#).unwrap();
         assert_eq!(tree.within(&reach(Some(3))), tree);

@@ -14,7 +14,7 @@ use crate::estimate::{Estimable, Estimate};
 use crate::evaluate::contender::Contender;
 use crate::evaluate::pace::{Pace, Paces};
 use crate::evaluate::rounds::Rounds;
-use crate::evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings, Warm};
+use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
 use crate::greedy_test::{Comparison, Place};
 use crate::groups::{Groups, groups};
 use crate::prompts::{Answer, Prompt, PromptSet, conversations};
@@ -151,7 +151,8 @@ impl<'p> AtWork<'_, 'p> {
         let (decoder, settings, sampling) = (self.decoder, self.settings, self.sampling);
         let sets = rounds.sets();
         let by = proposers[0].as_mut();
-        let (shape, draft) = settle(decoder, by, choice, settings, sampling)?;
+        let mut told = |what: &str| rounds.tell("", what);
+        let (shape, draft) = settle(decoder, by, choice, (settings, sampling), &mut told)?;
         let verifier = settings.verifier.at(sampling);
         let mut decode = |queue: &mut dyn PromptQueue, warm| {
             let decode = settings.decode(sampling, &shape, warm);
@@ -218,8 +219,7 @@ fn predict(
         if let (Some(speedup), Some((predicted, interval))) =
             (&mut setting.overall.speedup, predicted)
         {
-            speedup.predicted = Some(predicted);
-            speedup.predicted_ci95 = interval;
+            speedup.predict(predicted, interval);
         }
     }
     // What is deployed is the drafter that the report is of.
@@ -277,22 +277,19 @@ fn compare(
     Ok(())
 }
 
-/// The shape to draft, measured where it has to be, and what the report says of it.
+/// The shape to draft, measured where it has to be, and what the report says of it. `told` hears how far that is.
 fn settle(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
     choice: &DraftChoice,
-    settings: &EvaluateSettings,
-    sampling: &Sampling,
+    (settings, sampling): (&EvaluateSettings, &Sampling),
+    told: &mut dyn FnMut(&str),
 ) -> Result<(DraftShape, DraftReport)> {
     if let Some(found) = choice.shape().zip(choice.report(sampling)) {
         return Ok(found);
     }
-    let CalibrationPrompts {
-        prompts,
-        measured_on,
-    } = &settings.calibration;
-    let prompts = &prompts[..choice.prompts().unwrap_or(0).min(prompts.len())];
+    let measured_on = settings.calibration.measured_on;
+    let prompts = settings.calibration.of(choice.prompts().unwrap_or(0));
     if prompts.is_empty() {
         return Err(Error::Setting {
             key: "drafts",
@@ -305,12 +302,12 @@ fn settle(
             let tuning = Tuning {
                 length,
                 by,
-                prompts,
-                measured_on: *measured_on,
+                prompts: &prompts,
+                measured_on,
                 decode,
                 seed: settings.seed,
             };
-            let (stop, tuned) = tune(decoder, proposer, &tuning)?;
+            let (stop, tuned) = tune(decoder, proposer, &tuning, told)?;
             let shape = DraftShape::Confident { length, stop };
             return Ok((shape.clone(), DraftReport::tuned(&shape, tuned)));
         }
@@ -320,10 +317,10 @@ fn settle(
     let table = measure_ranks(
         decoder,
         proposer,
-        prompts,
-        &decode,
+        &prompts,
+        (&decode, settings.seed),
         calibration,
-        settings.seed,
+        told,
     )?;
     let tree = table.best_tree(calibration.nodes);
     let report = DraftReport::Calibrated {
@@ -332,7 +329,7 @@ fn settle(
         ranks: calibration.ranks,
         depth: calibration.depth,
         prompts: prompts.len(),
-        measured_on: *measured_on,
+        measured_on,
         tree: tree.clone(),
     };
     let children = Children::Top;

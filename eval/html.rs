@@ -10,7 +10,7 @@ use crate::draw::escape;
 use crate::html::markup::{prose, section};
 use crate::html::panel::{Panel, panels};
 use crate::report::Report;
-use crate::report::words::legend;
+use crate::report::words::{legend, pace_notes};
 
 mod bars;
 mod by_class;
@@ -203,6 +203,7 @@ fn notes(reports: &[(String, Report)], remarks: &[String]) -> String {
         .chain(texts)
         .chain(known)
         .chain(choosing)
+        .chain(pace_notes(reports))
         .chain(compare::differences(reports));
     let items: String = all
         .map(|remark| format!("<li>{}</li>\n", prose(&remark)))

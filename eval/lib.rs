@@ -70,7 +70,7 @@ pub use opinions::TrainedReport;
 pub use paired::parts::paired_parts;
 pub use paired::{PairedReport, PairedReports, PairedVerdict, paired};
 pub use picture::picture;
-pub use prompts::{Answer, Later, Prompt, PromptSet, said};
+pub use prompts::{Answer, Later, Prompt, PromptSet, evenly, said};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::ends::EndsReport;
 pub use report::words::NOTHING_ACCEPTED;

@@ -8,14 +8,36 @@ use crate::interval::with_digits;
 pub struct TrainedReport {
     /// The step that they are of.
     pub step: u64,
-    /// τ of greedy chains as the loss sees them: each step is right where the held-out text's next token is drafted.
-    pub simulated_tau: f64,
-    /// τ of held-out prompts, decoded or estimated.
+    /// τ of greedy chains as the loss sees them: each step is right where the held-out text's next token is drafted. None where the
+    /// loss follows no chains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_tau: Option<f64>,
+    /// Tokens in these chains; reports of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_length: Option<usize>,
+    /// τ of held-out prompts with greedy chains, decoded or estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau: Option<f64>,
     /// Its 95 % interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau_ci95: Option<[f64; 2]>,
+    /// Tokens in these chains; reports of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_length: Option<usize>,
+}
+
+impl TrainedReport {
+    /// τ of chains of so many tokens by the simulation of the loss.
+    pub(crate) fn simulated(&self, length: usize) -> Option<f64> {
+        self.simulated_tau
+            .filter(|_| self.simulated_length == Some(length))
+    }
+
+    /// The same by the validation of the weights.
+    pub(crate) fn validated(&self, length: usize) -> Option<Tau> {
+        let tau = self.tau.filter(|_| self.draft_length == Some(length))?;
+        Some((tau, self.tau_ci95))
+    }
 }
 
 /// What stands above the table.

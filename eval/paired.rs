@@ -29,7 +29,7 @@ pub(crate) const ONE_TRAINING: &str = "each drafter is one training, and interva
 pub struct PairedReport {
     /// The way of decoding; with both drafts where they differ.
     pub setting: String,
-    /// The dataset, where this is one of several; else all prompts.
+    /// The dataset, where this is one of several that both have or that one of them has; else all prompts of both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Whether it is of chains of different lengths, of which the longer one can reach a larger τ; left out if not.
@@ -240,44 +240,54 @@ impl fmt::Display for PairedVerdict {
     }
 }
 
-/// Every way of decoding that `report` shares with `baseline`, on the same prompts, and where their drafters share none the chain
-/// that each has; `among` so many reports that are compared with it. Behind that of all prompts is each dataset, where there are
-/// several.
+/// Every way of decoding that `report` shares with `baseline`, on the datasets that both have, and where their drafters share none
+/// the chain that each has; `among` so many reports that are compared with it. Behind that of all prompts is each dataset, where
+/// both have several; where both have one alone, and one of them more, it is that of this one.
 ///
 /// # Errors
-/// They share none and have no such chains, were judged by different targets, decoded other prompts, or their outputs end elsewhere.
+/// They share none and have no such chains, were judged by different targets, share no prompts, or their outputs end elsewhere.
 pub fn paired(baseline: &Report, report: &Report, among: usize) -> Result<Vec<PairedReport>> {
     let shared = shared(baseline, report)?;
     let found: Vec<PairedReport> = (shared.iter())
         .flat_map(|shared| of_shared(shared, among))
         .collect();
-    match found.is_empty() {
-        true => Err(nothing_shared(baseline, report)),
-        false => Ok(found),
+    if !found.is_empty() {
+        return Ok(found);
     }
+    for &([other, setting], _) in &shared {
+        check_prompts(baseline, (other, setting))?;
+    }
+    Err(nothing_shared(baseline, report))
 }
 
-/// The difference over all prompts, and where there are several datasets that over each.
+/// The difference over all prompts, and where there are several datasets that over each; of one that both have among several that
+/// over this one.
 fn of_shared(([other, setting], datasets): &Shared, among: usize) -> Vec<PairedReport> {
     let other_lengths = differ_in_length(other, setting);
+    let way = setting.of_target();
     let heading = match other_lengths {
-        true => format!("{} against {}", setting.heading(), other.draft),
-        false => setting.heading(),
+        true => format!("{way} against {}", other.draft),
+        false => way,
     };
-    let of = |dataset: Option<String>, pairs: &[[Counts; 2]]| {
+    let of = |dataset: Option<&str>, pairs: &[[Counts; 2]]| {
         let found = PairedReport::of(heading.clone(), pairs, among)?;
         Some(PairedReport {
-            dataset,
+            dataset: dataset.map(str::to_owned),
             other_lengths,
             ..found
         })
     };
+    let is_of_several = [other, setting].iter().any(|one| one.datasets.len() > 1);
+    if let ([(name, pairs)], true) = (&datasets[..], is_of_several) {
+        // The one that both have is not all prompts of one of them.
+        return Vec::from_iter(of(Some(name), pairs));
+    }
     let all = datasets.iter().flat_map(|(_, pairs)| pairs);
     let all: Vec<[Counts; 2]> = all.copied().collect();
     let mut found = Vec::from_iter(of(None, &all));
     if datasets.len() > 1 {
         let each = datasets.iter();
-        found.extend(each.filter_map(|(name, pairs)| of(Some((*name).to_owned()), pairs)));
+        found.extend(each.filter_map(|(name, pairs)| of(Some(name), pairs)));
     }
     found
 }
@@ -304,13 +314,18 @@ pub(crate) fn check_comparable(one: &Report, other: &Report) -> Result<()> {
         return Err(nothing_shared(one, other));
     }
     // Each has the datasets of the other.
-    shared(other, one).map(drop)
+    for [one, other] in [[one, other], [other, one]] {
+        for ([theirs, ours], _) in shared(one, other)? {
+            check_prompts(one, (theirs, ours))?;
+        }
+    }
+    Ok(())
 }
 
 /// A dataset, with tokens and passes of each of its conversations in two settings.
 type OfDataset<'a> = (&'a str, Vec<[Counts; 2]>);
 
-/// A setting of each of two reports, with what both decoded.
+/// A setting of each of two reports, with the datasets that both decoded.
 type Shared<'a> = ([&'a SettingReport; 2], Vec<OfDataset<'a>>);
 
 /// The settings of `report` that `baseline` has too, or has a counterpart of.
@@ -325,8 +340,7 @@ fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec<Shared<'a>
         if let (Some(expected), Some(ends)) = (&other.ends, &setting.ends) {
             expected.check_same(ends)?;
         }
-        let datasets = pairs_by_dataset(baseline, (other, setting))?;
-        shared.push(([other, setting], datasets));
+        shared.push(([other, setting], pairs_by_dataset((other, setting))));
     }
     Ok(shared)
 }
@@ -334,7 +348,7 @@ fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec<Shared<'a>
 /// That two reports share no way of decoding.
 fn nothing_shared(baseline: &Report, report: &Report) -> Error {
     let headings = |report: &Report| {
-        let all = report.settings.iter().map(SettingReport::heading);
+        let all = report.settings.iter().map(SettingReport::of_target);
         all.collect::<Vec<_>>().join("; ")
     };
     let expected = format!("one of the settings {}", headings(baseline));
@@ -364,7 +378,7 @@ pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
     let own = (report.settings.iter()).filter(|setting| setting.drafter.is_none());
     let pair = |own: &SettingReport, free: &SettingReport| {
         let pairs = pairs(report, (free, own)).ok()?;
-        let names = format!("{} against {}", own.heading(), free.heading());
+        let names = format!("{} against {}", own.of_target(), free.heading());
         PairedReport::of(names, &pairs, 1)
     };
     let of = |own: &SettingReport| {
@@ -379,40 +393,52 @@ pub(crate) fn against_free(report: &Report) -> Vec<PairedReport> {
     own.flat_map(of).collect()
 }
 
-/// Tokens and passes of each conversation in both settings.
+/// Tokens and passes of each conversation in both settings, of which the second has no prompts that the first has not.
 pub(crate) fn pairs(
     baseline: &Report,
     settings: (&SettingReport, &SettingReport),
 ) -> Result<Vec<[Counts; 2]>> {
-    let datasets = pairs_by_dataset(baseline, settings)?.into_iter();
+    check_prompts(baseline, settings)?;
+    let datasets = pairs_by_dataset(settings).into_iter();
     Ok(datasets.flat_map(|(_, pairs)| pairs).collect())
 }
 
-/// The same for each dataset.
-fn pairs_by_dataset<'a>(
-    baseline: &Report,
-    (one, other): (&SettingReport, &'a SettingReport),
-) -> Result<Vec<OfDataset<'a>>> {
-    let mut datasets: Vec<OfDataset> = Vec::new();
-    for (place, dataset) in other.datasets.iter().enumerate() {
-        let Some(same) = same_prompts(one, place, dataset) else {
-            let names = one.datasets.iter().map(|known| format!("`{}`", known.name));
-            let names: Vec<_> = names.collect();
-            let expected = format!(
-                "the prompts of {} as spectrain {} decoded them",
-                names.join(" or "),
-                baseline.spectrain
-            );
-            let found = format!("`{}` with other prompts", dataset.name);
-            return Err(Error::OtherPrompts {
-                mismatch: Mismatch::new(expected, found),
-            });
-        };
+/// The same for each dataset that both have.
+fn pairs_by_dataset<'a>((one, other): (&SettingReport, &'a SettingReport)) -> Vec<OfDataset<'a>> {
+    let of_dataset = |(place, dataset): (usize, &'a DatasetReport)| {
+        let same = same_prompts(one, place, dataset)?;
         let counts = same.counts.iter().zip(&dataset.counts);
         let pairs = counts.map(|(&one, &other)| [one, other]).collect();
-        datasets.push((dataset.name.as_str(), pairs));
+        Some((dataset.name.as_str(), pairs))
+    };
+    let datasets = other.datasets.iter().enumerate();
+    datasets.filter_map(of_dataset).collect()
+}
+
+/// Fails where a dataset of a setting has prompts that `one`, a setting of the baseline, has not.
+fn check_prompts(baseline: &Report, (one, other): (&SettingReport, &SettingReport)) -> Result<()> {
+    let mut datasets = other.datasets.iter().enumerate();
+    let foreign = datasets.find(|&(place, of)| same_prompts(one, place, of).is_none());
+    let Some((_, DatasetReport { name, .. })) = foreign else {
+        return Ok(());
+    };
+    let names = one.datasets.iter().map(|known| format!("`{}`", known.name));
+    let names = names.collect::<Vec<_>>().join(" or ");
+    if !baseline.texts.is_empty() && (one.ends.is_none() || other.ends.is_none()) {
+        let expected = format!("the texts of {names}, to the ends of their answers");
+        let found = format!(
+            "`{name}` with other prompts or other answers: where it is not known how long answers may be, as of a folder of features \
+             or in a report of an earlier version, they must be the same too; for such a run remove its folder `evaluate` and give \
+             its command again"
+        );
+        return Err(Error::unpaired(expected, found));
     }
-    Ok(datasets)
+    let version = &baseline.spectrain;
+    let expected = format!("the prompts of {names} as spectrain {version} decoded them");
+    let found = format!("`{name}` with other prompts");
+    Err(Error::OtherPrompts {
+        mismatch: Mismatch::new(expected, found),
+    })
 }
 
 /// The dataset of `setting` that has the prompts of one at this place of another setting. Names need not be unique, nor need
@@ -477,6 +503,7 @@ pub(crate) mod tests {
     use crate::draft::DraftReport;
     use crate::report::DrafterReport;
     use crate::report::ends::EndsReport;
+    use crate::texts::report::TextsReport;
 
     pub(crate) fn report(counts: Vec<Counts>, prompts: &str, target: &str) -> Report {
         let dataset = DatasetReport {
@@ -587,6 +614,14 @@ pub(crate) mod tests {
         assert!(found[1].to_string().starts_with(&expected[1].0));
         let json = serde_json::to_value(&found[1]).unwrap();
         assert_eq!(json["dataset"], "general");
+        // One that both have is named where another has none like it.
+        let mut one = with(60, 60);
+        one.settings[0].datasets.pop();
+        for (old, new) in [(&one, &new), (&new, &one)] {
+            let found = paired(old, new, 1).unwrap();
+            let datasets: Vec<_> = found.iter().map(|pair| pair.dataset.as_deref()).collect();
+            assert_eq!(datasets, [Some("general")]);
+        }
         // One dataset is all prompts.
         let of_two = of_two(counts(0), counts(1));
         assert_eq!((of_two.len(), &of_two[0].dataset), (1, &None));
@@ -677,6 +712,94 @@ pub(crate) mod tests {
             refused.contains("weights of the target `large`"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn differences_of_several_targets_name_the_target_that_each_is_of() {
+        let with = |small: u64, large: u64| {
+            let mut report = report(vec![of(small); 24], "p", "t");
+            report.target.model = "small".into();
+            let further = TargetReport {
+                model: "large".into(),
+                sha256: "u".into(),
+                ..TargetReport::default()
+            };
+            report.targets = vec![report.target.clone(), further];
+            let mut setting = report.settings[0].clone();
+            setting.datasets[0].counts = vec![of(large); 24];
+            report.settings.push(setting);
+            for (setting, target) in report.settings.iter_mut().zip(&report.targets) {
+                setting.target = Some(target.model.clone());
+            }
+            report
+        };
+        let found = paired(&with(60, 60), &with(40, 90), 1).unwrap();
+        let told: Vec<(String, bool)> = (found.iter())
+            .map(|pair| (pair.heading(), pair.falls_below(-0.05)))
+            .collect();
+        let expected = ["small", "large"].map(|target| format!("{target}, T=0, greedy, chain 5"));
+        assert_eq!(
+            told,
+            [(expected[0].clone(), false), (expected[1].clone(), true)]
+        );
+        // Of drafters without training, too.
+        let mut report = with(60, 90);
+        for at in [0, 1] {
+            let mut free = report.settings[at].clone();
+            free.drafter = Some("prompt-lookup".into());
+            report.settings.push(free);
+        }
+        let told = against_free(&report).into_iter().map(|pair| pair.setting);
+        let behind = " against prompt-lookup, T=0, greedy, chain 5";
+        let expected = expected.map(|own| own + behind);
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn datasets_that_both_have_are_compared_where_one_has_more() {
+        let less = report(vec![of(60); 24], "p", "t");
+        let mut more = report(vec![of(40); 24], "p", "t");
+        let mut code = more.settings[0].datasets[0].clone();
+        code.name = "code".into();
+        code.prompts_sha256 = Some("q".into());
+        code.counts = vec![of(10); 24];
+        more.settings[0].datasets.push(code);
+        for [one, other] in [[&less, &more], [&more, &less]] {
+            let found = paired(one, other, 1).unwrap();
+            let [pair] = &found[..] else {
+                panic!("{found:?}")
+            };
+            assert_eq!((pair.conversations, pair.difference.abs()), (24, 1.0));
+        }
+        assert!(check_comparable(&less, &more).is_err());
+        assert!(check_comparable(&more, &less).is_err());
+        // What only one of them has is no difference.
+        more.settings[0].datasets.remove(0);
+        let refused = paired(&less, &more, 1).unwrap_err();
+        assert!(matches!(refused, Error::OtherPrompts { .. }), "{refused}");
+    }
+
+    #[test]
+    fn stored_answers_of_an_earlier_version_are_not_said_to_be_of_other_prompts() {
+        let with = |prompts: &str, ends: Option<EndsReport>| {
+            let mut report = report(counts(0), prompts, "t");
+            report.texts.push(TextsReport::default());
+            report.settings[0].ends = ends;
+            report
+        };
+        let known = || with("p", Some(EndsReport::default()));
+        assert_eq!(paired(&known(), &known(), 1).unwrap().len(), 1);
+        let refused = |one: &Report, other: &Report| paired(one, other, 1).unwrap_err();
+        let earlier = with("q", None);
+        for [one, other] in [[&known(), &earlier], [&earlier, &known()]] {
+            let told = refused(one, other).to_string();
+            assert!(told.contains("or other answers"), "{told}");
+            assert!(told.contains("remove its folder `evaluate`"), "{told}");
+            assert!(!told.contains("  "), "{told}");
+        }
+        let others = with("q", Some(EndsReport::default()));
+        let refused = refused(&known(), &others);
+        assert!(matches!(refused, Error::OtherPrompts { .. }), "{refused}");
     }
 
     /// Two trees of three nodes, in which conversations take so many passes each.

@@ -95,6 +95,15 @@ pub fn said(tokens: &[u32], stop: &[u32]) -> Vec<u32> {
     }
 }
 
+/// At most `count` of these, spread evenly.
+pub fn evenly<T>(all: Vec<T>, count: usize) -> Vec<T> {
+    let total = all.len();
+    let count = count.min(total);
+    let mut taken = (0..count).map(|i| i * total / count).peekable();
+    let keep = |(index, one)| (taken.next_if_eq(&index).is_some()).then_some(one);
+    all.into_iter().enumerate().filter_map(keep).collect()
+}
+
 /// Prompts of one dataset.
 #[derive(Debug, Clone)]
 pub struct PromptSet {
@@ -175,6 +184,15 @@ mod tests {
             prompts: vec![prompt],
         }
         .sha256()
+    }
+
+    #[test]
+    fn prompts_are_taken_evenly_and_never_twice() {
+        let prompts: Vec<Vec<u32>> = (0..10).map(|i| vec![i]).collect();
+        assert_eq!(evenly(prompts.clone(), 3), [[0], [3], [6]]);
+        assert_eq!(evenly(prompts.clone(), 10), prompts);
+        assert_eq!(evenly(prompts.clone(), 64), prompts);
+        assert!(evenly(prompts, 0).is_empty());
     }
 
     #[test]

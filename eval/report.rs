@@ -21,13 +21,14 @@ use crate::reliability::CalibrationReport;
 use crate::report::ends::EndsReport;
 use crate::sample::report::SampleReport;
 use crate::sampling_test::SamplingReport;
-use crate::served::report::{Role, ServedReport};
+use crate::served::report::{InTree, Role, ServedReport};
 use crate::spread::SpreadReport;
 use crate::texts::report::TextsReport;
 use crate::token_class::ClassReport;
 
 pub(crate) mod ends;
 pub(crate) mod table;
+pub(crate) mod verdict;
 pub(crate) mod words;
 
 /// Version of the shape of `report.json` that is written here.
@@ -67,7 +68,7 @@ pub struct Report {
     /// SHA-256 of what was prepared of `data.train` and `data.eval`, under `train` and `eval`, where this is the report of a run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prepared: BTreeMap<String, String>,
-    /// How many of the held-out prompts are no news to the drafter, where this is the report of a run and there are some.
+    /// How many of the evaluated prompts are no news to the drafter, where it is that of a run and there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_prompts: Option<KnownPrompts>,
     /// How many of the evaluated prompts chose the weights, where the drafter is that of a run and there are some.
@@ -102,7 +103,7 @@ fn is_one(number: &usize) -> bool {
 pub struct KnownPrompts {
     /// So many.
     pub known: u64,
-    /// Of so many that were looked at.
+    /// Of so many that are evaluated.
     pub of: u64,
 }
 
@@ -191,7 +192,7 @@ pub struct SettingReport {
     pub lossy: bool,
     /// What was drafted.
     pub draft: DraftReport,
-    /// Where the outputs end, where they were decoded; reports of earlier versions do not say.
+    /// Where the outputs end, where that is known; reports of earlier versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<EndsReport>,
     /// One for each dataset.
@@ -294,20 +295,41 @@ pub struct Speedup {
     /// Its 95 % interval, over prompts and timings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_ci95: Option<[f64; 2]>,
+    /// Whether the machine's pace changed between the outputs without a drafter and those with one, so that no measured speed-up of
+    /// the setting is to be trusted; only of all prompts together, and left out where an interval is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace_changed: Option<bool>,
 }
 
 impl Speedup {
-    /// The predicted speed-up with its interval, where that of the outputs lies beside it: those without a drafter are decoded before
-    /// those with one, while what is predicted rests on passes that took turns. So the machine's pace changed in between.
-    pub(crate) fn in_turns(&self) -> Option<(f64, [f64; 2])> {
+    /// Takes in what is predicted, with its interval, and so whether what was measured is to be trusted.
+    pub(crate) fn predict(&mut self, predicted: f64, interval: Option<[f64; 2]>) {
+        (self.predicted, self.predicted_ci95) = (Some(predicted), interval);
+        self.judge_pace();
+    }
+
+    /// Holds what was measured against what is predicted. Outputs without a drafter are decoded before those with one, while what is
+    /// predicted rests on passes that took turns: where one interval lies beside the other, the machine's pace changed in between.
+    fn judge_pace(&mut self) {
         let measured = if self.full_batches.is_some() {
             self.full_batches_ci95
         } else {
             self.wall_ci95
         };
-        let (predicted, [low, high]) = self.predicted.zip(self.predicted_ci95)?;
-        let [least, most] = measured?;
-        (most < low || high < least).then_some((predicted, [low, high]))
+        let intervals = measured.zip(self.predicted_ci95);
+        self.pace_changed =
+            intervals.map(|([least, most], [low, high])| most < low || high < least);
+    }
+
+    /// The predicted speed-up with its interval, where what was measured is not to be trusted.
+    pub(crate) fn in_turns(&self) -> Option<(f64, Option<[f64; 2]>)> {
+        let predicted = self.predicted.filter(|_| self.pace_changed == Some(true))?;
+        Some((predicted, self.predicted_ci95))
+    }
+
+    /// The measured speed-up with its interval or, where that is not to be trusted, the predicted one.
+    pub(crate) fn trusted(&self) -> (f64, Option<[f64; 2]>) {
+        self.in_turns().unwrap_or((self.wall, self.wall_ci95))
     }
 }
 
@@ -417,7 +439,7 @@ impl SettingReport {
     }
 
     /// The same behind the target's name, where there were several.
-    pub(crate) fn of_target(&self) -> String {
+    pub fn of_target(&self) -> String {
         self.behind_target(&self.heading())
     }
 
@@ -545,38 +567,57 @@ impl Report {
                 mismatch: Mismatch::new(SCHEMA, schema),
             });
         }
-        Ok(serde_json::from_str(text)?)
+        let mut report: Self = serde_json::from_str(text)?;
+        // Reports of earlier versions do not say it.
+        let settings = report.settings.iter_mut();
+        let speedups = settings.filter_map(|setting| setting.overall.speedup.as_mut());
+        speedups.for_each(Speedup::judge_pace);
+        Ok(report)
     }
 
     /// τ of each setting by who counted it.
     pub(crate) fn counted(&self) -> Vec<Counted> {
         let is_decoded = self.texts.is_empty();
         let of = |setting: &SettingReport| {
-            let is_chain = matches!(setting.draft, DraftReport::Chain { .. });
-            // Training drafts greedy chains.
-            let is_trained = is_chain && setting.temperature == 0.0 && setting.drafter.is_none();
-            let trained = self.trained.as_ref().filter(|_| is_trained);
+            let trained = self.trained.as_ref().zip(self.length_in_training(setting));
             let overall = &setting.overall;
             let overall = overall.tau.map(|tau| (tau, overall.tau_ci95));
             let estimate = setting.estimate.as_ref();
             let estimate = estimate.map(|found| (found.tau, found.tau_ci95));
-            let heading = setting.heading();
             let served = self.served.iter().filter_map(|served| {
-                let is_same = served.in_tree.as_ref()?.setting == heading;
+                let is_same = self.is_in_tree(setting, served.in_tree.as_ref()?);
                 let figures = served.figures.as_ref()?;
                 let tau = (figures.tau?, figures.tau_ci95);
                 (served.role == Role::Drafter && is_same).then_some((tau, served.concurrency))
             });
             Counted {
-                simulated: trained.map(|found| found.simulated_tau),
-                validated: trained.and_then(|found| Some((found.tau?, found.tau_ci95))),
+                simulated: trained.and_then(|(found, length)| found.simulated(length)),
+                validated: trained.and_then(|(found, length)| found.validated(length)),
                 estimated: if is_decoded { estimate } else { overall },
                 decoded: overall.filter(|_| is_decoded),
                 served: served.collect(),
-                setting: heading,
+                setting: setting.of_target(),
             }
         };
         self.settings.iter().map(of).collect()
+    }
+
+    /// Tokens in the chain of a setting, where it drafts as training does: greedily, with the report's own drafter and for the first
+    /// target.
+    fn length_in_training(&self, setting: &SettingReport) -> Option<usize> {
+        let is_alike = setting.drafter.is_none()
+            && setting.temperature == 0.0
+            && self.target_of(setting) == self.target.model;
+        match setting.draft {
+            DraftReport::Chain { length, .. } if is_alike => Some(length),
+            _ => None,
+        }
+    }
+
+    /// Whether what stands beside a server's figures is of this setting; earlier versions took the first target's.
+    fn is_in_tree(&self, setting: &SettingReport, found: &InTree) -> bool {
+        let target = found.target.as_ref().unwrap_or(&self.target.model);
+        found.setting == setting.heading() && target == self.target_of(setting)
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_data::seed::{mix, uniform};
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Sampling, Target, chain};
 
-use crate::chi_square::{ChiSquare, detectable_shift};
+use crate::chi_square::{ChiSquare, LEVEL, detectable_shift};
 use crate::error::Result;
 use crate::verify::rows::{host_rows, processed};
 
@@ -112,7 +112,7 @@ impl fmt::Display for SamplingReport {
                 100.0 * shift
             )?;
         }
-        write!(f, ".")
+        write!(f, ". A p below {LEVEL} would count as a difference.")
     }
 }
 

@@ -10,7 +10,7 @@ use crate::deploy::report::{Recommendation, TIMES_ALL, not_timed};
 use crate::interval::with_interval;
 use crate::paired::own::OwnLengths;
 use crate::report::words::legend;
-use crate::report::{DatasetReport, LosslessReport, Report, SettingReport};
+use crate::report::{DatasetReport, Report, SettingReport};
 use crate::served::report::ServedReport;
 
 /// Columns of the names of settings that stand before their figures.
@@ -200,11 +200,10 @@ fn notes_of(report: &Report, compared: bool) -> Vec<String> {
     // Where several are compared there would be too many.
     let settings = report.settings.iter().filter(|_| !compared);
     notes.extend(settings.filter_map(|setting| notes_of_setting(report, setting)));
+    notes.extend(report.pace_notes());
     let texts = report.texts.iter();
     notes.extend(texts.map(|texts| format!("Acceptance was {texts}.")));
-    if report.texts.is_empty() {
-        notes.extend(verdict(&report.lossless));
-    }
+    notes.extend(lossless(report));
     let recommended = report.settings_recommended.iter();
     notes.extend(recommended.map(Recommendation::told));
     notes.extend(not_timed(&report.settings_recommended));
@@ -238,25 +237,22 @@ fn notes_of_setting(report: &Report, setting: &SettingReport) -> Option<String> 
     {
         parts.push(format!("the estimator disagrees: {estimate}"));
     }
-    if let Some((speedup, interval)) = setting.overall.speedup.and_then(|found| found.in_turns()) {
-        let speedup = with_interval(Some(speedup), Some(interval));
-        parts.push(format!(
-            "the machine's pace changed between plain and drafted outputs, so do not trust the speed-up above: measured \
-             with passes that took turns it is {speedup}"
-        ));
-    }
     let target = setting.target.as_ref().map_or(String::new(), |_| {
         format!("{}: ", report.target_of(setting))
     });
     (!parts.is_empty()).then(|| format!("{target}{}: {}.", setting.heading(), parts.join("; ")))
 }
 
-/// Whether the output is the target's own.
-fn verdict(lossless: &LosslessReport) -> Vec<String> {
-    let greedy = lossless.greedy_lines();
+/// Whether the output is the target's own, where something was decoded.
+fn lossless(report: &Report) -> Vec<String> {
+    let Some(verdict) = report.verdict() else {
+        return Vec::new();
+    };
+    let mut notes = vec![format!("{}.", verdict.words())];
+    let greedy = report.lossless.greedy_lines();
     let lines = greedy.lines().filter(|line| !line.is_empty());
-    let mut notes: Vec<String> = lines.map(str::to_owned).collect();
-    notes.extend(lossless.sampling.as_ref().map(ToString::to_string));
+    notes.extend(lines.map(str::to_owned));
+    notes.extend(report.lossless.sampling.as_ref().map(ToString::to_string));
     notes
 }
 

@@ -229,7 +229,7 @@ fn pool(reports: &[Report]) -> Result<Report> {
         check_same(first, report)?;
         for setting in &mut pooled.settings {
             let Some(more) = report.like(setting) else {
-                return Err(other(&setting.heading(), "no such setting"));
+                return Err(other(&setting.of_target(), "no such setting"));
             };
             for (place, dataset) in setting.datasets.iter_mut().enumerate() {
                 let Some(same) = same_prompts(more, place, dataset) else {

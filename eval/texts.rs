@@ -13,11 +13,12 @@ use self::report::TextsReport;
 use crate::draft::{DraftChoice, DraftReport, Reach, drafted};
 use crate::error::{Error, Result};
 use crate::estimate::text::OwnText;
-use crate::estimate::{Estimable, estimate};
+use crate::estimate::{Estimable, Estimate, estimate};
 use crate::evaluate::{Measured, reported};
 use crate::groups::{Thinking, groups};
 use crate::prompts::{Answer, Prompt, PromptSet};
 use crate::report::SettingReport;
+use crate::report::ends::EndsReport;
 use crate::speculate::Generation;
 use crate::verify::{Verifier, VerifierChoice};
 
@@ -30,6 +31,9 @@ pub struct TextSettings {
     pub drafts: Vec<DraftChoice>,
     /// What decides.
     pub verifier: VerifierChoice,
+    /// Where the answers end, if that is known: then texts are known by what the target was asked, as in the report of a decoder,
+    /// else by their answers, too.
+    pub ends: Option<EndsReport>,
     /// The tokens around what the target thinks, where its tokenizer has them.
     pub thinking: Option<Thinking>,
     /// Seed of the intervals.
@@ -103,16 +107,20 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Adds a conversation: each answer with all that stands before it, in their order.
+    /// Adds a conversation: the tokens that the target was asked, and each of its answers of two tokens or more with all that
+    /// stands before it, in their order.
     ///
     /// # Errors
     /// The target did not write the texts, logits are no numbers, or the device failed.
-    pub fn add(&mut self, answers: &[OwnText]) -> Result<()> {
+    pub fn add(&mut self, asked: &[u32], answers: &[OwnText]) -> Result<()> {
         let conversation = self.prompts.len();
         self.look(answers, conversation)
             .map_err(|error| error.at(&self.name, conversation))?;
-        let whole = answers.last().map(|text| text.tokens.clone());
-        self.prompts.push(whole.unwrap_or_default().into());
+        let known_by = match (&self.settings.ends, answers.last()) {
+            (None, Some(whole)) => &whole.tokens[..],
+            _ => asked,
+        };
+        self.prompts.push(known_by.to_vec().into());
         if !self.is_checked && self.own.is_enough() {
             self.own.check()?;
             self.is_checked = true;
@@ -196,6 +204,10 @@ impl Way {
         conversation: usize,
     ) -> Result<()> {
         let mut measured = Measured::default();
+        if texts.is_empty() {
+            // A prompt without a pass, as a decoder counts it.
+            measured.add_expected(&Estimate::default());
+        }
         for (turn, text) in texts.iter().enumerate() {
             let found = estimate(proposer, text, &self.how)?;
             measured.add_expected(&found);
@@ -222,6 +234,7 @@ impl Way {
         let judged: f64 = self.conversations.iter().map(Measured::judged).sum();
         let measured = [(set, self.conversations)];
         let mut report = reported(setting, &measured, 0.0, settings.seed);
+        report.ends.clone_from(&settings.ends);
         report.overall.alpha_analytic = self
             .overlap
             .filter(|_| judged > 0.0)

@@ -1,24 +1,34 @@
 //! A target whose logits are a hash of everything before, kept in a real cache, and drafters that know it.
+use burn::module::{Param, ParamId};
 use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{RngExt, rngs::StdRng};
+use spectrain_checkpoints::DType as StoredType;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::device::test_device;
 use spectrain_models::{
     Caches, Capture, Distribution, Draft, DraftRequest, DraftSource, DraftStep, Features,
-    KnownText, LogitRows, Pass, Proposal, Proposer, RopeConfig, RopeScaling, Sampling, TakeGuesses,
-    TakeLogits, Target, TargetOutput, TargetSpec, Tree, USUAL_DRAFT, argmax, build, sample,
+    KnownText, Linear, LogitRows, Pass, Proposal, Proposer, RandomWeights, RmsNorm, RopeConfig,
+    RopeScaling, Sampling, Scope, SoftCap, TakeGuesses, TakeLogits, Target, TargetOutput,
+    TargetParts, TargetSpec, Tree, USUAL_DRAFT, argmax, build, embedding, sample,
 };
 
 pub(crate) const VOCAB: usize = 5;
 
+/// Width of the target's last hidden states: see [`state`].
+const WIDTH: usize = PARTS * VOCAB;
+const PARTS: usize = 3;
+
 /// What the target and the drafters say of their sizes.
 pub(crate) const TARGET_PARAMETERS: u64 = 100;
+/// Parameters that it holds: it has experts that a token does not go through.
+pub(crate) const TARGET_HELD: u64 = 300;
 pub(crate) const DRAFTER_PARAMETERS: u64 = 20;
 
 /// Its logits depend on every token before, so that a wrong cache row, parent or position shows.
 pub(crate) struct ToyTarget {
-    spec: TargetSpec,
+    /// Their head adds the parts of a [`state`].
+    parts: TargetParts,
     device: Device,
     /// Behind which texts its logits are no numbers.
     broken: fn(&[u32]) -> bool,
@@ -34,7 +44,7 @@ impl ToyTarget {
     pub(crate) fn with_positions(max_positions: usize) -> Self {
         let spec = TargetSpec {
             layers: 1,
-            d_model: 2,
+            d_model: WIDTH,
             d_ff: 1,
             heads: 1,
             kv_heads: 1,
@@ -48,9 +58,10 @@ impl ToyTarget {
             max_positions,
             routing: None,
         };
+        let device = test_device();
         Self {
-            spec,
-            device: test_device(),
+            parts: parts(spec, &device),
+            device,
             broken: |_| false,
         }
     }
@@ -83,16 +94,53 @@ pub(crate) fn logits(context: &[u32], salt: u64) -> Vec<f32> {
         .collect()
 }
 
+/// The last hidden state with these logits, which are the sums of its parts: products on a GPU are in TF32, which keeps ten bits
+/// of a factor.
+fn state(logits: &[f32]) -> [f32; WIDTH] {
+    let ten_bits = |value: f32| f32::from_bits(value.to_bits() & !0x1fff);
+    let mut state = [0.0; WIDTH];
+    for (token, &logit) in logits.iter().enumerate() {
+        let mut rest = logit;
+        for part in 0..PARTS {
+            state[part * VOCAB + token] = ten_bits(rest);
+            rest -= ten_bits(rest);
+        }
+    }
+    state
+}
+
+fn parts(spec: TargetSpec, device: &Device) -> TargetParts {
+    let mut weights = RandomWeights::new(0);
+    let mut scope = Scope::root(&mut weights, device, StoredType::F32);
+    let sum = Tensor::cat(vec![Tensor::<2>::eye(VOCAB, device); PARTS], 0);
+    TargetParts {
+        spec,
+        embed_tokens: embedding(&mut scope.child("embed_tokens"), VOCAB, WIDTH).unwrap(),
+        norm: RmsNorm::new(&mut scope.child("norm"), WIDTH, 1e-6).unwrap(),
+        lm_head: Linear {
+            weight: Param::initialized(ParamId::new(), sum),
+            bias: None,
+            lora: None,
+        },
+        soft_cap: SoftCap::default(),
+        folder: None,
+    }
+}
+
 /// Salt of the target's own logits.
 pub(crate) const TARGET: u64 = 17;
 
 impl Target for ToyTarget {
     fn spec(&self) -> &TargetSpec {
-        &self.spec
+        &self.parts.spec
     }
 
     fn device(&self) -> Device {
         self.device.clone()
+    }
+
+    fn parameters(&self) -> u64 {
+        TARGET_HELD
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -103,7 +151,11 @@ impl Target for ToyTarget {
         DType::F32
     }
 
-    /// Features are `[token, position]`.
+    fn parts(&self) -> TargetParts {
+        self.parts.clone()
+    }
+
+    /// Captured is `[token, position]`.
     fn decode(&self, pass: Pass, caches: &mut Caches, _: &Capture) -> TargetOutput {
         let count = pass.tokens.len();
         assert_eq!(pass.parents.len(), count);
@@ -118,8 +170,7 @@ impl Target for ToyTarget {
         let cached = caches.len;
         assert_eq!(held.len(), cached + count);
         caches.len += count;
-        let mut all = Vec::new();
-        let mut features: Vec<f32> = Vec::new();
+        let [mut all, mut last, mut captured]: [Vec<f32>; 3] = Default::default();
         for node in 0..count {
             let mut path = Vec::new();
             let mut at = Some(node);
@@ -129,25 +180,28 @@ impl Target for ToyTarget {
             }
             path.extend(held[..cached].iter().rev());
             path.reverse();
-            assert!(path.len() <= self.spec.max_positions, "past the context");
-            features.extend([pass.tokens[node] as f32, (path.len() - 1) as f32]);
-            if pass.logits == LogitRows::All || node + 1 == count {
-                let mut row = logits(&path, TARGET);
-                if (self.broken)(&path) {
-                    // Of a row a single entry is none: the likeliest token seems to be another.
-                    row[VOCAB - 1] = f32::NAN;
-                }
-                all.extend(row);
+            assert!(
+                path.len() <= self.parts.spec.max_positions,
+                "past the context"
+            );
+            captured.extend([pass.tokens[node] as f32, (path.len() - 1) as f32]);
+            let mut row = logits(&path, TARGET);
+            if (self.broken)(&path) {
+                // Of a row a single entry is none: the likeliest token seems to be another.
+                row[VOCAB - 1] = f32::NAN;
             }
+            if pass.logits == LogitRows::All || node + 1 == count {
+                all.extend(&row);
+            }
+            last.extend(state(&row));
         }
         let rows = all.len() / VOCAB;
-        let features = Tensor::<1>::from_floats(features.as_slice(), &self.device);
-        let features = features.reshape([1, count, 2]);
+        let tensor = |values: &[f32]| Tensor::<1>::from_floats(values, &self.device);
         TargetOutput {
-            logits: Tensor::<1>::from_floats(all.as_slice(), &self.device).reshape([rows, VOCAB]),
+            logits: tensor(&all).reshape([rows, VOCAB]),
             features: Features {
-                captured: features.clone(),
-                last: features,
+                captured: tensor(&captured).reshape([1, count, 2]),
+                last: tensor(&last).reshape([1, count, WIDTH]),
             },
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Tuning<'a> {
     pub(crate) seed: u64,
 }
 
-/// The rule of the greatest predicted speed.
+/// The rule of the greatest predicted speed; `told` hears how far it is.
 ///
 /// # Errors
 /// No answer is longer than a token, or as for [`Decoder::generate`].
@@ -44,8 +44,9 @@ pub(crate) fn tune(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
     tuning: &Tuning,
+    told: &mut dyn FnMut(&str),
 ) -> Result<(Stop, TunedReport)> {
-    let (texts, cost) = measure(decoder, proposer, tuning)?;
+    let (texts, cost) = measure(decoder, proposer, tuning, told)?;
     let Some(cost) = cost.share_by_time() else {
         return Err(Error::Setting {
             key: "drafts",
@@ -108,6 +109,7 @@ fn measure(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
     tuning: &Tuning,
+    told: &mut dyn FnMut(&str),
 ) -> Result<(Vec<OwnText>, Cost)> {
     let decode = &tuning.decode;
     let verifier = VerifierChoice::Exact.at(&decode.sampling);
@@ -127,7 +129,9 @@ fn measure(
         decoder.generate(proposer, verifier, prompt, &warm(&whole), &mut rng)?;
     }
     let (mut texts, mut cost) = (Vec::new(), Cost::default());
-    for prompt in tuning.prompts {
+    let all = tuning.prompts.len();
+    for (number, prompt) in (1..).zip(tuning.prompts) {
+        told(&format!("tuning a threshold: prompt {number} of {all}"));
         let plain = decoder.plain(prompt, decode, &mut rng)?;
         let drafted = decoder.generate(proposer, verifier, prompt, &whole, &mut rng)?;
         let passes = |of: &Generation| of.passes.len() as u64;

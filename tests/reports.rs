@@ -482,6 +482,11 @@ fn the_same_figures_are_a_page_rows_and_json() {
     ];
     let outcome = workspace.run(&words).succeeded();
     assert_eq!(outcome.stdout, "");
+    assert_eq!(outcome.stderr, "wrote `page.html`\nwrote `rows.csv`\n");
+    let again = workspace.run(&words).succeeded();
+    let told =
+        "wrote `page.html` in place of the older one\nwrote `rows.csv` in place of the older one\n";
+    assert_eq!(again.stderr, told);
     let page = workspace.text("page.html");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
     assert!(page.contains("role=\"img\"") && !page.contains("<script"));

@@ -625,6 +625,36 @@ fn figures_of_this_program_stand_beside_those_of_drafts_as_long() {
     assert_eq!(report["served"][0]["notes"], json!([note]));
 }
 
+#[test]
+fn of_several_targets_the_one_that_the_server_has_stands_beside_its_figures() {
+    let workspace = Workspace::finished();
+    workspace.write_target_of("second", 8, |_| {});
+    let report = |model: &'static str| {
+        let engine = PlayedEngine::start(Played {
+            models: vec![model],
+            ..Played::vllm()
+        });
+        let words =
+            "--target second --drafter run --draft-length 3 --no-baseline --concurrency 2 --server";
+        let url = engine.url();
+        let words: Vec<&str> = words.split(' ').chain([&url[..]]).collect();
+        evaluate(&workspace, &words).succeeded();
+        workspace.json("out/report.json")
+    };
+    for (at, model) in ["target", "second"].into_iter().enumerate() {
+        let report = report(model);
+        let in_tree = &report["served"][0]["in_tree"];
+        assert_eq!(report["settings"][at]["target"], model);
+        assert_eq!(in_tree["target"], model);
+        assert_eq!(in_tree["tau"], report["settings"][at]["overall"]["tau"]);
+    }
+    let served = &report("served")["served"][0];
+    assert!(served.get("in_tree").is_none(), "{served}");
+    let notes = served["notes"].to_string();
+    let told = "calls its model `served`, which is the name of none of the targets";
+    assert!(notes.contains(told), "{notes}");
+}
+
 /// The report of drafts of three tokens in a server of SGLang, of which at most two are ever accepted.
 fn never_accepted_in_full(eagle_topk: Option<usize>) -> (Workspace, Value) {
     let workspace = Workspace::finished();

@@ -251,6 +251,47 @@ fn what_decides_the_answers_makes_them_anew_and_the_features_not() {
 }
 
 #[test]
+fn prompts_that_are_held_out_several_times_are_asked_and_counted_once() {
+    let workspace = with_a_norm();
+    let four = workspace.text("eval.jsonl");
+    workspace.write("eval.jsonl", [&four[..]; 3].join("\n"));
+    let server = serve(&workspace, Serving::of(&IDS));
+    let outcome = run(&workspace, &[&server], &["evaluate.prompts=8"]).succeeded();
+    let told = "answers: prompts of `eval` that repeat an earlier one and are left out, as they would only make intervals too narrow: 8";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
+    let report = workspace.json("runs/run/evaluate/report.json");
+    let setting = &report["settings"][0];
+    let dataset = &setting["datasets"][0];
+    assert_eq!(dataset["prompts"], 4);
+    assert_eq!(dataset["counts"].as_array().unwrap().len(), 4);
+    assert_eq!(setting["ends"]["max_new_tokens"], 8);
+    assert_eq!(report["trained"]["draft_length"], 5, "{report}");
+    // Validations have counted τ with the very same answers.
+    assert_eq!(report["choosing_prompts"], json!({"chose": 4, "of": 4}));
+    let told = "evaluate: 4 of 4 evaluated prompts also chose the weights";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
+}
+
+#[test]
+fn runs_whose_servers_answered_otherwise_are_compared_by_their_prompts() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, Serving::of(&IDS));
+    let written = ["one", "other"].map(|name| {
+        let seed = format!("evaluate.seed={}", name.len());
+        let name = format!("name={name}");
+        let settings = [&name[..], &seed, "evaluate.temperatures=[1.0]"];
+        run(&workspace, &[&server], &settings).succeeded();
+        let folder = name.replace("name=", "runs/");
+        let answers = workspace.json(&format!("{folder}/answers/T=1/features.json"));
+        answers["shards"][0]["sha256"].clone()
+    });
+    assert_ne!(written[0], written[1], "the answers are others");
+    let compared = workspace.run_line("report other --baseline one");
+    let told = compared.succeeded().stdout;
+    assert!(told.contains("of 2 conversations"), "{told}");
+}
+
+#[test]
 fn servers_that_fail_cost_no_sample_and_none_comes_twice() {
     let workspace = with_a_norm();
     let steady = serve(
@@ -418,7 +459,7 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
             .chain(settings);
         workspace.run(&words.collect::<Vec<_>>())
     };
-    plan(&["features.mode=served"]).failed(&["`target.server` is missing"]);
+    plan(&["features.mode=served"]).misused(&["`target.server` is missing"]);
     // Without a folder the hidden states come through a relay.
     let told = plan(&[
         "features.mode=served",
@@ -431,7 +472,13 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
     ] {
         assert!(told.stdout.contains(part), "{part}: {told:#?}");
     }
-    plan(&["target.server=[\"http://localhost:1\"]"]).failed(&["features.mode"]);
+    plan(&["target.server=[\"http://localhost:1\"]"]).misused(&["features.mode"]);
+    plan(&[
+        "features.mode=streamed",
+        "target.server=[\"http://localhost:1\"]",
+        "target.local_folder=states",
+    ])
+    .misused(&["`target.server_folder` is missing"]);
     // Nobody is there: how such a server is started is said.
     let folder = format!("target.server_folder={}", json!(workspace.path("states")));
     let nobody = "target.server=[\"http://127.0.0.1:9\"]";
@@ -701,6 +748,22 @@ fn a_folder_that_stays_without_states_is_told_and_so_is_what_became_of_the_conve
 }
 
 #[test]
+fn answers_in_another_template_are_not_gone_on_with() {
+    let (workspace, _server) = answered();
+    let template = workspace.text("target/chat_template.jinja");
+    workspace.write("other.jinja", format!("{template} "));
+    let recipe = workspace.text("served.toml");
+    let recipe = recipe.replace("[data]\n", "[data]\ntemplate = \"other.jinja\"\n");
+    workspace.write("served.toml", recipe);
+    captured(&workspace, "own.jsonl", "others").failed(&[
+        "own.jsonl.journal",
+        "`template`: expected",
+        "`--fresh`",
+    ]);
+    captured(&workspace, "own.jsonl", "own").failed(&["own/features.json", "`--fresh`"]);
+}
+
+#[test]
 fn two_commands_do_not_capture_into_one_folder() {
     let (workspace, _server) = answered();
     let before = workspace.files("own");
@@ -811,7 +874,7 @@ fn features_that_are_there_already_are_trained_on_and_not_asked_for() {
         &[&server],
         &["features.mode=streamed", "features.from=[\"own\"]"],
     )
-    .failed(&["features.from"]);
+    .misused(&["features.from"]);
 }
 
 /// A recipe for a target of which there are only its configuration, its list of shards and what makes text tokens.

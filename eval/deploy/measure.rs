@@ -19,6 +19,10 @@ const ROUNDS: [usize; 2] = [8, 48];
 /// Seconds of all batch sizes at one temperature: a share of what decoding without a drafter took, within bounds.
 const SHARE: f64 = 0.5;
 const SECONDS: [f64; 2] = [0.1, 16.0];
+/// How many times what decoding held of the target, its weights and caches, may be held while passes are timed; and bytes of
+/// caches that are never too many.
+const MOST_HELD: f64 = 1.25;
+const FEW_BYTES: f64 = (1u64 << 30) as f64;
 /// Tokens by which a text is shorter than where its output is half decoded, as it grows while passes are timed.
 const BEFORE: usize = 32;
 
@@ -70,12 +74,10 @@ impl Judged<'_> {
             .map(|shape| settings.decode(sampling, shape, Warm::Already))
             .collect();
         let mut budget = Budget::new(self.plain);
+        let memory = Memory::of(decoder, self.plain, settings);
         let batches = batches(settings.batch_size);
         for (at, &batch_size) in batches.iter().enumerate() {
             let decoded = batch_size == settings.batch_size;
-            if !decoded && !budget.allows(batch_size) {
-                continue;
-            }
             let rehearsal = Rehearsal {
                 texts: self.texts(batch_size),
                 ways: &ways,
@@ -83,6 +85,10 @@ impl Judged<'_> {
                 rounds: ROUNDS,
                 seconds: budget.share(batches.len() - at),
             };
+            let fits = budget.allows(batch_size) && memory.allows(rehearsal.positions());
+            if !decoded && !fits {
+                continue;
+            }
             let mut proposers: Vec<_> = (0..batch_size).map(|_| sessions()).collect();
             let clock = Instant::now();
             let Some(timed) = rehearsal.run(decoder, &mut proposers)? else {
@@ -249,6 +255,44 @@ fn chain(length: usize, tokens: Option<ChainTokens>) -> DraftShape {
     }
 }
 
+/// Bytes that the target takes.
+struct Memory {
+    weights: f64,
+    /// Of the caches while prompts were decoded.
+    caches: f64,
+    /// Of a position in the caches.
+    position: f64,
+}
+
+impl Memory {
+    /// What decoding without a drafter held, with the longest prompts at a time.
+    fn of(decoder: &Decoder, plain: &[Vec<Answer>], settings: &EvaluateSettings) -> Self {
+        let (target, spec) = (decoder.target, decoder.target.spec());
+        let element = target.dtype().size() as f64;
+        let room = |answer: &Answer| {
+            let room = answer.prompt.len() + settings.max_new_tokens;
+            room.min(spec.max_positions)
+        };
+        let mut rooms: Vec<usize> = plain.iter().flatten().map(room).collect();
+        rooms.sort_unstable();
+        let positions: usize = rooms.iter().rev().take(settings.batch_size).sum();
+        // Keys and values.
+        let position = 2.0 * element * (spec.layers * spec.kv_heads * spec.d_head) as f64;
+        Self {
+            weights: element * target.parameters() as f64,
+            caches: position * positions as f64,
+            position,
+        }
+    }
+
+    /// Whether there may be caches of so many positions: nobody knows what there is beside what decoding took.
+    fn allows(&self, positions: usize) -> bool {
+        let caches = self.position * positions as f64;
+        let most = MOST_HELD * (self.weights + self.caches) - self.weights;
+        caches <= most.max(FEW_BYTES)
+    }
+}
+
 /// Seconds for the passes of one temperature.
 struct Budget {
     left: f64,
@@ -291,7 +335,13 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_models::Capture;
+
     use super::*;
+    use crate::evaluate::settings::CalibrationPrompts;
+    use crate::speculate::Generation;
+    use crate::toy::{TARGET_HELD, ToyTarget};
+    use crate::verify::VerifierChoice;
 
     fn drafts(lengths: &[usize], tokens: Option<ChainTokens>) -> Vec<(DraftReport, DraftShape)> {
         let draft = |&length: &usize| {
@@ -333,6 +383,53 @@ mod tests {
         assert_eq!(plan.decoded, [1, 3]);
         assert_eq!(plan.shapes.len(), 4);
         assert!(matches!(plan.shapes[3], DraftShape::Static { .. }));
+    }
+
+    #[test]
+    fn batch_sizes_that_would_take_much_more_memory_than_decoding_are_left_out() {
+        let memory = Memory {
+            weights: 16.0 * FEW_BYTES,
+            caches: 4.0 * FEW_BYTES,
+            position: FEW_BYTES / 1024.0,
+        };
+        // A quarter of 20 beside the 4 that decoding had.
+        assert!(memory.allows(9 * 1024) && !memory.allows(9 * 1024 + 1));
+        let small = Memory {
+            weights: 100.0,
+            caches: 10.0,
+            ..memory
+        };
+        assert!(small.allows(1024) && !small.allows(1025));
+    }
+
+    #[test]
+    fn what_decoding_held_is_that_of_its_longest_prompts() {
+        let (target, capture) = (ToyTarget::with_positions(50), Capture::default());
+        let answer = |length: usize| Answer {
+            conversation: 0,
+            turn: 0,
+            prompt: vec![1; length],
+            generation: Generation::default(),
+        };
+        let settings = EvaluateSettings {
+            samplings: Vec::new(),
+            drafts: Vec::new(),
+            calibration: CalibrationPrompts::default(),
+            batch_size: 2,
+            max_new_tokens: 20,
+            stop: Vec::new(),
+            thinking: None,
+            classes: None,
+            verifier: VerifierChoice::Exact,
+            baseline: true,
+            seed: 0,
+        };
+        let plain = [vec![answer(5), answer(10)], vec![answer(48)]];
+        let found = Memory::of(&Decoder::new(&target, &capture), &plain, &settings);
+        // Keys and values of four bytes each; the context ends after 50 tokens.
+        assert_eq!((found.position, found.caches), (8.0, 8.0 * 80.0));
+        // All weights, also those that a pass of one token does not read.
+        assert_eq!(found.weights, 4.0 * TARGET_HELD as f64);
     }
 
     #[test]

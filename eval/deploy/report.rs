@@ -1,4 +1,5 @@
 //! The part of a report that says what to deploy.
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -27,9 +28,9 @@ pub enum CostSource {
     Server,
 }
 
-/// What times batch sizes that took too long.
-pub(crate) const TIMES_ALL: &str = "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, and times that however \
-                                    long it takes.";
+/// What times batch sizes that took too long or too much memory.
+pub(crate) const TIMES_ALL: &str = "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, and times that in any \
+                                    case.";
 
 /// The drafts that could be deployed for one way of choosing tokens and one batch size, and which is the fastest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,7 +57,7 @@ pub struct Recommendation {
     pub plain_seconds: f64,
     /// The drafts, chains by their length.
     pub candidates: Vec<CandidateReport>,
-    /// The fastest of them; left out where none is faster than no drafter.
+    /// The fastest of them; left out where none is predicted to be faster than no drafter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestDraft>,
 }
@@ -113,6 +114,21 @@ pub struct Over {
     /// Its 95 % interval: an interval with 1 in it says that they have not been told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_ci95: Option<[f64; 2]>,
+}
+
+/// On which side of 1 a ratio of speeds lies beyond doubt; none where its interval holds 1 or is not known.
+fn side(interval: Option<[f64; 2]>) -> Option<Ordering> {
+    let [low, high] = interval?;
+    let greater = (low > 1.0).then_some(Ordering::Greater);
+    greater.or((high < 1.0).then_some(Ordering::Less))
+}
+
+/// Why nothing follows from a prediction with this interval, by which a draft may also be `otherwise`: faster, or slower.
+fn doubt(interval: Option<[f64; 2]>, otherwise: &str) -> String {
+    match interval {
+        Some(_) => format!("this interval does not rule out that it is {otherwise}"),
+        None => "no interval says how sure that is".to_owned(),
+    }
 }
 
 /// What is known of the candidates at one batch size.
@@ -173,16 +189,16 @@ impl Found<'_> {
 }
 
 impl BestDraft {
-    /// Whether it is faster than no drafter beyond doubt: its interval lies above 1.
+    /// Whether it is faster than no drafter beyond doubt.
     fn is_sure(&self) -> bool {
-        self.speedup_ci95.is_some_and(|[low, _]| low > 1.0)
+        side(self.speedup_ci95) == Some(Ordering::Greater)
     }
 }
 
 impl Over {
     /// Whether the best draft is faster than this one beyond doubt.
     fn is_sure(&self) -> bool {
-        self.ratio_ci95.is_some_and(|[low, _]| low > 1.0)
+        side(self.ratio_ci95) == Some(Ordering::Greater)
     }
 }
 
@@ -242,12 +258,24 @@ impl Recommendation {
         worst
     }
 
-    /// The draft to deploy in words, where one is faster beyond doubt.
+    /// The fastest draft, faster than no drafter or not.
+    fn fastest(&self) -> Option<&CandidateReport> {
+        (self.candidates.iter()).max_by(|a, b| a.speedup.total_cmp(&b.speedup))
+    }
+
+    /// A draft that may be faster than no drafter, though even it, the fastest, is predicted not to be.
+    fn hope(&self) -> Option<&CandidateReport> {
+        let fastest = self.fastest().filter(|_| self.best.is_none())?;
+        (side(fastest.speedup_ci95) != Some(Ordering::Less)).then_some(fastest)
+    }
+
+    /// The draft to deploy in words, where one is faster beyond doubt, or that there is none, where all are slower beyond doubt.
     pub(crate) fn words(&self) -> String {
         match &self.best {
             Some(best) if self.recommended().is_some() => best.draft.to_string(),
             Some(best) => format!("not sure; the fastest is {}", best.draft),
             None if self.falling().is_some() => "not sure".to_owned(),
+            None if self.hope().is_some() => "not sure; rather no drafter".to_owned(),
             None => "no drafter".to_owned(),
         }
     }
@@ -268,6 +296,14 @@ impl Recommendation {
         if let Some(told) = self.unsteady() {
             return format!("deploy, {heading}: {told}");
         }
+        if let Some(hope) = self.hope() {
+            let why = doubt(hope.speedup_ci95, "faster");
+            return format!(
+                "deploy, {heading}: nothing is recommended. Even the fastest draft, {}, is predicted to be only {speedup} times as \
+                 fast as no drafter, but {why}.",
+                hope.draft
+            );
+        }
         let Some(best) = &self.best else {
             return format!(
                 "deploy, {heading}: no drafter, as even the fastest draft is predicted to be only {speedup} times as fast as none."
@@ -275,10 +311,7 @@ impl Recommendation {
         };
         let predicted = format!("predicted to be {speedup} times as fast as no drafter");
         if !best.is_sure() {
-            let why = match best.speedup_ci95 {
-                Some(_) => "this interval does not rule out that it is slower",
-                None => "no interval says how sure that is",
-            };
+            let why = doubt(best.speedup_ci95, "slower");
             return format!(
                 "deploy, {heading}: nothing is recommended. The fastest draft, {}, is {predicted}, but {why}.",
                 best.draft
@@ -298,7 +331,7 @@ impl Recommendation {
 
     /// The predicted speed-up of the best draft, faster than no drafter or not.
     pub(crate) fn speedup(&self) -> String {
-        let fastest = (self.candidates.iter()).max_by(|a, b| a.speedup.total_cmp(&b.speedup));
+        let fastest = self.fastest();
         with_interval(
             fastest.map(|fastest| fastest.speedup),
             fastest.and_then(|fastest| fastest.speedup_ci95),
@@ -334,11 +367,12 @@ pub(crate) fn about<'a>(all: impl Iterator<Item = &'a Recommendation>) -> String
     if sources.contains(&CostSource::Server) {
         text += " The cost of a server's passes follows from its tokens per second, and that of drafts is taken to grow with their passes.";
     }
-    text + " A draft is recommended only where its interval lies above 1, and where no longer chain was timed at clearly less. Where an \
-            interval of `over` has 1 in it, the two drafts have not been told apart."
+    text + " A draft is recommended only where its interval lies above 1, no drafter only where that of the fastest draft lies below 1, \
+            and either only where no longer chain was timed at clearly less. Where an interval of `over` has 1 in it, the two drafts \
+            have not been told apart."
 }
 
-/// Which batch sizes took too long to be timed, where others were.
+/// Which batch sizes took too long or too much memory to be timed, where others were.
 pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
     let timed = all.iter().filter(|one| one.costs == CostSource::Decoder);
     let mut ways: Vec<(String, Vec<usize>)> = Vec::new();
@@ -357,7 +391,7 @@ pub(crate) fn not_timed(all: &[Recommendation]) -> Option<String> {
     let missing: Vec<String> = missing.collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "Not timed, as it would have taken too long: {}.",
+            "Not timed, as it would have taken too long or too much memory: {}.",
             missing.join("; ")
         )
     })
@@ -467,13 +501,37 @@ mod tests {
         assert!(unknown.told().contains("nothing is recommended"));
         let told = recommended()[1].told();
         assert!(
-            told.contains("no drafter, as even the fastest draft is predicted to be only 0.75 [0.50, 1.00] times"),
+            told.contains("no drafter, as even the fastest draft is predicted to be only 0.50 [0.25, 0.75] times"),
             "{told}"
         );
         let named = |one| vec![(String::new(), one)];
         assert_eq!(commands(&named(&sure)).len(), 1);
         for one in [&unsure, &unknown] {
             assert!(commands(&named(one)).is_empty());
+        }
+    }
+
+    #[test]
+    fn no_drafter_is_recommended_only_where_drafts_are_slower_beyond_doubt() {
+        let with_interval_of = |interval| {
+            let mut one = recommended().remove(1);
+            one.candidates[0].speedup_ci95 = interval;
+            one
+        };
+        assert_eq!(with_interval_of(Some([0.25, 0.75])).words(), "no drafter");
+        let why = "this interval does not rule out that it is faster";
+        for (interval, shown, why) in [
+            (Some([0.25, 1.0]), " [0.25, 1.00]", why),
+            (Some([0.25, 1.5]), " [0.25, 1.50]", why),
+            (None, "", "no interval says how sure that is"),
+        ] {
+            let one = with_interval_of(interval);
+            let expected = format!(
+                "deploy, T=0, 16 at a time: nothing is recommended. Even the fastest draft, chain 1, is predicted to be only 0.50{shown} \
+                 times as fast as no drafter, but {why}."
+            );
+            assert_eq!(one.told(), expected);
+            assert_eq!(one.words(), "not sure; rather no drafter");
         }
     }
 

@@ -253,7 +253,7 @@ impl Look<'_> {
                 let token = self.vocabulary.to_target(id as u32);
                 q.min(p[token as usize])
             });
-            found.push((of_token / p[token as usize]).min(1.0) as f32);
+            found.push(kept(of_token, p[token as usize]) as f32);
             found.push(shared.sum::<f64>() as f32);
         }
         Ok(Tensor::<1>::from_floats(found.as_slice(), &device).reshape([rows, 2]))
@@ -288,6 +288,13 @@ impl Look<'_> {
             score: acceptance_bound(entropy),
         })
     }
+}
+
+/// The probability `min(1, q / p)` that a step is accepted, given its token, of which `q` is the drafter's probability and `p` the
+/// target's. Of a token that the target can hardly draw, what is drafted at all is accepted: so it is at a `p` of 0, which a token
+/// at the edge of what is kept may come to when the target reads its text once more.
+fn kept(q: f64, p: f64) -> f64 {
+    if q > 0.0 { (q / p).min(1.0) } else { 0.0 }
 }
 
 /// Whether not every token can be drawn.

@@ -1,7 +1,10 @@
+use burn::prelude::Device;
+use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_models::{StopBy, acceptance_bound};
-
-use spectrain_models::Capture;
+use spectrain_models::{
+    Caches, Capture, LogitRows, Pass, StopBy, Target, TargetOutput, TargetParts, TargetSpec,
+    acceptance_bound, argmax,
+};
 
 use super::*;
 use crate::reliability::Reliability;
@@ -10,6 +13,7 @@ use crate::speculate::{DecodeSettings, Decoder, Generation};
 use crate::statistics::Acceptance;
 use crate::toy::{OWN, Style, TARGET, ToyDrafter, ToyTarget, VOCAB, guess, logits};
 use crate::verify::VerifierChoice;
+use crate::verify::rows::host_rows;
 
 const PROMPT: [u32; 3] = [1, 4, 2];
 
@@ -459,6 +463,82 @@ fn drafts_whose_counts_hang_on_other_branches_are_left_to_the_decoder() {
     let chain = DraftShape::Chain { length: 3 };
     let block = VerifierChoice::Block.at(&warm);
     assert_eq!(Estimable::of(&chain, &warm, block), None);
+}
+
+#[test]
+fn a_token_that_the_target_cannot_draw_is_accepted_where_it_is_drafted_at_all() {
+    let (target, capture) = (ToyTarget::default(), Capture::default());
+    let sampling = Sampling {
+        top_k: 1,
+        ..Sampling::at(1.0)
+    };
+    let shape = DraftShape::Chain { length: 1 };
+    let verifier = VerifierChoice::Exact.at(&sampling);
+    let draft = Estimable::of(&shape, &sampling, verifier).unwrap();
+    // Tokens that the target cannot draw, and the drafter always or never.
+    for (drafted, passes) in [(true, 2.0), (false, 3.0)] {
+        let fits = |answer: &[u32; 4]| {
+            (1..3).all(|at| {
+                let text = [&PROMPT[..], &answer[..at]].concat();
+                let best = |salt| argmax(&logits(&text, salt)) as u32;
+                answer[at] != best(TARGET) && (answer[at] == best(OWN)) == drafted
+            })
+        };
+        let answer = |number: usize| [1, 5, 25, 125].map(|unit| (number / unit % VOCAB) as u32);
+        let answer = (0..625).map(answer).find(fits).unwrap();
+        let own = OwnText::read(&target, &capture, &PROMPT, &answer, 4).unwrap();
+        let found = estimate(&ToyDrafter::new(Style::Own), &own, &draft).unwrap();
+        assert_eq!(found.acceptance.passes, passes);
+    }
+}
+
+/// A target that makes logits of the last token of a pass alone.
+struct OfLast(ToyTarget);
+
+impl Target for OfLast {
+    fn spec(&self) -> &TargetSpec {
+        self.0.spec()
+    }
+
+    fn device(&self) -> Device {
+        self.0.device()
+    }
+
+    fn parameters(&self) -> u64 {
+        self.0.parameters()
+    }
+
+    fn parameters_per_pass(&self) -> u64 {
+        self.0.parameters_per_pass()
+    }
+
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    fn parts(&self) -> TargetParts {
+        self.0.parts()
+    }
+
+    fn decode(&self, pass: Pass, caches: &mut Caches, capture: &Capture) -> TargetOutput {
+        assert_eq!(pass.logits, LogitRows::Last);
+        self.0.decode(pass, caches, capture)
+    }
+}
+
+#[test]
+fn logits_of_an_answer_are_made_where_they_are_wanted_and_each_once() {
+    let (target, capture) = (OfLast(ToyTarget::default()), Capture::default());
+    let text = OwnText::read(&target, &capture, &PROMPT, &[1, 2, 3, 0], 4).unwrap();
+    for rows in [&[0][..], &[2], &[0, 1, 2], &[2, 0, 0, 2]] {
+        let of_row = |row: &usize| logits(&text.tokens[..=text.first + row], TARGET);
+        let expected: Vec<f32> = rows.iter().flat_map(of_row).collect();
+        assert_eq!(host_rows(text.judges.logits(rows)).unwrap(), expected);
+    }
+    // An answer of two tokens has one row.
+    let text = OwnText::read(&target, &capture, &PROMPT, &[1, 2], 4).unwrap();
+    let expected = logits(&text.tokens[..=text.first], TARGET);
+    assert_eq!(host_rows(text.judges.logits(&[0])).unwrap(), expected);
 }
 
 #[test]

@@ -55,48 +55,50 @@ impl OwnText {
     }
 }
 
-/// The target's logits, or what its head makes them from where they are wanted: those of a long answer are large.
+/// What the target's logits are made of where they are wanted: those of a long answer are large, and fixed drafts need none.
 #[derive(Debug, Clone)]
 pub struct Judges {
-    /// The logits, `[rows, vocab]`; with a target, last hidden states after the final norm, `[rows, d_model]`.
-    rows: Tensor<2>,
-    target: Option<TargetParts>,
+    /// Last hidden states after the final norm, `[rows, d_model]`.
+    states: Tensor<2>,
+    target: TargetParts,
 }
 
 impl Judges {
     /// What the head of `target` makes of the last hidden states. `[rows, d_model]`
-    pub fn of_states(states: Tensor<2>, target: &TargetParts) -> Self {
-        Self {
-            rows: states,
-            target: Some(target.clone()),
-        }
+    pub fn of_states(states: Tensor<2>, target: TargetParts) -> Self {
+        Self { states, target }
     }
 
     /// How many rows there are.
     pub(crate) fn len(&self) -> usize {
-        self.rows.dims()[0]
+        self.states.dims()[0]
     }
 
-    /// The logits of some rows, in that order. `[rows.len(), vocab]`, f32
+    /// The logits of some rows, in that order; each is computed once, however often it is wanted. `[rows.len(), vocab]`, f32
     pub(crate) fn logits(&self, rows: &[usize]) -> Tensor<2> {
-        let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-        let indices = Tensor::<1, Int>::from_ints(indices.as_slice(), &self.rows.device());
-        let found = self.rows.clone().select(0, indices);
-        match &self.target {
-            Some(target) => target.logits(found),
-            None => found,
+        let mut made = rows.to_vec();
+        made.sort_unstable();
+        made.dedup();
+        // On the CPU a row alone would be summed in another order than beside others.
+        if let [row] = made[..] {
+            let beside = if row == 0 { 1 } else { row - 1 };
+            made.extend((beside < self.len()).then_some(beside));
+            made.sort_unstable();
         }
+        let logits = self.target.logits(of_rows(&self.states, &made));
+        if made == rows {
+            return logits;
+        }
+        let place = |row: &usize| made.partition_point(|known| known < row);
+        of_rows(&logits, &rows.iter().map(place).collect::<Vec<_>>())
     }
 }
 
-impl From<Tensor<2>> for Judges {
-    /// Of logits, `[rows, vocab]`.
-    fn from(logits: Tensor<2>) -> Self {
-        Self {
-            rows: logits,
-            target: None,
-        }
-    }
+/// Some rows of a matrix, in that order. `[all, width]` to `[rows.len(), width]`
+fn of_rows(matrix: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
+    let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let indices = Tensor::<1, Int>::from_ints(indices.as_slice(), &matrix.device());
+    matrix.clone().select(0, indices)
 }
 
 impl OwnText {
@@ -115,27 +117,29 @@ impl OwnText {
         let spec = target.spec();
         let tokens = [prompt, answer].concat();
         let mut caches = Caches::new(spec.layers, tokens.len());
-        let mut run = |tokens: &[u32], logits| {
-            let parents = &chain(tokens.len());
+        let mut run = |tokens: &[u32]| {
             let pass = Pass {
                 tokens,
-                parents,
-                logits,
+                parents: &chain(tokens.len()),
+                logits: LogitRows::Last,
             };
-            target.decode(pass, &mut caches, capture)
+            target.decode(pass, &mut caches, capture).features
         };
-        let known = run(prompt, LogitRows::Last).features;
-        let written = run(&answer[..answer.len() - 1], LogitRows::All);
+        let known = run(prompt);
+        let written = run(&answer[..answer.len() - 1]);
         let join = |a: Tensor<3>, b: Tensor<3>| Tensor::cat(vec![a, b], 1);
+        let features = Features {
+            captured: join(known.captured, written.captured),
+            last: join(known.last, written.last),
+        };
+        let states = features.last.clone();
+        let states = states.narrow(1, prompt.len(), answer.len() - 1);
         Some(Self {
             first: prompt.len(),
             limit: spec.max_positions.min(prompt.len() + max_new_tokens),
             tokens,
-            features: Features {
-                captured: join(known.captured, written.features.captured),
-                last: join(known.last, written.features.last),
-            },
-            judges: written.logits.into(),
+            features,
+            judges: Judges::of_states(states.squeeze_dim(0), target.parts()),
         })
     }
 }

@@ -144,7 +144,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Tells the caller how far it is.
-    fn tell(&mut self, dataset: &str, what: &str) {
+    pub(super) fn tell(&mut self, dataset: &str, what: &str) {
         (self.progress)(EvaluateProgress {
             done: self.done,
             total: self.total,

@@ -3,6 +3,7 @@ use spectrain_models::{DraftShape, Sampling};
 
 use crate::draft::{DraftChoice, MeasuredOn};
 use crate::groups::Thinking;
+use crate::prompts::evenly;
 use crate::report::ends::EndsReport;
 use crate::speculate::DecodeSettings;
 use crate::token_class::TokenClasses;
@@ -42,10 +43,18 @@ pub struct EvaluateSettings {
 /// Prompts to calibrate trees and tune thresholds on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CalibrationPrompts {
-    /// Tokens of each prompt; as many are used as a draft asks for.
+    /// Tokens of each prompt that there is.
     pub prompts: Vec<Vec<u32>>,
     /// Which prompts these are.
     pub measured_on: MeasuredOn,
+}
+
+impl CalibrationPrompts {
+    /// Those that a draft is found on which asks for `count`, whatever others ask for: that many at most, spread evenly.
+    pub fn of(&self, count: usize) -> Vec<Vec<u32>> {
+        let prompts = evenly(self.prompts.iter().collect(), count);
+        prompts.into_iter().cloned().collect()
+    }
 }
 
 /// How far an evaluation is.
@@ -55,9 +64,9 @@ pub struct EvaluateProgress<'a> {
     pub done: usize,
     /// All outputs that will be decoded: the same from the beginning on.
     pub total: usize,
-    /// The dataset of the last output.
+    /// The dataset of the last output; empty where what is done is of none.
     pub dataset: &'a str,
-    /// What is done with decoded outputs, and how far that is; empty while decoding.
+    /// What is done beside decoding outputs, and how far that is; empty while decoding.
     pub what: &'a str,
 }
 

@@ -2,6 +2,7 @@ use spectrain_models::{Capture, StopBy};
 
 use super::*;
 use crate::draft::{ChainTokens, MeasuredOn, Threshold};
+use crate::evaluate::settings::CalibrationPrompts;
 use crate::toy::{Style, ToyDrafter, ToyTarget};
 use crate::verify::VerifierChoice;
 
@@ -408,6 +409,53 @@ fn a_threshold_is_tuned_and_the_report_says_how() {
         text.contains("tuned on 3 prompts that are not evaluated"),
         "{text}"
     );
+}
+
+#[test]
+fn what_a_draft_is_found_on_is_told_and_does_not_depend_on_other_drafts() {
+    let calibration = CalibrationPrompts {
+        prompts: (0..5).map(|first| vec![first]).collect(),
+        measured_on: MeasuredOn::Others,
+    };
+    assert_eq!(calibration.of(2), [[0], [2]]);
+    assert_eq!(calibration.of(9), calibration.prompts);
+    let calibrated = DraftChoice::Calibrated(crate::draft::Calibration {
+        nodes: 3,
+        ranks: 2,
+        depth: 2,
+        prompts: 2,
+    });
+    let tuned = DraftChoice::Confident {
+        length: 2,
+        by: StopBy::Entropy,
+        threshold: Threshold::Tuned,
+    };
+    let settings = EvaluateSettings {
+        samplings: vec![Sampling::GREEDY],
+        drafts: vec![calibrated, tuned],
+        calibration,
+        baseline: false,
+        ..settings()
+    };
+    let (target, capture) = (ToyTarget::default(), Capture::default());
+    let mut told = Vec::new();
+    let mut hear = |step: EvaluateProgress| {
+        if step.dataset.is_empty() {
+            told.push((step.done, step.what.to_owned()));
+        }
+    };
+    let decoder = Decoder::new(&target, &capture);
+    let found = evaluate(&decoder, &|| toy(Style::Own), &sets(), &settings, &mut hear).unwrap();
+    let first = (0, "calibrating a tree: prompt 1 of 2".to_owned());
+    assert_eq!(told[0], first);
+    let decoded: usize = found.outputs[0].iter().map(Vec::len).sum();
+    let last = (decoded, "tuning a threshold: prompt 5 of 5".to_owned());
+    assert_eq!(told.last(), Some(&last));
+    let token = (
+        0,
+        "calibrating a tree: prompt 2 of 2, token 3 of 23".to_owned(),
+    );
+    assert!(told.contains(&token), "{told:?}");
 }
 
 #[test]

@@ -256,7 +256,7 @@ fn beside(reports: &[(String, Report)]) -> String {
                 String::new()
             };
             table.rows.push(vec![
-                format!("{name}{}", setting.heading()),
+                format!("{name}{}", setting.of_target()),
                 with_digits(speedup.predicted, speedup.predicted_ci95, 2),
                 with_digits(Some(speedup.wall), speedup.wall_ci95, 2),
                 with_digits(speedup.full_batches, speedup.full_batches_ci95, 2),

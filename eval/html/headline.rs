@@ -60,15 +60,15 @@ pub(crate) fn headline(reports: &[(String, Report)], panels: &[Panel]) -> String
 
 /// The speed-up of a setting over that of the best drafter without training at the same temperature, and its name.
 fn over_free(series: &Series, all: &[&Series]) -> Option<(String, f64)> {
-    let wall = |setting: &SettingReport| Some(setting.overall.speedup?.wall);
+    let speedup = |setting: &SettingReport| Some(setting.overall.speedup?.trusted().0);
     let own = series.setting;
     let free = all.iter().map(|other| other.setting).filter(|other| {
         other.target == own.target && other.sampling() == own.sampling() && !other.lossy
     });
-    let free = free.filter_map(|other| Some((other.drafter.clone()?, wall(other)?)));
+    let free = free.filter_map(|other| Some((other.drafter.clone()?, speedup(other)?)));
     let (name, best) = free.max_by(|one, other| one.1.total_cmp(&other.1))?;
     let is_own = own.drafter.is_none() && !own.lossy;
-    is_own.then(|| Some((name, wall(own)? / best)))?
+    is_own.then(|| Some((name, speedup(own)? / best)))?
 }
 
 fn card(series: &Series, all: &[&Series]) -> String {
@@ -84,13 +84,13 @@ fn card(series: &Series, all: &[&Series]) -> String {
         with_digits(overall.alpha, overall.alpha_ci95, 2),
     )];
     if let Some(speedup) = overall.speedup {
-        facts.push((
-            "speed-up",
-            format!(
-                "{} ×",
-                with_digits(Some(speedup.wall), speedup.wall_ci95, 2)
-            ),
-        ));
+        let (times, interval) = speedup.trusted();
+        let name = match speedup.in_turns() {
+            Some(_) => "speed-up, passes in turns",
+            None => "speed-up",
+        };
+        let times = with_digits(Some(times), interval, 2);
+        facts.push((name, format!("{times} ×")));
     }
     if let Some((name, ratio)) = over_free(series, all) {
         let name = escape(&name);

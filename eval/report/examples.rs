@@ -147,7 +147,7 @@ pub(crate) fn recommended() -> Vec<Recommendation> {
     };
     let many = Recommendation {
         batch_size: 16,
-        candidates: vec![candidate(1, 0.75), candidate(2, 0.5)],
+        candidates: vec![candidate(1, 0.5), candidate(2, 0.25)],
         best: None,
         ..one.clone()
     };

@@ -64,6 +64,9 @@ impl Report {
         text.push_str(&self.breakdown());
         text.push_str(&deploy_to_markdown(&self.settings_recommended));
         text.push_str(&self.predictions());
+        if let Some(verdict) = self.verdict() {
+            _ = write!(text, "\n{}.\n", verdict.words());
+        }
         text.push_str(&self.lossless.greedy_lines());
         if let Some(sampling) = &self.lossless.sampling {
             _ = write!(text, "\n{sampling}\n");
@@ -80,7 +83,7 @@ impl Report {
         let choosing = self.choosing_prompts.iter();
         let choosing = choosing.map(|choosing| format!("{choosing}."));
         let all = texts.chain(known).chain(choosing);
-        let all = all.chain(self.batch_note());
+        let all = all.chain(self.pace_notes()).chain(self.batch_note());
         let all = all.chain(self.shorter_chains_note());
         let all = all.chain(self.baseline_note());
         let all = all.chain(self.nothing_gained_notes());
@@ -89,11 +92,11 @@ impl Report {
 
     /// What the estimator says of each setting, and τ by all who counted it.
     fn estimates(&self) -> String {
-        let line = |setting: &SettingReport| {
+        let line = |(heading, setting): (String, &SettingReport)| {
             let estimate = setting.estimate.as_ref()?;
-            Some(format!("- {}: {estimate}\n", setting.heading()))
+            Some(format!("- {heading}: {estimate}\n"))
         };
-        let lines: String = self.settings.iter().filter_map(line).collect();
+        let lines: String = self.headed().filter_map(line).collect();
         let by_all = opinions::to_markdown(&self.counted());
         if lines.is_empty() {
             return by_all;
@@ -103,11 +106,10 @@ impl Report {
 
     /// The predicted speed-up of each setting beside the measured one.
     fn predictions(&self) -> String {
-        let line = |setting: &SettingReport| {
+        let line = |(heading, setting): (String, &SettingReport)| {
             let found = setting.overall.speedup?;
             let predicted = with_interval(Some(found.predicted?), found.predicted_ci95);
             let measured = with_interval(Some(found.wall), found.wall_ci95);
-            let heading = setting.heading();
             let full = found.full_batches.map_or(String::new(), |full| {
                 format!(
                     ", in full batches {}",
@@ -118,7 +120,7 @@ impl Report {
                 "- {heading}: {predicted}, measured {measured}{full}\n"
             ))
         };
-        let lines: String = self.settings.iter().filter_map(line).collect();
+        let lines: String = self.headed().filter_map(line).collect();
         if lines.is_empty() {
             return lines;
         }
@@ -127,13 +129,8 @@ impl Report {
 
     /// Each setting under its heading, with its target where there are several.
     fn headed(&self) -> impl Iterator<Item = (String, &SettingReport)> {
-        let heading = |setting: &SettingReport| match &setting.target {
-            Some(target) => format!("{target}, {}", setting.heading()),
-            None => setting.heading(),
-        };
-        self.settings
-            .iter()
-            .map(move |setting| (heading(setting), setting))
+        let settings = self.settings.iter();
+        settings.map(|setting| (setting.of_target(), setting))
     }
 
     /// How well the drafter knows itself.

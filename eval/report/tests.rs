@@ -2,7 +2,9 @@ use spectrain_models::{Children, StaticTree, StopBy};
 
 use super::*;
 use crate::draft::{MeasuredOn, TunedReport};
+use crate::html::page;
 use crate::report::examples::report;
+use crate::served::paired::tests::served;
 
 #[test]
 fn a_report_survives_json() {
@@ -121,7 +123,7 @@ fn what_to_deploy_survives_json_and_has_a_table() {
     for line in [
         "Speeds are of 4 sequences at a time, with the drafter and without.",
         "| T=0, 1 at a time | chain 1 | 1.50 [1.25, 1.75] | 1.20 [1.10, 1.30] × chain 2 | – |",
-        "| T=0, 16 at a time | no drafter | 0.75 [0.50, 1.00] | – | – |",
+        "| T=0, 16 at a time | no drafter | 0.50 [0.25, 0.75] | – | – |",
         "    serve 'it'",
     ] {
         assert!(table.lines().any(|found| found == line), "{line}: {table}");
@@ -215,6 +217,115 @@ fn of_several_targets_each_setting_names_its_own() {
     assert!(lines.iter().all(|line| columns(line) == 12), "{table}");
 }
 
+/// A report of greedy chains of these lengths, each for a target; the first target is `small`.
+fn of_targets(chains: &[(usize, &str)]) -> Report {
+    let mut report = report();
+    let one = report.settings.remove(0);
+    let targets = ["small", "large"].map(|model| TargetReport {
+        model: model.into(),
+        ..TargetReport::default()
+    });
+    report.target = targets[0].clone();
+    report.targets = targets.to_vec();
+    let setting = |&(length, target): &(usize, &str)| SettingReport {
+        target: Some(target.into()),
+        temperature: 0.0,
+        top_p: None,
+        draft: DraftReport::Chain {
+            length,
+            tokens: None,
+        },
+        ..one.clone()
+    };
+    report.settings = chains.iter().map(setting).collect();
+    report
+}
+
+#[test]
+fn what_training_found_stands_beside_the_chain_of_its_length_for_the_first_target() {
+    let mut report = of_targets(&[(3, "small"), (5, "small"), (5, "large")]);
+    let found = |report: &Report| -> Vec<_> {
+        let counted = report.counted().into_iter();
+        counted.map(|of| (of.simulated, of.validated)).collect()
+    };
+    let trained = TrainedReport {
+        step: 1,
+        simulated_tau: Some(4.5),
+        simulated_length: Some(5),
+        tau: Some(2.5),
+        tau_ci95: Some([2.0, 3.0]),
+        draft_length: Some(3),
+    };
+    report.trained = Some(trained.clone());
+    let expected = [
+        (None, Some((2.5, Some([2.0, 3.0])))),
+        (Some(4.5), None),
+        (None, None),
+    ];
+    assert_eq!(found(&report), expected);
+    let text = report.to_json().unwrap();
+    assert_eq!(Report::from_json(&text).unwrap(), report);
+    // Reports of earlier versions do not say which chains were drafted.
+    report.trained = Some(TrainedReport {
+        simulated_length: None,
+        draft_length: None,
+        ..trained
+    });
+    assert_eq!(found(&report), [(None, None); 3]);
+}
+
+#[test]
+fn what_a_server_counted_stands_beside_the_target_that_it_has() {
+    let mut report = of_targets(&[(5, "small"), (5, "large")]);
+    let mut run = served(4, &[40; 4]).served.remove(0);
+    let mut with = |target: Option<&str>| {
+        run.in_tree = Some(InTree {
+            setting: report.settings[0].heading(),
+            target: target.map(str::to_owned),
+            tau: None,
+            tau_ci95: None,
+            survival: Vec::new(),
+        });
+        report.served = vec![run.clone()];
+        let counted = report.counted().into_iter();
+        counted.map(|of| of.served.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(with(Some("large")), [0, 1]);
+    assert_eq!(with(Some("small")), [1, 0]);
+    // Earlier versions took what the first target had.
+    assert_eq!(with(None), [1, 0]);
+}
+
+#[test]
+fn what_is_said_of_settings_names_their_target_where_there_are_several() {
+    let mut report = of_targets(&[(5, "small"), (5, "large")]);
+    let estimate =
+        serde_json::json!({"tau": 2.5, "conditional": [], "survival": [], "more_passes": 0.0});
+    for setting in &mut report.settings {
+        let speedup = setting.overall.speedup.as_mut().unwrap();
+        speedup.predicted = Some(1.75);
+        setting.overall.tau = Some(1.0);
+        setting.estimate = serde_json::from_value(estimate.clone()).unwrap();
+    }
+    report.settings_recommended = examples::recommended();
+    let text = report.to_markdown();
+    let page = page(&[("a".into(), report)], &[]);
+    for target in ["small", "large"] {
+        let way = format!("{target}, T=0, rejection, chain 5");
+        for line in [
+            format!("- {way}: τ 2.500 in"),
+            format!("- {way}: 1.75, measured 1.50"),
+            format!("| {way} | 2.50 | 1.00 "),
+        ] {
+            assert!(text.contains(&line), "no `{line}`: {text}");
+        }
+        // Predicted beside measured, and τ by who counts it.
+        assert_eq!(page.matches(&format!(">{way}</th>")).count(), 2, "{page}");
+    }
+    let useless = "small, T=0, rejection, chain 5; large, T=0, rejection, chain 5: nothing";
+    assert!(text.contains(useless), "{text}");
+}
+
 #[test]
 fn differences_of_greedy_outputs_are_told_from_ties() {
     let difference = |margin| Difference {
@@ -278,10 +389,12 @@ eagle3 drafter `runs/a/train` (1234 parameters) for `Qwen/Qwen3-0.6B`
 Above temperature 0 a chain has the `likeliest` tokens, as engines draft by default, or `drawn` ones; \
 the launch commands of the drafter say which engine does what.
 
+Lossless in every test.
+
 Greedy output: 0 of 4 outputs differ from plain decoding (512 tokens compared).
 
 Sampled output: 2100 tokens of which the target was unsure were tested against its distribution: χ² = 16.2, 19 degrees of \
-freedom, p = 0.640. A shift of 2.8 % of the probability would be found 9 times in 10.
+freedom, p = 0.640. A shift of 2.8 % of the probability would be found 9 times in 10. A p below 0.01 would count as a difference.
 ";
     assert_eq!(report().to_markdown(), expected);
 }

@@ -3,6 +3,7 @@ use serde_json::Value;
 
 use super::{Report, SettingReport};
 use crate::draft::DraftReport;
+use crate::interval::with_interval;
 
 /// What stands below a table with settings that are not exact.
 const LOSSY: &str = "Lossy settings change what the target says: do not compare their τ and speed-up with those of exact ones.";
@@ -30,7 +31,7 @@ pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clo
     let chosen = settings.clone().any(is_chosen).then_some(CHOSEN);
     let tuned = settings.filter_map(|setting| {
         let how = setting.draft.how_tuned()?;
-        Some(format!("{}: {how}.", setting.heading()))
+        Some(format!("{}: {how}.", setting.of_target()))
     });
     let parts = chosen.into_iter().chain(lossy).map(str::to_owned);
     parts
@@ -39,7 +40,32 @@ pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clo
         .collect()
 }
 
+/// Which speed-ups of `reports` are not to be trusted, each behind the name of its report.
+pub(crate) fn pace_notes(reports: &[(String, Report)]) -> Vec<String> {
+    let named = |(name, report): &(String, Report)| -> Vec<String> {
+        let notes = report.pace_notes();
+        notes.map(|note| format!("{name}: {note}")).collect()
+    };
+    reports.iter().flat_map(named).collect()
+}
+
 impl Report {
+    /// Which speed-ups are not to be trusted, and what they are by passes that took turns.
+    pub(crate) fn pace_notes(&self) -> impl Iterator<Item = String> {
+        let note = |setting: &SettingReport| {
+            let speedup = setting.overall.speedup?;
+            let (times, interval) = speedup.in_turns()?;
+            let measured = with_interval(Some(speedup.wall), speedup.wall_ci95);
+            let in_turns = with_interval(Some(times), interval);
+            Some(format!(
+                "{}: the machine's pace changed between plain and drafted outputs, so do not trust the speed-up of {measured}, nor \
+                 which conversations are slowed: measured with passes that took turns it is {in_turns}.",
+                setting.of_target()
+            ))
+        };
+        self.settings.iter().filter_map(note)
+    }
+
     /// What the speeds are of, where several sequences were decoded at a time.
     pub(crate) fn batch_note(&self) -> Option<String> {
         (self.batch_size > 1).then(|| {
@@ -103,10 +129,10 @@ impl Report {
         let settings = || self.settings.iter();
         let undrafted = settings()
             .filter(drafts_nothing)
-            .map(SettingReport::heading);
+            .map(SettingReport::of_target);
         let useless = settings()
             .filter(accepts_nothing)
-            .map(SettingReport::heading);
+            .map(SettingReport::of_target);
         let notes = [
             note(undrafted.collect(), NOTHING_DRAFTED),
             note(useless.collect(), NOTHING_ACCEPTED),

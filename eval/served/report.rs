@@ -79,6 +79,9 @@ pub struct ServedReport {
 pub struct InTree {
     /// The setting of this report.
     pub setting: String,
+    /// Its target, where there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Mean acceptance length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tau: Option<f64>,
@@ -286,6 +289,7 @@ pub(crate) mod tests {
             }),
             in_tree: Some(InTree {
                 setting: "T=0, greedy, chain 2".into(),
+                target: None,
                 tau: Some(1.75),
                 tau_ci95: Some([1.5, 2.0]),
                 survival: vec![0.5, 0.25],

@@ -77,6 +77,12 @@ impl Sequence {
         }
         self.text.len() - before
     }
+
+    /// Drops every token from `length` on.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.text.truncate(length);
+        self.caches.truncate(length - 1);
+    }
 }
 
 impl<'a> Lane<'a> {

@@ -1,4 +1,5 @@
-//! What a pass costs: sequences are decoded in several ways by turns, a pass in each, and every pass is timed.
+//! What a pass costs: sequences are decoded in several ways by turns, a pass in each, and every pass is timed. All ways go on with
+//! the same sequences: those of a way of its own for passes without drafts would take as much memory again.
 use std::time::Instant;
 
 use rand::{SeedableRng, rngs::StdRng};
@@ -37,15 +38,31 @@ pub(crate) struct Rehearsed {
 }
 
 impl Rehearsal<'_> {
+    /// Tokens of the longest draft.
+    fn longest(&self) -> usize {
+        let lengths = self.ways.iter().map(|way| way.draft.length());
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Tokens by which a sequence may grow.
+    fn grown(&self) -> usize {
+        GROWTH + self.longest() + 2
+    }
+
+    /// Positions that the caches of all sequences have room for, at most.
+    pub(crate) fn positions(&self) -> usize {
+        let nodes = self.ways.iter().map(|way| way.draft.nodes()).max();
+        let behind = self.grown() + nodes.unwrap_or(0);
+        self.texts.iter().map(|text| text.len() + behind).sum()
+    }
+
     /// Times all ways; nothing where the context has no room for it. There is a proposer for each text.
     pub(crate) fn run<'p>(
         &self,
         decoder: &Decoder,
         proposers: &mut [Box<dyn Proposer + 'p>],
     ) -> Result<Option<Rehearsed>> {
-        let longest = self.ways.iter().map(|way| way.draft.length()).max();
-        let longest = longest.unwrap_or(0);
-        let grown = GROWTH + longest + 2;
+        let grown = self.grown();
         let positions = decoder.target.spec().max_positions;
         let Some(room) = positions.checked_sub(grown + 1).filter(|&room| room > 0) else {
             return Ok(None);
@@ -68,10 +85,14 @@ impl Rehearsal<'_> {
             let proposer: &mut dyn Proposer = proposer.as_mut();
             Some(proposer)
         });
-        let mut drafted = Side::new(decoder, drafting(widest), &self.texts, room, longest + 2);
-        let mut drafted_lanes = drafted.begin(drafters.collect())?;
-        let mut undrafted = Side::new(decoder, plain, &self.texts, room, 1);
-        let mut plain_lanes = undrafted.begin(self.texts.iter().map(|_| None).collect())?;
+        let sequences = Sequences {
+            decoder,
+            way: drafting(widest),
+            texts: &self.texts,
+            room,
+            needed: self.longest() + 2,
+        };
+        let mut lanes = sequences.begin(drafters.collect())?;
         let mut found = Rehearsed {
             plain: Vec::new(),
             ways: vec![Vec::new(); ways.len()],
@@ -82,10 +103,10 @@ impl Rehearsal<'_> {
                 break;
             }
             let is_timed = round > 0;
-            let seconds = undrafted.step(&plain, &mut plain_lanes)?;
+            let seconds = sequences.step_plainly(&plain, &mut lanes)?;
             found.plain.extend(is_timed.then_some(seconds.total()));
             for (way, all) in ways.iter().zip(&mut found.ways) {
-                let seconds = drafted.step(&drafting(way), &mut drafted_lanes)?;
+                let seconds = sequences.step(&drafting(way), &mut lanes)?;
                 all.extend(is_timed.then_some(seconds));
             }
         }
@@ -94,7 +115,7 @@ impl Rehearsal<'_> {
 }
 
 /// Sequences that are begun anew when they have grown.
-struct Side<'s> {
+struct Sequences<'s> {
     decoder: &'s Decoder<'s>,
     /// What they are begun with.
     way: Way<'s>,
@@ -105,24 +126,8 @@ struct Side<'s> {
     needed: usize,
 }
 
-impl<'s> Side<'s> {
-    fn new(
-        decoder: &'s Decoder<'s>,
-        way: Way<'s>,
-        texts: &'s [Vec<u32>],
-        room: usize,
-        needed: usize,
-    ) -> Self {
-        Self {
-            decoder,
-            way,
-            texts,
-            room,
-            needed,
-        }
-    }
-
-    fn begin<'l>(&mut self, proposers: Vec<Option<&'l mut dyn Proposer>>) -> Result<Vec<Lane<'l>>> {
+impl Sequences<'_> {
+    fn begin<'l>(&self, proposers: Vec<Option<&'l mut dyn Proposer>>) -> Result<Vec<Lane<'l>>> {
         let each = self.texts.iter().zip(proposers).enumerate();
         let begin = |(ticket, (text, proposer)): (usize, (&Vec<u32>, Option<_>))| {
             let queued = Queued {
@@ -135,7 +140,7 @@ impl<'s> Side<'s> {
         each.map(begin).collect()
     }
 
-    fn step(&mut self, way: &Way, lanes: &mut Vec<Lane>) -> Result<Seconds> {
+    fn step(&self, way: &Way, lanes: &mut Vec<Lane>) -> Result<Seconds> {
         if lanes.iter().any(|lane| lane.sequence.room() < self.needed) {
             let proposers = lanes.drain(..).map(|lane| lane.finish().1);
             let proposers = proposers.collect();
@@ -143,5 +148,69 @@ impl<'s> Side<'s> {
         }
         let seconds = self.decoder.step(way, lanes);
         seconds.map_err(|Failed { error, .. }| error)
+    }
+
+    /// The same without drafts. What it commits is dropped again, as the proposers do not see it.
+    fn step_plainly(&self, way: &Way, lanes: &mut Vec<Lane>) -> Result<Seconds> {
+        let proposers = lanes.iter_mut().map(|lane| lane.proposer.take());
+        let proposers: Vec<_> = proposers.collect();
+        let lengths: Vec<usize> = lanes.iter().map(|lane| lane.sequence.text.len()).collect();
+        let seconds = self.decoder.step(way, lanes);
+        for ((lane, proposer), length) in lanes.iter_mut().zip(proposers).zip(lengths) {
+            lane.proposer = proposer;
+            lane.sequence.truncate(length);
+        }
+        seconds.map_err(|Failed { error, .. }| error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_models::{DraftShape, Sampling};
+
+    use super::*;
+    use crate::toy::{Style, ToyDrafter, ToyTarget};
+    use crate::verify::VerifierChoice;
+
+    #[test]
+    fn a_pass_without_drafts_leaves_the_sequences_as_they_were() {
+        let (target, capture) = (ToyTarget::default(), Capture::default());
+        let decoder = Decoder::new(&target, &capture);
+        let settings = DecodeSettings {
+            max_new_tokens: 40,
+            draft: DraftShape::Chain { length: 3 },
+            sampling: Sampling::GREEDY,
+            stop: Vec::new(),
+            shadow: None,
+        };
+        let verifier = VerifierChoice::Exact.at(&settings.sampling);
+        let sequences = Sequences {
+            decoder: &decoder,
+            way: Way::drafting(&capture, verifier, &settings),
+            texts: &[vec![1, 4, 2], vec![3]],
+            room: 100,
+            needed: 5,
+        };
+        let mut drafters = [(); 2].map(|()| ToyDrafter::new(Style::Own));
+        let proposers = drafters.iter_mut().map(|drafter| {
+            let drafter: &mut dyn Proposer = drafter;
+            Some(drafter)
+        });
+        let mut lanes = sequences.begin(proposers.collect()).unwrap();
+        let of_lane = |lane: &Lane| {
+            let sequence = &lane.sequence;
+            let is_drafted = lane.proposer.is_some();
+            (sequence.text.clone(), sequence.caches.len, is_drafted)
+        };
+        let plain = Way::plain(&capture, &settings);
+        for _ in 0..3 {
+            let before: Vec<_> = lanes.iter().map(of_lane).collect();
+            sequences.step_plainly(&plain, &mut lanes).unwrap();
+            let after: Vec<_> = lanes.iter().map(of_lane).collect();
+            assert_eq!(after, before);
+            // The drafter would notice a token that it was not shown, and the target one that has stayed in its caches.
+            sequences.step(&sequences.way, &mut lanes).unwrap();
+            assert!(lanes[0].sequence.text.len() > before[0].0.len());
+        }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::compare::compare;
 use crate::draft::{DraftReport, MeasuredOn};
 use crate::groups::GroupReport;
 use crate::html::page;
@@ -55,7 +56,7 @@ fn a_speedup_that_passes_in_turns_deny_is_called_so() {
         let mut report = examples::report();
         let speedup = report.settings[0].overall.speedup.as_mut().unwrap();
         (speedup.full_batches, speedup.full_batches_ci95) = (None, None);
-        (speedup.predicted, speedup.predicted_ci95) = (Some(2.25), predicted_ci95);
+        speedup.predict(2.25, predicted_ci95);
         let text = summary(&[("a".into(), report)]);
         fits(&text);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -64,6 +65,49 @@ fn a_speedup_that_passes_in_turns_deny_is_called_so() {
     assert!(told(Some([2.0, 2.5])), "1.25 to 1.75 were measured");
     assert!(!told(Some([1.75, 2.5])));
     assert!(!told(None));
+}
+
+#[test]
+fn a_speedup_that_is_not_to_be_trusted_is_called_so_wherever_it_is_shown() {
+    let report = |predicted_ci95| {
+        let mut report = examples::report();
+        let speedup = report.settings[0].overall.speedup.as_mut().unwrap();
+        speedup.predict(0.75, Some(predicted_ci95));
+        report
+    };
+    let (sure, unsure) = (report([0.5, 1.5]), report([0.5, 1.0]));
+    let outputs = |report: &Report| {
+        let one = [("a".to_owned(), report.clone())];
+        let both = [("a".to_owned(), report.clone()), ("b".into(), sure.clone())];
+        [
+            summary(&one),
+            summary(&both),
+            report.to_markdown(),
+            compare(&both),
+            page(&one, &[]),
+            page(&both, &[]),
+        ]
+    };
+    let caveat = "so do not trust the speed-up of 1.50 [1.25, 1.75], nor which conversations are slowed: measured with passes \
+                  that took turns it is 0.75 [0.50, 1.00].";
+    for (report, is_told) in [(&sure, false), (&unsure, true)] {
+        for text in outputs(report) {
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(words.contains(caveat), is_told, "{text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+        let speedup = &json["settings"][0]["overall"]["speedup"];
+        assert_eq!(speedup["pace_changed"], is_told);
+    }
+    // What the page begins with is not a figure that it disowns.
+    let card = "<dt>speed-up, passes in turns</dt><dd>0.75 [0.50, 1.00] ×</dd>";
+    let page = page(&[("a".to_owned(), unsure.clone())], &[]);
+    assert!(page.contains(card), "{page}");
+    assert!(!page.contains("<dt>speed-up</dt>"), "{page}");
+    // Reports of earlier versions say no more than the figures.
+    let text = unsure.to_json().unwrap();
+    let earlier = text.replace("\"pace_changed\": true", "\"unknown\": true");
+    assert_eq!(Report::from_json(&earlier).unwrap(), unsure);
 }
 
 #[test]
@@ -124,7 +168,7 @@ fn batch_sizes_that_took_too_long_are_named() {
             report.to_markdown().contains("Not timed")
         );
         words.contains(
-            "Not timed, as it would have taken too long: T=0, 4 at a time. `--batch-size N` (in a recipe `evaluate.batch_size`)",
+            "Not timed, as it would have taken too long or too much memory: T=0, 4 at a time. `--batch-size N` (in a recipe `evaluate.batch_size`)",
         )
     };
     assert!(!told(&report), "nothing was timed");
@@ -156,8 +200,8 @@ fn what_several_reports_have_in_common_is_said_once() {
         "a, b: Greedy output: 0 of 4 outputs differ",
         "a, b: deploy, T=0, 1 at a time: chain 1, predicted to be 1.50",
         "a: deploy, T=0, 16 at a time: no drafter",
-        "a: Not timed, as it would have taken too long: T=0, 4 at a time.",
-        "b: Not timed, as it would have taken too long: T=0, 4 and 16 at a time.",
+        "a: Not timed, as it would have taken too long or too much memory: T=0, 4 at a time.",
+        "b: Not timed, as it would have taken too long or too much memory: T=0, 4 and 16 at a time.",
         "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time",
     ] {
         assert_eq!(words.matches(once).count(), 1, "{once}: {text}");

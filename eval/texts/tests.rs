@@ -13,6 +13,7 @@ fn settings(sampling: Sampling, drafts: Vec<DraftChoice>) -> TextSettings {
         sampling,
         drafts,
         verifier: VerifierChoice::Exact,
+        ends: None,
         thinking: None,
         seed: 0,
     }
@@ -20,6 +21,11 @@ fn settings(sampling: Sampling, drafts: Vec<DraftChoice>) -> TextSettings {
 
 /// Answers to some prompts, each decoded with chains of three.
 fn decoded(sampling: Sampling, count: u32) -> Vec<(OwnText, Generation)> {
+    decoded_from(0, sampling, count)
+}
+
+/// The same, drawn from a seed.
+fn decoded_from(seed: u64, sampling: Sampling, count: u32) -> Vec<(OwnText, Generation)> {
     let (target, capture) = (ToyTarget::default(), Capture::default());
     let decoder = Decoder::new(&target, &capture);
     let decode = DecodeSettings {
@@ -32,7 +38,7 @@ fn decoded(sampling: Sampling, count: u32) -> Vec<(OwnText, Generation)> {
     let answer = |number: u32| {
         let prompt = [1, number % 5, number / 5 % 5, number / 25];
         let mut drafter = ToyDrafter::new(Style::Own);
-        let mut rng = StdRng::seed_from_u64(number.into());
+        let mut rng = StdRng::seed_from_u64(seed + u64::from(number));
         let verifier = VerifierChoice::Exact.at(&sampling);
         let found = decoder.generate(&mut drafter, verifier, &prompt, &decode, &mut rng);
         let found = found.unwrap();
@@ -50,7 +56,8 @@ fn judged(
     let mut judged = Texts::new("kept", &drafter, settings)?;
     for pair in texts.chunks(2) {
         let turns: Vec<OwnText> = pair.iter().map(|(text, _)| text.clone()).collect();
-        judged.add(&turns)?;
+        let asked = turns.iter().flat_map(|text| &text.tokens[..text.first]);
+        judged.add(&asked.copied().collect::<Vec<_>>(), &turns)?;
     }
     judged.finish()
 }
@@ -98,6 +105,47 @@ fn drawn_texts_say_how_both_kinds_of_chains_do() {
     assert!(drawn.alpha_analytic.is_some() && found[1].overall.alpha_analytic.is_none());
     assert!(own.excess_surprise.unwrap().abs() < 0.05 && own.likeliest.is_none());
     assert!(own.standard_errors.unwrap().abs() < 4.0);
+}
+
+#[test]
+fn texts_whose_ends_are_known_are_compared_by_what_was_asked_and_others_by_their_answers_too() {
+    let sampling = Sampling::at(1.0);
+    let [one, other] = [0, 1000].map(|seed| decoded_from(seed, sampling, 60));
+    let found = |texts: &[(OwnText, Generation)], ends: Option<EndsReport>| {
+        let settings = TextSettings {
+            ends,
+            ..settings(sampling, vec![DraftChoice::chain(3)])
+        };
+        judged(texts, &settings).unwrap().0.swap_remove(0)
+    };
+    let prompts = |found: &SettingReport| found.datasets[0].prompts_sha256.clone();
+    let [one_alone, other_alone] = [&one, &other].map(|texts| found(texts, None));
+    assert_ne!(prompts(&one_alone), prompts(&other_alone));
+    assert_eq!(one_alone.ends, None);
+    let ends = EndsReport {
+        max_new_tokens: LONGEST,
+        stop: Vec::new(),
+    };
+    let [one, other] = [&one, &other].map(|texts| found(texts, Some(ends.clone())));
+    assert_eq!(prompts(&one), prompts(&other));
+    assert_eq!(one.ends, Some(ends));
+}
+
+#[test]
+fn a_prompt_without_an_answer_is_counted_as_a_decoder_counts_it() {
+    let settings = settings(Sampling::GREEDY, vec![DraftChoice::chain(3)]);
+    let drafter = ToyDrafter::new(Style::Own);
+    let mut judged = Texts::new("kept", &drafter, &settings).unwrap();
+    let (text, _) = decoded(Sampling::GREEDY, 1).swap_remove(0);
+    judged.add(&[3, 2, 1], &[]).unwrap();
+    judged
+        .add(&text.tokens[..text.first], std::slice::from_ref(&text))
+        .unwrap();
+    let (found, own) = judged.finish().unwrap();
+    let dataset = &found[0].datasets[0];
+    assert_eq!((dataset.prompts, dataset.counts.len()), (2, 2));
+    assert_eq!(dataset.counts[0], crate::counts::Counts::default());
+    assert_eq!((own.conversations, own.answers), (2, 1));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use spectrain_models::Capture;
 
 use super::super::*;
 use super::toy;
+use crate::evaluate::settings::CalibrationPrompts;
 use crate::prompts::{Later, said};
 use crate::speculate::{Generation, PassRecord};
 use crate::toy::{Style, ToyTarget};
