@@ -604,7 +604,7 @@ fn a_value_that_does_not_fit_is_told_with_the_setting_of_the_file() {
     let text = text.replace("\neagle:\n", "\neagle:\n  eagle_loss_decay_factor: 1.5\n");
     workspace.write(&name, &text);
     let line = format!("init --from {name} --yes --out out.toml");
-    let refused = workspace.run_line(&line).failed(&[
+    let refused = workspace.run_line(&line).misused(&[
         "error: `a.yaml`: `eagle.eagle_loss_decay_factor`: key `objective.decay`: expected",
         "found 1.5",
     ]);
@@ -614,7 +614,7 @@ fn a_value_that_does_not_fit_is_told_with_the_setting_of_the_file() {
         let expected = format!("error: `--set {given}`: key `objective.decay`");
         workspace
             .run_line(format!("{line} --set {given}"))
-            .failed(&[&expected]);
+            .misused(&[&expected]);
     }
     assert!(!workspace.path("out.toml").exists());
     workspace

@@ -213,6 +213,21 @@ fn a_flag_that_may_be_repeated_gives_a_list() {
 }
 
 #[test]
+fn a_dataset_that_was_made_of_conversations_lacks_them_unless_they_are_named() {
+    let train = "speculators train --verifier-name-or-path target --data-path out\n";
+    let prepare = "speculators prepare-data --data a.jsonl --data b.jsonl --output out\n";
+    let found = of("a.sh", &format!("{prepare}{train}"));
+    assert_eq!(found.train, Some(serde_json::json!(["a.jsonl", "b.jsonl"])));
+    let notes = found.notes.join("\n");
+    assert!(!notes.contains("data_path"), "{notes}");
+    tells(&of("a.sh", train), &["`data_path = out`", "(`--data`)"]);
+    let workspace = Workspace::new();
+    workspace.write("a.sh", train);
+    let refused = workspace.run_line("init --from a.sh --yes --out out.toml");
+    refused.misused(&["`--data` is missing", "`a.sh`: `data_path = out`: this is"]);
+}
+
+#[test]
 fn several_datasets_are_written_into_the_recipe() {
     let workspace = Workspace::new();
     let text = workspace.text("train.jsonl");
@@ -912,6 +927,256 @@ fn a_warm_up_is_a_share_of_the_steps_that_the_schedule_is_made_for() {
     let found = specforge("  warmup_ratio: 0.05\n");
     has(&found, &["train.warmup_ratio=0.05"]);
     lacks(&found, "train.warmup_steps");
+}
+
+#[test]
+fn what_a_shell_reads_itself_is_no_value_of_the_last_flag() {
+    let mut flags = [
+        "--seed 7",
+        "--run-name mine",
+        "--vllm-endpoint http://a:1/v1",
+        "--max-steps=5000",
+    ];
+    for (before, behind) in [
+        ("", " > train.log 2>&1 &"),
+        ("nohup ", " &>log&"),
+        ("", " 2>&1 | tee log"),
+        ("", "|tee log"),
+        ("", " >> \"$OUT/a log\"; echo done"),
+        ("", " \"$@\""),
+        ("", " ${MORE:-} $*"),
+        ("(cd x && ", ")"),
+        ("{ ", "; } 2> >(tee log)"),
+    ] {
+        for _ in 0..flags.len() {
+            flags.rotate_left(1);
+            let flags = flags.join(" ");
+            let script = format!(
+                "{before}speculators train --verifier-name-or-path Qwen/Qwen3-8B {flags}{behind}\n"
+            );
+            let found = of("a.sh", &script);
+            let set = [
+                "seed=7",
+                "target.server=[\"http://a:1\"]",
+                "train.steps=5000",
+            ];
+            has(&found, &set);
+            lacks(&found, "train.epochs");
+            assert_eq!(found.name.as_deref(), Some("mine"), "{script}");
+            assert_eq!(found.carried, [5, 5], "{script}: {:?}", found.notes);
+        }
+    }
+}
+
+#[test]
+fn steps_that_are_given_go_before_epochs_of_a_file() {
+    let workspace = Workspace::new();
+    let script = "speculators train --verifier-name-or-path target --epochs 3 --lr 1e-4\n";
+    workspace.write("a.sh", script);
+    let line =
+        "init --from a.sh --data train.jsonl --set train.steps=7 --yes --out own.toml --name own";
+    workspace.run_line(line).succeeded();
+    let recipe = workspace.text("own.toml");
+    assert!(recipe.contains("\nsteps = 7\n"), "{recipe}");
+    assert!(!recipe.contains("\nepochs = "), "{recipe}");
+    assert!(recipe.contains("\nlearning_rate = 0.0001\n"), "{recipe}");
+}
+
+#[test]
+fn settings_may_be_kept_in_variables_of_a_script() {
+    let train = "speculators train --verifier-name-or-path Qwen/Qwen3-8B";
+    for script in [
+        format!("OPTS=\"--lr 1e-4 --epochs 7\"\n{train} $OPTS --run-name \"a b\"\n"),
+        format!(
+            "OPTS=\"--lr 1e-4\"\nOPTS+=\" --epochs 7\"\nNAME=\"a b\"\n{train} ${{OPTS}} --run-name \"$NAME\"\n"
+        ),
+        format!(
+            "ARGS=(\n  --lr 1e-4\n  --run-name \"a b\" # why\n)\nARGS+=(--epochs 7)\n{train} \"${{ARGS[@]}}\"\n"
+        ),
+        format!("CMD=({train} --lr 1e-4)\n\"${{CMD[@]}}\" --epochs 7 --run-name 'a b'\n"),
+    ] {
+        let found = of("a.sh", &script);
+        has(&found, &["train.learning_rate=0.0001", "train.epochs=7"]);
+        assert_eq!(found.name.as_deref(), Some("a b"), "{script}");
+        assert_eq!(found.carried, [4, 4], "{script}: {:?}", found.notes);
+    }
+    // What a script gets from elsewhere may be settings, too.
+    let found = of(
+        "a.sh",
+        &format!("{train} $MORE\n").replace(" --", " $FLAGS --"),
+    );
+    tells(&found, &["`$FLAGS`", "does not set the variable $FLAGS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = "model:\n  target_model_path: a/b\ndata:\n  train_data_path: a.jsonl\ntraining:\n  max_steps: 9\n";
+    std::fs::write(folder.path().join("a.yaml"), file).unwrap();
+    let script = folder.path().join("a.sh");
+    let found = translate("specforge train --config a.yaml $MORE\n", &script).unwrap();
+    tells(&found, &["`$MORE`", "does not set the variable $MORE"]);
+    has(&found, &["train.steps=9"]);
+    let text = "specforge train --config a.yaml training.max_steps=null\n";
+    let found = translate(text, &script).unwrap();
+    lacks(&found, "train.steps");
+    has(&found, &["train.epochs=1"]);
+    assert_eq!(found.carried, [2, 2], "{:?}", found.notes);
+}
+
+/// Settings with values that cannot be read, each with what was expected.
+type Unread = Vec<(Translated, &'static str, &'static str)>;
+
+fn unread_of_speculators() -> Unread {
+    let eagle3 = |flags: &str| speculators(&format!("eagle3 {flags}"));
+    vec![
+        (
+            eagle3("--max-steps soon"),
+            "max_steps = soon",
+            "a number of steps",
+        ),
+        (
+            eagle3("--max-steps 5 6"),
+            "max_steps = [5,6]",
+            "a number of steps",
+        ),
+        (eagle3("--run-name a/b"), "run_name = a/b", "a name without"),
+        (
+            eagle3("--vllm-endpoint a:1 b:1"),
+            "vllm_endpoint = [",
+            "the address",
+        ),
+        (
+            eagle3("--train-data-ratio most"),
+            "train_data_ratio = most",
+            "a number",
+        ),
+        (
+            eagle3("--draft-arch mistral"),
+            "draft_arch = mistral",
+            "`llama` or `qwen3`",
+        ),
+        (
+            speculators("dflash --per-position-loss-weight other"),
+            "per_position_loss_weight = other",
+            "`fixed-exp-decay` or `dpace`",
+        ),
+        (
+            speculators("dflash --sliding-window-non-causal maybe"),
+            "sliding_window_non_causal = maybe",
+            "true or false",
+        ),
+    ]
+}
+
+fn unread_of_others() -> Unread {
+    let modelopt = |rest: &str| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n{rest}"
+        );
+        of("a.yaml", &text)
+    };
+    vec![
+        (
+            specforge("  batch_size: many\n"),
+            "training.batch_size = many",
+            "a number",
+        ),
+        (
+            specforge("  accumulation_steps: 1.5\n"),
+            "training.accumulation_steps = 1.5",
+            "a whole number",
+        ),
+        (
+            specforge("  lk_loss_type: other\n"),
+            "training.lk_loss_type = other",
+            "`lambda`, `alpha` or `tv`",
+        ),
+        (
+            specforge("  save_interval: often\n"),
+            "training.save_interval = often",
+            "a number",
+        ),
+        (
+            nemo("TrainEagle3Recipe", "  lk_loss_type: tv\n"),
+            "recipe_args.lk_loss_type = tv",
+            "`lambda` or `alpha`",
+        ),
+        (
+            nemo("TrainDSparkRecipe", "  loss_decay_gamma: x\n"),
+            "recipe_args.loss_decay_gamma = x",
+            "a number",
+        ),
+        (
+            torchspec("", "  ploss_weights: 1\n"),
+            "training.ploss_weights = 1",
+            "a list of numbers",
+        ),
+        (
+            modelopt("training:\n  bf16: 5\n"),
+            "training.bf16 = 5",
+            "true or false",
+        ),
+        (
+            modelopt("dflash:\n  dflash_draft_attention: other\n"),
+            "dflash.dflash_draft_attention = other",
+            "`causal` or `bidirectional`",
+        ),
+    ]
+}
+
+#[test]
+fn a_value_that_cannot_be_read_is_told() {
+    let eagle3 = |flags: &str| speculators(&format!("eagle3 {flags}"));
+    let all = unread_of_speculators()
+        .into_iter()
+        .chain(unread_of_others());
+    for (found, setting, expected) in all {
+        tells(&found, &[setting, &format!("expected {expected}")]);
+        let [carried, given] = found.carried;
+        assert!(carried < given, "{setting}: {:?}", found.carried);
+    }
+    // As Python and its YAML read numbers, and as Transformers says that there are none.
+    has(&eagle3("--max-steps 10_000"), &["train.steps=10000"]);
+    has(&specforge("  max_steps: 5e3\n"), &["train.steps=5000"]);
+    let found = eagle3("--max-steps -1 --run-name 2024");
+    has(&found, &["train.epochs=20"]);
+    assert_eq!(found.name.as_deref(), Some("2024"));
+    assert_eq!(found.carried, [4, 4], "{:?}", found.notes);
+}
+
+#[test]
+fn what_is_said_of_a_target_that_is_not_here_is_what_its_file_says() {
+    let modelopt = |layer: &str| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_eagle\nmodel:\n  model_name_or_path: meta-llama/Llama-3.1-8B-Instruct\n\
+             data:\n  data_path: a.jsonl\n{layer}"
+        );
+        of("a.yaml", &text)
+    };
+    let silent = |found: &Translated, part: &str| {
+        let told = found.notes.iter().find(|note| note.contains(part));
+        assert_eq!(told, None);
+    };
+    let found = modelopt(
+        "eagle:\n  eagle_architecture_config:\n    rope_theta: 500000\n    rms_norm_eps: 1e-5\n",
+    );
+    silent(&found, "rope_theta");
+    silent(&found, "rms_norm_eps");
+    // ModelOpt's own default is another base.
+    tells(&modelopt(""), &["rope_theta = 10000`", "500000"]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = "model:\n  target_model_path: meta-llama/Llama-3.1-8B-Instruct\n  draft_model_config: draft.json\n\
+                data:\n  train_data_path: a.jsonl\n";
+    for (factor, is_same) in [(8.0, true), (32.0, false)] {
+        let file = serde_json::json!({"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "rope_scaling": {
+            "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}});
+        std::fs::write(folder.path().join("draft.json"), file.to_string()).unwrap();
+        let found = translate(text, &folder.path().join("a.yaml")).unwrap();
+        silent(&found, "rms_norm_eps");
+        if is_same {
+            silent(&found, "draft.rope");
+        } else {
+            tells(&found, &["`draft.rope_scaling.factor = 32.0`", "rotary"]);
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Sizes of targets on the hub, for an estimate before anything is downloaded. Nothing else reads them.
+//! What the files of targets on the hub say, for what is computed and told before anything is downloaded.
 
 use spectrain_models::{ExpertsConfig, RopeConfig, RopeScaling, Routing, TargetSpec};
 
-/// Sizes of a target as far as an estimate needs them.
+/// A target, as its `config.json` has it.
 struct Known {
     id: &'static str,
     layers: usize,
@@ -13,6 +13,8 @@ struct Known {
     d_head: usize,
     vocab: usize,
     tied_head: bool,
+    norm_epsilon: f64,
+    rope: RopeConfig,
     max_positions: usize,
     /// Those of each layer, if it has any.
     experts: Option<ExpertsConfig>,
@@ -36,6 +38,11 @@ const fn qwen3(
         d_head: 128,
         vocab: 151_936,
         tied_head,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 1e6,
+            scaling: RopeScaling::Default,
+        },
         max_positions: 40_960,
         experts: None,
     }
@@ -55,6 +62,7 @@ const fn qwen3_moe(known: Known, kv_heads: usize, d_ff: usize) -> Known {
     }
 }
 
+/// From version 3.1 on, whose context is `stretched` by so much.
 const fn llama3(
     id: &'static str,
     layers: usize,
@@ -62,6 +70,7 @@ const fn llama3(
     d_ff: usize,
     heads: usize,
     d_head: usize,
+    stretched: f64,
 ) -> Known {
     Known {
         id,
@@ -73,6 +82,16 @@ const fn llama3(
         d_head,
         vocab: 128_256,
         tied_head: d_head == 64,
+        norm_epsilon: 1e-5,
+        rope: RopeConfig {
+            theta: 5e5,
+            scaling: RopeScaling::Llama3 {
+                factor: stretched,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_max_position_embeddings: 8192.0,
+            },
+        },
         max_positions: 131_072,
         experts: None,
     }
@@ -95,7 +114,15 @@ const KNOWN: [Known; 11] = [
         4,
         1536,
     ),
-    llama3("meta-llama/Llama-3.2-1B-Instruct", 16, 2048, 8192, 32, 64),
+    llama3(
+        "meta-llama/Llama-3.2-1B-Instruct",
+        16,
+        2048,
+        8192,
+        32,
+        64,
+        32.0,
+    ),
     llama3(
         "meta-llama/Llama-3.1-8B-Instruct",
         32,
@@ -103,6 +130,7 @@ const KNOWN: [Known; 11] = [
         14_336,
         32,
         128,
+        8.0,
     ),
     llama3(
         "meta-llama/Llama-3.3-70B-Instruct",
@@ -111,10 +139,11 @@ const KNOWN: [Known; 11] = [
         28_672,
         64,
         128,
+        8.0,
     ),
 ];
 
-/// The sizes of a hub id and whether its head is its embedding, if it is one of the few known here.
+/// What the file of a hub id says and whether its head is its embedding, if it is one of the few known here.
 pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
     let known = KNOWN.iter().find(|known| known.id == id)?;
     let spec = TargetSpec {
@@ -125,11 +154,8 @@ pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
         kv_heads: known.kv_heads,
         d_head: known.d_head,
         vocab: known.vocab,
-        norm_epsilon: 1e-6,
-        rope: RopeConfig {
-            theta: 1e6,
-            scaling: RopeScaling::Default,
-        },
+        norm_epsilon: known.norm_epsilon,
+        rope: known.rope.clone(),
         max_positions: known.max_positions,
         routing: known.experts.map(|experts| Routing {
             experts,
@@ -141,6 +167,8 @@ pub(crate) fn find(id: &str) -> Option<(TargetSpec, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::runtime::sizes::{idle_parameters, target_parameters};
 
@@ -158,6 +186,30 @@ mod tests {
                 "{}: {parameters}",
                 known.id
             );
+        }
+    }
+
+    #[test]
+    fn positions_turn_as_the_published_files_say() {
+        let llama3 = |factor: f64| {
+            json!({"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
+                   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, "rms_norm_eps": 1e-5})
+        };
+        for (id, file) in [
+            ("meta-llama/Llama-3.2-1B-Instruct", llama3(32.0)),
+            ("meta-llama/Llama-3.1-8B-Instruct", llama3(8.0)),
+            ("meta-llama/Llama-3.3-70B-Instruct", llama3(8.0)),
+            (
+                "Qwen/Qwen3-8B",
+                json!({"rope_theta": 1_000_000, "rope_scaling": {}, "rms_norm_eps": 1e-6}),
+            ),
+        ] {
+            let (spec, _) = find(id).unwrap();
+            let table = file["rope_scaling"].as_object().unwrap();
+            let (scaling, _) = RopeScaling::read(table, spec.max_positions).unwrap();
+            assert_eq!(spec.rope.scaling, scaling, "{id}");
+            assert_eq!(json!(spec.rope.theta).as_f64(), file["rope_theta"].as_f64());
+            assert_eq!(spec.norm_epsilon, file["rms_norm_eps"], "{id}");
         }
     }
 

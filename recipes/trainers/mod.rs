@@ -18,6 +18,7 @@ mod specforge;
 mod speculators;
 mod torchspec;
 mod translate;
+mod words;
 
 pub use known::TRAINERS;
 pub use model_file::{FILE_KEYS, FileKey};

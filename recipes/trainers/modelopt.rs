@@ -139,7 +139,7 @@ const ROWS: &[Row] = &[
     row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
     row(BLOCKS, "dflash.dflash_swa_window_size", "", Key("drafter.window")),
-    row(BLOCKS, "dflash.dflash_draft_attention", "\"bidirectional\"", By("`drafter.causal`", |asked| Made::key("drafter.causal", asked.value == "causal"))),
+    row(BLOCKS, "dflash.dflash_draft_attention", "\"bidirectional\"", By("`drafter.causal`", causal)),
     row(BLOCKS, "dflash.dflash_attention_sink", "false", Key("drafter.sinks")),
     row(BLOCKS, "dflash.dflash_freeze_base_model", "true", Nothing("the target is always frozen")),
     row(BLOCKS, "dflash.dflash_report_acc", "true", Nothing(WHEN)),
@@ -187,7 +187,7 @@ const ROWS: &[Row] = &[
     row(ALL, "training.num_train_epochs", "3", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_train_epochs`", steps_of)),
     row(ALL, "training.warmup_steps", "0", Key("train.warmup_steps")),
-    row(ALL, "training.warmup_ratio", "", By("`train.warmup_ratio`", warm_up_share)),
+    row(ALL, "training.warmup_ratio", "", By("`train.warmup_ratio`", |asked| positive(asked, "train.warmup_ratio"))),
     row(ALL, "training.weight_decay", "0.0", Key("train.weight_decay")),
     row(ALL, "training.max_grad_norm", "1.0", Key("train.max_grad_norm")),
     row(ALL, "training.adam_beta1", "0.9", Key("train.beta1")),
@@ -288,7 +288,15 @@ fn slot_weights(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some("decay") if decays.is_some_and(|gamma| gamma > 0.0) => Made::key(KEY, "exponential"),
         Some("decay") => Made::key(KEY, "uniform"),
-        _ => Made::key(KEY, "d_pace"),
+        Some("dpace") => Made::key(KEY, "d_pace"),
+        _ => Made::expected("`dpace` or `decay`"),
+    }
+}
+
+fn causal(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        Some(kind @ ("causal" | "bidirectional")) => Made::key("drafter.causal", kind == "causal"),
+        _ => Made::expected("`causal` or `bidirectional`"),
     }
 }
 
@@ -338,25 +346,19 @@ fn schedule(asked: &Asked) -> Made {
     }
 }
 
-fn warm_up_share(asked: &Asked) -> Made {
-    match asked.value.as_f64() {
-        Some(share) if share > 0.0 => Made::key("train.warmup_ratio", share),
-        _ => Made::nothing(),
-    }
-}
-
 fn batches(asked: &Asked) -> Made {
     let processes = match asked.of(PROCESSES) {
         Value::Null => Some(1),
         launched => launched.as_u64(),
     };
     let processes = shared::batches_apart(processes, asked.count("training.cp_size"));
-    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+    accumulate(asked.whole().unwrap_or(1), processes)
 }
 
 fn bf16(asked: &Asked) -> Made {
     match asked.value {
         Value::Bool(true) => Made::key("target.dtype", "bf16"),
-        _ => Made::nothing(),
+        Value::Bool(false) | Value::Null => Made::nothing(),
+        _ => Made::expected("true or false"),
     }
 }

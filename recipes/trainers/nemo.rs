@@ -229,7 +229,8 @@ fn lk_loss(asked: &Asked) -> Made {
             shared::lk_hybrid(of("recipe_args.lk_kl_scale"), of("recipe_args.lk_kl_decay"))
         }
         Some("alpha") => Made::key("objective.divergence", "nla"),
-        _ => Made::nothing(),
+        None if asked.value.is_null() => Made::nothing(),
+        _ => Made::expected("`lambda` or `alpha`"),
     }
 }
 
@@ -259,13 +260,17 @@ fn slot_weights(asked: &Asked) -> Made {
 fn up_to_the_last(asked: &Asked) -> Made {
     let layers = asked.sizes().map(|spec| spec.layers);
     let count = asked.count("recipe_args.draft_num_hidden_layers");
-    let ids: Option<Vec<u64>> = match &asked.value {
-        Value::Array(ids) => Some(ids.iter().filter_map(Value::as_u64).collect()),
-        _ => layers.zip(count).map(|(layers, count)| {
-            let ids = shared::evenly(1, layers.saturating_sub(1), count as usize);
-            ids.into_iter().map(|id| id as u64).collect()
-        }),
+    let given: Option<Vec<u64>> = match &asked.value {
+        Value::Array(ids) => ids.iter().map(Value::as_u64).collect(),
+        _ => None,
     };
+    if given.is_none() && !asked.value.is_null() {
+        return Made::expected("numbers of layers");
+    }
+    let ids = given.or_else(|| {
+        let ids = shared::evenly(1, layers?.saturating_sub(1), count? as usize);
+        Some(ids.into_iter().map(|id| id as u64).collect())
+    });
     let Some(ids) = ids else {
         return Made::note(
             "NeMo reads as many layers of the target as the drafter has, evenly from 1 to the last; set `drafter.captured_layers` (the target's \
@@ -318,6 +323,7 @@ fn eval(asked: &Asked) -> Made {
         Some(text) if !text.is_empty() => {
             Made::key("data.eval", hub_or_path(text, split.as_deref()))
         }
+        None if !asked.value.is_null() => Made::expected("a path"),
         _ => Made::nothing(),
     }
 }
@@ -328,14 +334,23 @@ fn eval_rows(asked: &Asked) -> Made {
         (_, Some(rows)) => Made::note(format!(
             "`data.eval` is read whole, not the rows `[{rows}]` alone; `evaluate.prompts` says how many of it are asked"
         )),
+        (None, None) => no_split(asked),
         _ => Made::nothing(),
+    }
+}
+
+/// Where a setting names no split: whether that is what it says.
+fn no_split(asked: &Asked) -> Made {
+    match asked.value {
+        Value::Null | Value::String(_) => Made::nothing(),
+        _ => Made::expected("the name of a split"),
     }
 }
 
 fn max_samples(asked: &Asked) -> Made {
     let (_, rows) = split_of(&asked.value);
     let Some(rows) = rows else {
-        return Made::nothing();
+        return no_split(asked);
     };
     let first = rows
         .strip_prefix(':')
@@ -352,7 +367,7 @@ fn betas(asked: &Asked) -> Made {
             ("train.beta1", first.clone()),
             ("train.beta2", second.clone()),
         ]),
-        _ => Made::note("expected two numbers"),
+        _ => Made::expected("two numbers"),
     }
 }
 
@@ -365,7 +380,7 @@ fn batches(asked: &Asked) -> Made {
         ["distributed.tp_size", "distributed.cp_size"].map(|key| asked.given.settings.get(key));
     let sharing = sharing.into_iter().flatten().filter_map(Value::as_u64);
     let processes = shared::batches_apart(processes, Some(sharing.fold(1, u64::saturating_mul)));
-    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+    accumulate(asked.whole().unwrap_or(1), processes)
 }
 
 #[cfg(test)]

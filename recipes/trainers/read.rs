@@ -10,6 +10,7 @@ use super::command::commands;
 use super::known::TRAINERS;
 use super::rows::{Program, Trainer};
 use super::settings::{Given, PROCESSES};
+use super::shell::not_known;
 
 /// Flags of launchers that say how many processes there are on a machine, and how many machines.
 const LAUNCHED: [&[&str]; 2] = [&["nproc_per_node", "num_processes"], &["nnodes"]];
@@ -141,10 +142,21 @@ fn scalar(word: &str) -> Value {
             _ => match word {
                 "True" => Value::Bool(true),
                 "False" => Value::Bool(false),
-                text => Value::String(text.to_owned()),
+                text => thousands(text).map_or_else(|| text.into(), Value::from),
             },
         },
     }
+}
+
+/// A number of Python whose thousands stand apart, such as `10_000`. Other digits with `_` between them may be a name.
+fn thousands(word: &str) -> Option<u64> {
+    let (first, others) = word.split_once('_')?;
+    let is_digits = |group: &str| group.chars().all(|c| c.is_ascii_digit());
+    let mut others = others.split('_');
+    let are_apart = (1..=3).contains(&first.len())
+        && is_digits(first)
+        && others.all(|group| group.len() == 3 && is_digits(group));
+    are_apart.then(|| word.replace('_', "").parse().ok())?
 }
 
 impl Given {
@@ -159,11 +171,14 @@ impl Given {
         }
     }
 
-    /// Adds `KEY=VALUE`.
+    /// Adds `KEY=VALUE`; with `null` the key has no value, whatever a file says.
     fn add_word(&mut self, trainer: &Trainer, word: &str) {
         if let Some((name, value)) = word.split_once('=') {
             let name = (trainer.named)(name.trim_start_matches('+')).to_owned();
-            self.set(name, scalar(value));
+            match value {
+                "null" => self.unset(&name),
+                value => self.set(name, scalar(value)),
+            }
         }
     }
 
@@ -200,12 +215,10 @@ impl Given {
         let files = words.iter().take_while(|word| !word.starts_with('-'));
         let files = files.filter(|word| word.ends_with(".yaml") || word.ends_with(".yml"));
         let files = files.map(|file| (file, "which the command reads".to_owned()));
-        let named = flags
-            .iter()
-            .filter_map(|(name, values)| match (name.as_str(), &values[..]) {
-                ("config" | "c", [file]) => Some((file, format!("which `--{name}` names"))),
-                _ => None,
-            });
+        let named = flags.iter().filter(|(name, _)| is_config(name));
+        let named = named.filter_map(|(name, values)| {
+            Some((values.first()?, format!("which `--{name}` names")))
+        });
         for (file, why) in files.chain(named) {
             let text = beside(file, script).with_context(|| format!("`{file}`, {why}"))?;
             let flat = document(&text).with_context(|| format!("`{file}`"))?;
@@ -216,11 +229,12 @@ impl Given {
                 self.add_word(trainer, word);
             }
         }
+        self.note_loose(words, &flags);
         let rows = trainer.rows.iter();
         let known: Vec<&str> = rows.map(|row| row.key).collect();
         let mut from_flags = BTreeSet::new();
         for (name, values) in flags {
-            if matches!(name.as_str(), "config" | "c") {
+            if is_config(&name) {
                 continue;
             }
             let full = |name: &str| {
@@ -248,6 +262,17 @@ impl Given {
             from_flags.insert(key);
         }
         Ok(())
+    }
+
+    /// Tells of words that are the value of no setting and that nobody knows: they may be settings themselves.
+    fn note_loose(&mut self, words: &[String], flags: &[(String, Vec<String>)]) {
+        let first = words.iter().take_while(|word| !word.starts_with('-'));
+        let first = first.filter(|word| !is_setting(word));
+        let behind = flags.iter().filter(|(name, _)| is_config(name));
+        let behind = behind.flat_map(|(_, values)| values.iter().skip(1));
+        let loose = first.chain(behind);
+        let notes = loose.filter_map(|word| Some(format!("`{word}`: {}", not_known(word)?)));
+        self.notes.extend(notes);
     }
 
     /// Adds a value to those that a setting has.
@@ -338,6 +363,11 @@ fn flags(words: &[String]) -> Vec<(String, Vec<String>)> {
     found
 }
 
+/// Whether a flag names a file of settings.
+fn is_config(name: &str) -> bool {
+    matches!(name, "config" | "c")
+}
+
 /// Whether a word is `a.b=VALUE`.
 fn is_setting(word: &str) -> bool {
     let name = word.split_once('=').map(|(name, _)| name);
@@ -357,6 +387,12 @@ mod tests {
             (".5", json!(0.5)),
             ("True", json!(true)),
             ("[1, 2]", json!([1, 2])),
+            ("10_000", json!(10_000)),
+            ("1_000_000", json!(1_000_000)),
+            ("20240701_1530", json!("20240701_1530")),
+            ("2024_07_01", json!("2024_07_01")),
+            ("1_", json!("1_")),
+            ("_100", json!("_100")),
             ("bfloat16", json!("bfloat16")),
             ("infinity", json!("infinity")),
             ("\"a\"", json!("\"a\"")),

@@ -96,6 +96,8 @@ pub struct Asked<'a> {
 pub struct Made {
     pub(super) keys: Vec<(&'static str, Value)>,
     pub(super) note: Option<String>,
+    /// A key that the recipe lacks, as this setting says otherwise what it would be, and why that is not known.
+    pub(super) lacks: Option<(&'static str, &'static str)>,
     /// How many processes share the batches of a step, where this is known.
     pub(super) processes: Option<u64>,
 }
@@ -124,6 +126,23 @@ impl Row {
     /// What the names of its settings begin with, where it stands for several.
     pub(super) fn prefix(&self) -> Option<&'static str> {
         self.key.strip_suffix('*')
+    }
+
+    /// What kind of value its default is, where another value is of another kind.
+    pub(super) fn expected(&self, value: &Value) -> Option<&'static str> {
+        let default: Value = serde_json::from_str(self.default).unwrap_or_default();
+        let is_numbers = |value: &Value| match value {
+            Value::Array(several) => several.iter().all(Value::is_number),
+            one => one.is_number(),
+        };
+        match default {
+            Value::Bool(_) if !value.is_boolean() => Some("true or false"),
+            Value::Number(_) if !value.is_number() => Some("a number"),
+            Value::Number(number) if !number.is_f64() && !is_whole(value) => Some("a whole number"),
+            Value::Array(_) if !is_numbers(value) => Some("numbers"),
+            Value::String(_) if value.is_array() => Some("one value"),
+            _ => None,
+        }
     }
 
     /// What is given of it, or its default.
@@ -160,10 +179,26 @@ impl Asked<'_> {
         self.trainer.sizes(self.given)
     }
 
+    /// The value, where it is a whole number.
+    pub(super) fn whole(&self) -> Option<u64> {
+        whole(&self.value)
+    }
+
     /// A whole number of another setting.
     pub(super) fn count(&self, key: &str) -> Option<u64> {
-        self.of(key).as_u64()
+        whole(&self.of(key))
     }
+}
+
+/// A whole number of at least 0, which may be written with a point or a power of ten.
+fn whole(value: &Value) -> Option<u64> {
+    let number = value.as_f64().filter(|number| *number >= 0.0);
+    let rounded = number.filter(|_| is_whole(value))?;
+    value.as_u64().or(Some(rounded as u64))
+}
+
+fn is_whole(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
 impl Made {
@@ -188,6 +223,19 @@ impl Made {
     /// No key, with what to know of it.
     pub(super) fn note(text: impl Into<String>) -> Self {
         Self::nothing().with_note(text)
+    }
+
+    /// No key, so that the recipe lacks this one, for this reason.
+    pub(super) fn lacking(key: &'static str, why: &'static str) -> Self {
+        Self {
+            lacks: Some((key, why)),
+            ..Self::default()
+        }
+    }
+
+    /// No key, as the value is not what it has to be.
+    pub(super) fn expected(what: &str) -> Self {
+        Self::note(format!("expected {what}"))
     }
 
     /// The same keys, with what to know of them.

@@ -30,6 +30,12 @@ impl Given {
         self.settings.insert(name, value);
     }
 
+    /// Takes one away.
+    pub(super) fn unset(&mut self, name: &str) {
+        self.implied.remove(name);
+        self.settings.remove(name);
+    }
+
     /// Whether somebody wrote a setting.
     pub(super) fn wrote(&self, name: &str) -> bool {
         self.settings.contains_key(name) && !self.implied.contains(name)

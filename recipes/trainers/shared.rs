@@ -25,7 +25,11 @@ pub(super) const TRACKED: &str = "curves are written for TensorBoard; with a tab
 
 /// What layers see: blocks are causal in those that slide, and in no others.
 pub(super) fn layer_types(asked: &Asked) -> Made {
-    let types = asked.value.as_array().cloned().unwrap_or_default();
+    let types = match &asked.value {
+        Value::Array(types) => &types[..],
+        Value::Null => &[],
+        _ => return Made::expected("the types of all layers"),
+    };
     let full = (0..types.len()).filter(|&layer| types[layer] != "sliding_attention");
     let full: Vec<usize> = full.collect();
     if full.len() == types.len() {
@@ -220,19 +224,20 @@ pub(super) fn falling_weights(asked: &Asked) -> Made {
             (KEY, json!("exponential")),
             ("objective.decay_slots", json!(gamma)),
         ]),
+        None if !asked.value.is_null() => Made::expected("a number"),
         _ => Made::key(KEY, "uniform"),
     }
 }
 
 /// Rows of the length that was given, and `rows` of them in a batch.
 pub(super) fn rows_of(asked: &Asked, rows: u64) -> Made {
-    let length = asked.value.as_u64();
+    let length = asked.whole();
     match length.and_then(|length| Some((length, length.checked_mul(rows)?))) {
         Some((length, tokens)) => Made::keys([
             ("data.max_length", json!(length)),
             ("train.batch_tokens", json!(tokens)),
         ]),
-        None => Made::note("expected a number of tokens"),
+        None => Made::expected("a number of tokens"),
     }
 }
 
@@ -258,11 +263,13 @@ pub(super) fn accumulate(batches: u64, processes: Option<u64>) -> Made {
     ))
 }
 
-/// A number of steps, which goes before a number of epochs.
+/// A number of steps, which goes before a number of epochs unless it is below 0.
 pub(super) fn steps_of(asked: &Asked) -> Made {
-    match asked.value.as_u64() {
+    match asked.whole() {
         Some(steps) => Made::keys([("train.steps", json!(steps)), ("train.epochs", Value::Null)]),
-        None => Made::nothing(),
+        None if asked.value.is_null() => Made::nothing(),
+        None if asked.value.as_f64().is_some_and(|steps| steps < 0.0) => Made::nothing(),
+        None => Made::expected("a number of steps"),
     }
 }
 
@@ -292,8 +299,8 @@ pub(super) fn dtype_of(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some("bfloat16") => Made::key("target.dtype", "bf16"),
         Some("float32") => Made::key("target.dtype", "f32"),
-        None => Made::nothing(),
-        Some(_) => Made::note("the target computes in bf16 or f32"),
+        None if asked.value.is_null() => Made::nothing(),
+        _ => Made::note("the target computes in bf16 or f32"),
     }
 }
 
@@ -312,7 +319,7 @@ pub(super) fn layers_before(asked: &Asked) -> Made {
     match before {
         Some(before) if !before.is_empty() => Made::key("drafter.captured_layers", before),
         Some(_) => Made::nothing(),
-        None => Made::note("expected numbers of layers from 1"),
+        None => Made::expected("numbers of layers from 1"),
     }
 }
 
@@ -361,18 +368,28 @@ pub(super) fn sources(asked: &Asked, named: impl Fn(&str) -> Result<Value, Strin
 
 /// A run's name, where it can be a folder's.
 pub(super) fn name(asked: &Asked) -> Made {
-    match asked.value.as_str() {
-        Some(name) if !name.is_empty() && !name.contains(['/', '\\']) => Made::key(NAME, name),
-        _ => Made::nothing(),
+    let name = match &asked.value {
+        Value::Null => return Made::nothing(),
+        Value::String(name) => name.clone(),
+        // One of digits alone.
+        Value::Number(digits) if digits.is_u64() => digits.to_string(),
+        _ => return Made::expected("a name"),
+    };
+    match &*name {
+        "" => Made::nothing(),
+        path if path.contains(['/', '\\']) => {
+            Made::expected("a name without `/` and `\\`, as it is a folder's")
+        }
+        _ => Made::key(NAME, name),
     }
 }
 
-/// A number, where it is not 0.
+/// A number, where it is above 0.
 pub(super) fn positive(asked: &Asked, key: &'static str) -> Made {
-    if asked.value.as_f64().is_some_and(|number| number > 0.0) {
-        Made::key(key, asked.value.clone())
-    } else {
-        Made::nothing()
+    match asked.value.as_f64() {
+        Some(number) if number > 0.0 => Made::key(key, asked.value.clone()),
+        None if !asked.value.is_null() => Made::expected("a number"),
+        _ => Made::nothing(),
     }
 }
 
@@ -384,7 +401,7 @@ pub(super) fn decay(asked: &Asked) -> Made {
     match asked.value.as_f64() {
         Some(share) => decay_by(share),
         None if asked.value.is_null() => Made::nothing(),
-        None => Made::note("expected a number"),
+        None => Made::expected("a number"),
     }
 }
 
@@ -444,14 +461,17 @@ pub(super) fn sizes_file(asked: &Asked, prefix: &str, keys: &str) -> Made {
         Some(file) if !file.is_empty() && !is_read => Made::note(format!(
             "the file is not here; give the sizes in it as keys of `[drafter]`: {keys}"
         )),
+        None if !asked.value.is_null() => Made::expected("a file"),
         _ => Made::nothing(),
     }
 }
 
 /// The address of a server that hands out hidden states.
 pub(super) fn server(asked: &Asked) -> Made {
-    let Some(url) = asked.value.as_str() else {
-        return Made::nothing();
+    let url = match &asked.value {
+        Value::Null => return Made::nothing(),
+        Value::String(url) => url,
+        _ => return Made::expected("the address of a server"),
     };
     let url = url.trim_end_matches('/').trim_end_matches("/v1");
     Made::keys([

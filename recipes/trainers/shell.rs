@@ -1,11 +1,12 @@
-//! What a shell makes of a line before it runs a command: quotes, variables, and what commands print that only look at paths, so
-//! that a script finds its own folder. Nothing is run.
+//! What a shell makes of a word before it runs a command: variables, and what commands print that only look at paths, so that a script
+//! finds its own folder. Nothing is run.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// Words that end a command.
-const ENDS: [&str; 5] = ["&&", "||", "|", ";", "&"];
+use super::words::{
+    ARGUMENTS, Entry, Part, SPACES, Word, asked, entries, is_command, named, quoted, word_of,
+};
 
 /// Bytes of the longest word: variables that stand for others twice would grow without end.
 pub(super) const LONGEST: usize = 1 << 16;
@@ -16,13 +17,6 @@ const DEEPEST: usize = 8;
 /// Names by which a script knows its own path.
 const OWN_PATH: [&str; 3] = ["0", "BASH_SOURCE", "BASH_SOURCE[0]"];
 
-/// The commands of a line as their words. `${(N}` stands for what the N-th of `outputs` prints.
-pub(super) struct Line {
-    pub(super) commands: Vec<Vec<String>>,
-    /// Commands whose output is a part of a word, as they are written.
-    outputs: Vec<String>,
-}
-
 /// Where a command runs.
 #[derive(Clone)]
 pub(super) struct Place {
@@ -32,85 +26,8 @@ pub(super) struct Place {
     depth: usize,
 }
 
-/// The variables of a script.
-pub(super) struct Variables(BTreeMap<String, String>);
-
-impl Line {
-    /// None where a quote does not end.
-    pub(super) fn parse(line: &str) -> Option<Self> {
-        let (text, outputs) = without_outputs(line);
-        let words = shlex::split(&text)?;
-        let commands = words.split(|word| ENDS.contains(&word.as_str()));
-        let commands = commands.map(<[String]>::to_vec);
-        Some(Self {
-            commands: commands.filter(|words| !words.is_empty()).collect(),
-            outputs,
-        })
-    }
-}
-
-/// A line in which words stand for commands whose output is asked for, and these commands. A `;` becomes a word.
-fn without_outputs(line: &str) -> (String, Vec<String>) {
-    let (mut text, mut outputs) = (String::new(), Vec::new());
-    let mut quote = None;
-    // Where one does not end, none behind it does.
-    let mut all_end = true;
-    let mut rest = line;
-    while let Some(letter) = rest.chars().next() {
-        if matches!(letter, '$' | '`') && quote != Some('\'') && all_end {
-            if let Some(length) = asked(rest) {
-                text += &format!("${{({}}}", outputs.len());
-                outputs.push(rest[..length].to_owned());
-                rest = &rest[length..];
-                continue;
-            }
-            all_end = !(rest.starts_with("$(") || letter == '`');
-        }
-        let mut length = letter.len_utf8();
-        match (letter, quote) {
-            ('\\', None | Some('"')) => {
-                length += rest[1..].chars().next().map_or(0, char::len_utf8);
-            }
-            ('\'' | '"', None) => quote = Some(letter),
-            (_, Some(open)) if letter == open => quote = None,
-            ('#', None) if text.is_empty() || text.ends_with(char::is_whitespace) => break,
-            (';', None) => text.push(' '),
-            _ => {}
-        }
-        text.push_str(&rest[..length]);
-        if (letter, quote) == (';', None) {
-            text.push(' ');
-        }
-        rest = &rest[length..];
-    }
-    (text, outputs)
-}
-
-/// How long the command in `$(…)` or in backquotes is with which a text begins; none where it begins with none.
-fn asked(text: &str) -> Option<usize> {
-    if let Some(inner) = text.strip_prefix('`') {
-        return Some(inner.find('`')? + 2);
-    }
-    // What ends each bracket and quote that is open.
-    let mut open = vec![')'];
-    let (mut is_escaped, mut before) = (false, ' ');
-    for (at, letter) in text.strip_prefix("$(")?.char_indices() {
-        let end = *open.last()?;
-        match letter {
-            _ if is_escaped => is_escaped = false,
-            '\\' if end != '\'' => is_escaped = true,
-            _ if letter == end => _ = open.pop(),
-            '(' if end == ')' || (end == '"' && before == '$') => open.push(')'),
-            '\'' | '"' if end == ')' => open.push(letter),
-            _ => {}
-        }
-        if open.is_empty() {
-            return Some("$(".len() + at + 1);
-        }
-        before = letter;
-    }
-    None
-}
+/// The variables of a script: the elements of each, of which those that are no arrays have one.
+pub(super) struct Variables(BTreeMap<String, Vec<String>>);
 
 impl Place {
     /// Where a script runs that is started from here.
@@ -172,21 +89,10 @@ impl Place {
     }
 }
 
-/// Words of a command without those that say where its output goes, and without `--`.
+/// Words of a command without `--`.
 fn arguments(words: &[String]) -> Vec<&str> {
-    let mut kept = Vec::new();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let number = |c: char| c.is_ascii_digit() || c == '&';
-        match word.trim_start_matches(number).strip_prefix('>') {
-            // The file is the next word.
-            Some("" | ">") => _ = words.next(),
-            Some(_) => {}
-            None if word == "--" => {}
-            None => kept.push(word.as_str()),
-        }
-    }
-    kept
+    let words = words.iter().map(String::as_str);
+    words.filter(|word| *word != "--").collect()
 }
 
 /// What `dirname` prints.
@@ -206,67 +112,119 @@ impl Variables {
     /// Those of a script in this file before its first line.
     pub(super) fn of(file: &Path) -> Self {
         let path = file.to_string_lossy();
-        let own = OWN_PATH.map(|name| (name.to_owned(), path.to_string()));
+        let own = OWN_PATH.map(|name| (name.to_owned(), vec![path.to_string()]));
         Self(own.into())
     }
 
+    /// Does what `NAME=VALUE` says, or `NAME+=VALUE`, where a `+` is behind the name.
     pub(super) fn set(&mut self, name: &str, value: &str) {
-        self.0.insert(name.to_owned(), value.to_owned());
+        let (elements, is_more) = self.elements_to_set(name);
+        match elements.first_mut() {
+            Some(first) if is_more => first.push_str(value),
+            _ => *elements = vec![value.to_owned()],
+        }
     }
 
-    /// A word of a line with `$NAME`, `${NAME}`, `${NAME:-DEFAULT}` and `$(COMMAND)` filled in. What is not known stays as it is
-    /// written.
-    pub(super) fn filled(&self, word: &str, line: &Line, place: &Place) -> String {
-        if word.len() > LONGEST {
-            return word.to_owned();
+    /// Does the same of the elements of an array.
+    pub(super) fn set_array(&mut self, name: &str, values: Vec<String>) {
+        let (elements, is_more) = self.elements_to_set(name);
+        if !is_more {
+            elements.clear();
         }
-        let mut text = String::new();
-        let mut rest = word;
-        while let Some((before, after)) = rest.split_once('$') {
-            text.push_str(before);
-            let (name, default, length) = named(after);
-            let number = name.strip_prefix('(').and_then(|name| name.parse().ok());
-            let asked = number.and_then(|number: usize| line.outputs.get(number));
-            let default = || self.filled_default(default?, line, place);
-            let value = match (asked, self.0.get(name)) {
-                (Some(asked), _) => {
-                    let output = self.output(asked, place);
-                    Some(output.unwrap_or_else(|| asked.clone()))
-                }
-                (None, Some(value)) => Some(value.clone()),
-                (None, None) => default(),
-            };
-            match value {
-                Some(value) if length > 0 => {
-                    text.push_str(&value);
-                    rest = &after[length..];
-                }
-                _ => {
-                    text.push('$');
-                    rest = after;
-                }
-            }
-            if text.len() > LONGEST {
-                return text;
-            }
-        }
-        text.push_str(rest);
-        text
+        elements.extend(values);
     }
 
-    fn filled_default(&self, default: &str, line: &Line, place: &Place) -> Option<String> {
-        Some(self.filled(default, line, &place.deeper()?))
+    /// The elements of a variable, and whether others are added to them.
+    fn elements_to_set(&mut self, name: &str) -> (&mut Vec<String>, bool) {
+        let more = name.strip_suffix('+');
+        let elements = self.0.entry(more.unwrap_or(name).to_owned());
+        (elements.or_default(), more.is_some())
+    }
+
+    /// The words that a word becomes with `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-DEFAULT}` and `$(COMMAND)` filled in, which
+    /// outside quotes may be none or several. What is not known stays as it is written. None where they are longer than any
+    /// that mean something.
+    pub(super) fn filled(&self, word: &[Part], place: &Place) -> Option<Vec<String>> {
+        let mut words = Words::default();
+        self.fill(word, place, &mut words);
+        words.end();
+        (words.length <= LONGEST).then_some(words.ended)
+    }
+
+    /// The one word that a word becomes where it is assigned to a variable.
+    pub(super) fn assigned(&self, word: &[Part], place: &Place) -> Option<String> {
+        Some(self.filled(&quoted(word), place)?.join(" "))
+    }
+
+    fn fill(&self, word: &[Part], place: &Place, words: &mut Words) {
+        for part in word {
+            if words.length > LONGEST {
+                return;
+            }
+            if !part.is_asked {
+                words.add(&part.text, part);
+            } else if is_command(&part.text) {
+                match self.output(&part.text, place) {
+                    Some(output) => words.add(&output, part),
+                    None => words.add_whole(&part.text),
+                }
+            } else {
+                self.fill_variable(part, place, words);
+            }
+        }
+    }
+
+    fn fill_variable(&self, part: &Part, place: &Place, words: &mut Words) {
+        let (name, default, _) = named(&part.text[1..]);
+        // An array without elements is as one that is not set, and with `:-` so is an empty value.
+        let is_unset = |found: &&[String]| match part.text[1..].split_once(name) {
+            Some((_, behind)) if behind.starts_with(":-") => found.iter().all(String::is_empty),
+            _ => found.is_empty(),
+        };
+        let elements = self.elements(name);
+        let elements = elements.filter(|found| default.is_none() || !is_unset(found));
+        let default = default.and_then(|default| Some((word_of(default), place.deeper()?)));
+        match (elements, default) {
+            (Some(elements), _) => {
+                for (at, element) in elements.iter().enumerate() {
+                    if at > 0 {
+                        words.end();
+                    }
+                    words.add(element, part);
+                }
+            }
+            (None, Some((default, place))) if part.is_quoted => {
+                words.add_whole("");
+                self.fill(&quoted(&default), &place, words);
+            }
+            (None, Some((default, place))) => self.fill(&default, &place, words),
+            (None, None) => words.add_whole(&part.text),
+        }
+    }
+
+    /// What a name stands for; none where it is not known. A script is read as if it was started without arguments.
+    fn elements(&self, name: &str) -> Option<&[String]> {
+        if name.starts_with(ARGUMENTS) {
+            return Some(&[]);
+        }
+        let array = name.strip_suffix("[@]").or(name.strip_suffix("[*]"));
+        let elements = self.0.get(array.unwrap_or(name))?;
+        // Without brackets an array is its first element.
+        let count = array.map_or(1, |_| elements.len());
+        Some(&elements[..count.min(elements.len())])
     }
 
     /// What commands print, in the folder where they are; none where they do more than look at paths.
     fn output(&self, asked: &str, place: &Place) -> Option<String> {
         let inner = asked.strip_prefix("$(").or(asked.strip_prefix('`'))?;
-        let line = Line::parse(inner.strip_suffix([')', '`'])?)?;
+        let entries = entries(inner.strip_suffix([')', '`'])?).ok()?;
         let mut place = place.deeper()?;
         let mut printed = None;
-        for words in &line.commands {
-            let words = words.iter().map(|word| self.filled(word, &line, &place));
-            let words: Vec<String> = words.collect();
+        for entry in &entries {
+            let Entry::Command(words) = entry else {
+                return None;
+            };
+            let words = self.all_filled(words, &place)?;
             if words.iter().any(|word| unfilled(word).is_some()) {
                 return None;
             }
@@ -279,75 +237,139 @@ impl Variables {
         }
         printed
     }
+
+    /// The words that several become.
+    pub(super) fn all_filled(&self, words: &[Word], place: &Place) -> Option<Vec<String>> {
+        let filled = words.iter().map(|word| self.filled(word, place));
+        Some(filled.collect::<Option<Vec<_>>>()?.concat())
+    }
+}
+
+/// Words that are being filled in.
+#[derive(Default)]
+struct Words {
+    ended: Vec<String>,
+    /// The one that what is next belongs to.
+    open: Option<String>,
+    /// Bytes of all of them, and one for each.
+    length: usize,
+}
+
+impl Words {
+    /// Adds the value of a part, whose spaces end words outside quotes.
+    fn add(&mut self, value: &str, part: &Part) {
+        if part.is_quoted {
+            self.add_whole(value);
+            return;
+        }
+        for (at, word) in value.split(SPACES).enumerate() {
+            if at > 0 {
+                self.end();
+            }
+            if !word.is_empty() {
+                self.add_whole(word);
+            }
+        }
+    }
+
+    /// Adds to the last word.
+    fn add_whole(&mut self, text: &str) {
+        self.length += text.len();
+        self.open.get_or_insert_default().push_str(text);
+    }
+
+    fn end(&mut self) {
+        self.length += usize::from(self.open.is_some());
+        self.ended.extend(self.open.take());
+    }
+}
+
+/// Why what a text says is not known, where a script does not explain a part of it.
+pub(super) fn not_known(text: &str) -> Option<String> {
+    let part = unfilled(text)?;
+    Some(if is_command(part) {
+        format!("what the command {part} prints is not known, as nothing is run")
+    } else {
+        format!("the script does not set the variable {part}")
+    })
 }
 
 /// The first variable or command in a text whose value is not known, as it is written.
-pub(super) fn unfilled(text: &str) -> Option<&str> {
+fn unfilled(text: &str) -> Option<&str> {
     let mut rest = text;
     while let Some(at) = rest.find(['$', '`']) {
         rest = &rest[at..];
-        if let Some(length) = asked(rest) {
-            return Some(&rest[..length]);
+        let found = asked(rest).map(|length| &rest[..length]);
+        let is_known = |part: &str| part.trim_start_matches(['$', '{']).starts_with(ARGUMENTS);
+        if let Some(part) = found.filter(|part| !is_known(part)) {
+            return Some(part);
         }
-        let after = &rest[1..];
-        if rest.starts_with('$') {
-            let (name, _, length) = named(after);
-            if !name.is_empty() && length > 0 {
-                return Some(&rest[..=length]);
-            }
-        }
-        rest = after;
+        rest = &rest[1..];
     }
     None
-}
-
-/// The variable behind a `$`, what stands for it where it is not set, and how long all this is; 0 where there is none.
-fn named(after: &str) -> (&str, Option<&str>, usize) {
-    let Some(inner) = after.strip_prefix('{') else {
-        let is_number = after.starts_with(|c: char| c.is_ascii_digit());
-        let end = after.find(|c: char| is_number || !(c.is_ascii_alphanumeric() || c == '_'));
-        let end = if is_number {
-            1
-        } else {
-            end.unwrap_or(after.len())
-        };
-        return (&after[..end], None, end);
-    };
-    let mut open = 1;
-    let end = inner.find(|c| {
-        match c {
-            '{' => open += 1,
-            '}' => open -= 1,
-            _ => {}
-        }
-        open == 0
-    });
-    let Some(end) = end else {
-        return ("", None, 0);
-    };
-    let length = end + 2;
-    let inner = &inner[..end];
-    match inner.split_once(":-").or(inner.split_once('-')) {
-        Some((name, default)) => (name, Some(default), length),
-        None => (inner, None, length),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn filled(word: &str) -> String {
+    /// The words that those of a command become.
+    fn words(text: &str) -> Vec<String> {
         let mut variables = Variables::of(Path::new("SF/examples/run.sh"));
         variables.set("A", "x$B");
-        let line = Line::parse(word).unwrap();
-        let words = line.commands.concat();
-        assert_eq!(words.len(), 1, "{words:?}");
+        variables.set("EMPTY", "");
+        variables.set("FLAGS", " --lr 1e-4");
+        variables.set("FLAGS+", "  --seed 7 ");
+        let elements = ["--name", "a b", ""].map(str::to_owned);
+        variables.set_array("ALL", elements.to_vec());
+        variables.set_array("ALL+", vec!["--last".to_owned()]);
+        variables.set_array("NONE", Vec::new());
+        let entries = entries(text).unwrap();
+        let [Entry::Command(words)] = &entries[..] else {
+            panic!("no single command: {text}");
+        };
         let here = Place {
             folder: Some("/nowhere".into()),
             depth: 0,
         };
-        variables.filled(&words[0], &line, &here)
+        variables.all_filled(words, &here).unwrap()
+    }
+
+    fn filled(word: &str) -> String {
+        let words = words(word);
+        assert_eq!(words.len(), 1, "{words:?}");
+        words.concat()
+    }
+
+    #[test]
+    fn what_is_filled_in_outside_quotes_is_split_at_spaces() {
+        let cases: [(&str, &[&str]); 14] = [
+            ("$FLAGS x", &["--lr", "1e-4", "--seed", "7", "x"]),
+            ("x$FLAGS", &["x", "--lr", "1e-4", "--seed", "7"]),
+            ("x${FLAGS}y", &["x", "--lr", "1e-4", "--seed", "7", "y"]),
+            ("\"$FLAGS\"", &[" --lr 1e-4  --seed 7 "]),
+            ("'$FLAGS'", &["$FLAGS"]),
+            ("\\$FLAGS", &["$FLAGS"]),
+            (
+                "x ${NO:-} ${NO:-a b} \"${NO:-a b}\"",
+                &["x", "a", "b", "a b"],
+            ),
+            ("${NO:-\"a b\"} \"${NO:-}\"", &["a b", ""]),
+            ("x ${EMPTY:-y} ${EMPTY-z}", &["x", "y"]),
+            // What is not known stays whole.
+            ("$(a b)", &["$(a b)"]),
+            (
+                "\"${ALL[@]}\" $ALL",
+                &["--name", "a b", "", "--last", "--name"],
+            ),
+            ("${ALL[@]}", &["--name", "a", "b", "--last"]),
+            ("x \"${NONE[@]}\" ${NONE[@]:-y}", &["x", "y"]),
+            // No arguments are known.
+            ("x \"$@\" $* \"${@:2}\" ${@:-y} \"z$@\"", &["x", "y", "z"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(words(text), expected, "{text}");
+        }
     }
 
     #[test]
@@ -406,6 +428,7 @@ mod tests {
             ("a`b`", Some("`b`")),
             ("5$", None),
             ("a$$", None),
+            ("a$@", None),
             ("a", None),
         ] {
             assert_eq!(unfilled(text), expected, "{text}");
@@ -421,6 +444,6 @@ mod tests {
         assert!(filled(&open).starts_with("${A:-"));
         let open = "$(".repeat(10_000);
         assert_eq!(filled(&open), open);
-        assert!(Line::parse("a 'b").is_none());
+        assert!(entries("a 'b").is_err());
     }
 }

@@ -346,8 +346,9 @@ fn horizon(asked: &Asked) -> Option<u64> {
 /// A size of a layer that is as large as the target's.
 fn of_target(asked: &Asked, size: fn(&TargetSpec) -> usize) -> Made {
     let own = asked.sizes().map(|spec| size(&spec) as u64);
-    match (asked.value.as_u64(), own) {
+    match (asked.whole(), own) {
         (Some(given), Some(own)) if given != own => Made::note("the layer has the target's sizes"),
+        (None, _) if !asked.value.is_null() => Made::expected("a whole number"),
         _ => Made::nothing(),
     }
 }
@@ -461,7 +462,7 @@ fn batches(asked: &Asked) -> Made {
         }
         launched => launched.as_u64(),
     };
-    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+    accumulate(asked.whole().unwrap_or(1), processes)
 }
 
 fn block_size(asked: &Asked) -> Made {
@@ -485,15 +486,17 @@ fn lk_loss(asked: &Asked) -> Made {
         Some("lambda") => shared::lk_hybrid(of("training.kl_scale"), of("training.kl_decay")),
         Some("alpha") => Made::key(KEY, "nla"),
         Some("tv") => Made::key(KEY, "tv"),
-        _ => Made::nothing(),
+        None if asked.value.is_null() => Made::nothing(),
+        _ => Made::expected("`lambda`, `alpha` or `tv`"),
     }
 }
 
 /// A loss on acceptance whose target distribution is the text's token alone.
 fn lk_of_labels(asked: &Asked) -> Made {
     match asked.value.as_str() {
-        None | Some("alpha") => Made::nothing(),
-        Some(_) => Made::note(
+        Some("alpha") => Made::nothing(),
+        None if asked.value.is_null() => Made::nothing(),
+        _ => Made::note(
             "the loss is the cross-entropy with the text; `objective.teacher_weight` with `divergence = \"lk_hybrid\"` or `\"tv\"` is by \
              the target's distribution",
         ),

@@ -8,7 +8,7 @@ use spectrain_data::presets::Preset;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
-use super::settings::PROCESSES;
+use super::settings::{PROCESSES, TRAIN};
 use super::shared::{
     self, NOT_SHARED, TRACKED, accumulate, divergence, dtype_of, held_out, layers_before,
     matrix_decay, matrix_rate, name, one_layer, rows_of, server, sizes_file, sources, steps_of,
@@ -173,7 +173,7 @@ const ROWS: &[Row] = &[
     row(ALL, "prepare_data.seq_length", "", Nothing("`total_seq_len` is the length of rows")),
     row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
     row(ALL, "prepare_data.max_samples", "", Key("data.max_samples")),
-    row(ALL, "data_path", "", Nothing("this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)")),
+    row(ALL, "data_path", "", By("nothing: this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`prepare_data.data`, or `--data`)", prepared)),
     row(ALL, "total_seq_len", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, 1))),
     row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
@@ -229,20 +229,30 @@ const HEAD_NORM: &str = "`drafter.head_norm`, with `qwen3`; the `model_type` of 
 fn head_norm(asked: &Asked) -> Made {
     let is_named = |key: &str| !matches!(asked.of(key).as_str(), None | Some(""));
     let is_given = asked.given.settings.contains_key("draft_arch");
-    let arch = match asked.of("draft_config.model_type") {
+    let is_of_file = is_named("from_pretrained") || is_named("draft_config");
+    let has_norm = match (asked.of("draft_config.model_type"), asked.value.as_str()) {
         // What another drafter, or a file that is not here, has cannot be told.
-        Value::Null if !is_given && (is_named("from_pretrained") || is_named("draft_config")) => {
-            return Made::nothing();
-        }
-        Value::Null => asked.value.clone(),
-        of_file => of_file,
+        (Value::Null, _) if !is_given && is_of_file => return Made::nothing(),
+        (Value::Null, Some(arch @ ("llama" | "qwen3"))) => arch == "qwen3",
+        (Value::Null, _) => return Made::expected("`llama` or `qwen3`"),
+        (of_file, _) => of_file == "qwen3",
     };
-    Made::key("drafter.head_norm", arch == "qwen3")
+    Made::key("drafter.head_norm", has_norm)
 }
 
 const MASKS: &str = "there at most this many positions of a row, drawn at random, are followed by masks; here all that count, of which \
                      `objective.keep` and `objective.keep_least` keep a share";
 const OF_XPRESS: &str = "nothing: only XPress drafters have it, which spectrain does not train";
+
+/// What was made of the conversations, which are known where the program that made it is called too.
+fn prepared(asked: &Asked) -> Made {
+    let is_known = asked.value.is_null() || !asked.of("prepare_data.data").is_null();
+    if is_known {
+        return Made::nothing();
+    }
+    let why = "this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)";
+    Made::lacking(TRAIN, why)
+}
 
 /// Datasets by the names that `speculators prepare-data` has, or had before version 0.9.
 fn datasets(asked: &Asked) -> Made {
@@ -303,7 +313,8 @@ const SLOT_WEIGHTS: &str =
 fn slot_weights(asked: &Asked) -> Made {
     let weights = match asked.value.as_str() {
         Some("dpace") => "d_pace",
-        _ => "exponential",
+        Some("fixed-exp-decay") => "exponential",
+        _ => return Made::expected("`fixed-exp-decay` or `dpace`"),
     };
     Made::key("objective.slot_weights", weights)
 }
@@ -360,7 +371,11 @@ fn window_of_file(asked: &Asked) -> Made {
     if !keys.any(|key| key.starts_with("draft_config.")) {
         return Made::nothing();
     }
-    let types = asked.value.as_array().cloned().unwrap_or_default();
+    let types = match &asked.value {
+        Value::Array(types) => &types[..],
+        Value::Null => &[],
+        _ => return Made::expected("the types of all layers"),
+    };
     let sliding = types
         .iter()
         .filter(|kind| **kind == "sliding_attention")
@@ -432,7 +447,10 @@ fn warm_up(asked: &Asked) -> Made {
     if !has_schedule(asked) || !asked.of("scheduler_warmup_steps").is_null() {
         return Made::nothing();
     }
-    let share = asked.value.as_f64().unwrap_or(0.01);
+    let share = match asked.value.as_f64() {
+        None if !asked.value.is_null() => return Made::expected("a number"),
+        share => share.unwrap_or(0.01),
+    };
     let horizon = asked
         .count("scheduler_total_steps")
         .or(asked.count("max_steps"));
@@ -459,12 +477,13 @@ fn of_states(asked: &Asked) -> Made {
 }
 
 fn timeout(asked: &Asked) -> Made {
-    match asked.of("vllm_endpoint") {
-        Value::Null => Made::nothing(),
-        _ => Made::key(
-            "features.timeout",
-            asked.value.as_f64().unwrap_or(600.0).ceil() as u64,
-        ),
+    match (asked.of("vllm_endpoint"), asked.value.as_f64()) {
+        (_, None) if !asked.value.is_null() => Made::expected("a number of seconds"),
+        (Value::Null, _) => Made::nothing(),
+        (_, seconds) => {
+            let seconds = seconds.unwrap_or(600.0);
+            Made::key("features.timeout", seconds.ceil() as u64)
+        }
     }
 }
 
@@ -472,12 +491,16 @@ fn muon_rate(asked: &Asked) -> Made {
     if !has_muon(asked) {
         return Made::nothing();
     }
-    let rate = asked
-        .value
-        .as_f64()
-        .or(asked.of("lr").as_f64())
-        .unwrap_or_default();
-    matrix_rate(rate, is_original(asked), asked.sizes())
+    let is_given = !asked.value.is_null();
+    let rate = match is_given {
+        true => asked.value.as_f64(),
+        false => asked.of("lr").as_f64(),
+    };
+    match rate {
+        Some(rate) => matrix_rate(rate, is_original(asked), asked.sizes()),
+        None if is_given => Made::expected("a number"),
+        None => Made::nothing(),
+    }
 }
 
 fn muon_decay(asked: &Asked) -> Made {
@@ -486,7 +509,7 @@ fn muon_decay(asked: &Asked) -> Made {
     }
     match asked.value.as_f64() {
         Some(decay) => matrix_decay(decay, is_original(asked), asked.sizes()),
-        None => Made::note("expected a number"),
+        None => Made::expected("a number"),
     }
 }
 

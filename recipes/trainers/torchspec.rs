@@ -228,6 +228,7 @@ fn train(asked: &Asked) -> Made {
 fn eval(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some(text) if !text.is_empty() => Made::key("data.eval", hub_or_path(text, None)),
+        None if !asked.value.is_null() => Made::expected("a path"),
         _ => Made::nothing(),
     }
 }
@@ -251,10 +252,14 @@ fn last_turn(asked: &Asked) -> Made {
 
 /// Weights of steps of which each is the same share of the one before.
 fn decay(asked: &Asked) -> Made {
-    let Value::Array(weights) = &asked.value else {
-        return Made::nothing();
+    let weights: Option<Vec<f64>> = match &asked.value {
+        Value::Null => return Made::nothing(),
+        Value::Array(weights) => weights.iter().map(Value::as_f64).collect(),
+        _ => None,
     };
-    let weights: Vec<f64> = weights.iter().filter_map(Value::as_f64).collect();
+    let Some(weights) = weights else {
+        return Made::expected("a list of numbers");
+    };
     let shares: Vec<f64> = weights.windows(2).map(|pair| pair[1] / pair[0]).collect();
     match shares.first() {
         Some(first) if shares.iter().all(|share| (share - first).abs() < 1e-3) => {
@@ -299,6 +304,7 @@ fn curriculum(asked: &Asked) -> Made {
     let steps = asked.of("training.num_train_steps").as_f64();
     let part = match (asked.value.as_f64(), steps) {
         (Some(falls), Some(steps)) if falls > 0.0 && falls < steps => falls / steps,
+        (None, _) if !asked.value.is_null() => return Made::expected("a number of steps"),
         (Some(falls), None) if falls > 0.0 => {
             return Made::key("objective.base_until", 1.0).with_note(
                 "set `objective.base_until` to this by the number of steps, which is not known here",
@@ -357,5 +363,5 @@ fn batches(asked: &Asked) -> Made {
         of("training.training_num_gpus_per_node").checked_mul(of("training.training_num_nodes"));
     let shared = of("training.sp_ulysses_size").saturating_mul(of("training.sp_ring_size"));
     let processes = devices.map(|devices| devices / shared.max(1));
-    accumulate(asked.value.as_u64().unwrap_or(1), processes)
+    accumulate(asked.whole().unwrap_or(1), processes)
 }

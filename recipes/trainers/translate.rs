@@ -9,11 +9,12 @@ use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::near::did_you_mean;
 use spectrain_models::TargetSpec;
 
+use super::known::TRAINERS;
 use super::model_file;
 use super::read::read;
 use super::rows::{Asked, Becomes, Made, Row, Trainer};
 use super::settings::{Given, NAME, PRESET, TARGET, TRAIN};
-use super::shell::unfilled;
+use super::shell;
 use crate::recipe::inline::inline;
 
 /// What the names of settings end in that hold secrets.
@@ -145,13 +146,17 @@ impl Carrying {
             let shown = format!("`{}`", shown(row.key, &value));
             let unknown = not_known(&value);
             let is_empty = value.is_null() || value == Value::String(String::new());
-            let made = match &row.becomes {
-                Becomes::Key(_) if is_empty => continue,
-                Becomes::Key(key) => Made::key(key, value),
-                Becomes::Read(_) => Made::nothing(),
-                Becomes::Nothing(_) if !is_given => continue,
-                Becomes::Nothing(why) => Made::note(*why),
-                Becomes::Made(_, make) => make(&Asked {
+            let is_known = is_given && unknown.is_none();
+            let expected = row.expected(&value).filter(|_| is_known);
+            let made = match (&row.becomes, expected) {
+                (Becomes::Key(_), _) if is_empty => continue,
+                // What is none of the key's values is an error of the recipe.
+                (Becomes::Key(key), _) => Made::key(key, value),
+                (Becomes::Nothing(_), _) if !is_given => continue,
+                (Becomes::Nothing(why), _) => Made::note(*why),
+                (_, Some(expected)) => Made::expected(expected),
+                (Becomes::Read(_), None) => Made::nothing(),
+                (Becomes::Made(_, make), None) => make(&Asked {
                     trainer,
                     kind,
                     given,
@@ -159,7 +164,11 @@ impl Carrying {
                 }),
             };
             match unknown.filter(|_| !matches!(row.becomes, Becomes::Nothing(_))) {
-                Some(why) => self.tell_unknown(format!("{shown}: {why}"), made),
+                Some(why) => {
+                    let keys = made.keys.into_iter().map(|(key, _)| key);
+                    let keys = keys.chain(made.lacks.map(|(key, _)| key));
+                    self.tell_unknown(format!("{shown}: {why}"), keys);
+                }
                 None => self.made(row.key, (&shown, is_given), made),
             }
         }
@@ -167,6 +176,10 @@ impl Carrying {
 
     /// Takes what was made of a setting, which messages show like this, and says whether it was given.
     fn made(&mut self, setting: &'static str, (shown, is_given): (&str, bool), made: Made) {
+        if let Some((key, why)) = made.lacks {
+            self.tell_unknown(format!("{shown}: {why}"), [key]);
+            return;
+        }
         let is_carried = !made.keys.is_empty() || made.note.is_none();
         self.carried += usize::from(is_given && is_carried);
         self.processes = self.processes.or(made.processes);
@@ -179,10 +192,10 @@ impl Carrying {
         }
     }
 
-    /// Tells of a setting whose value is not known, of which this would have been made.
-    fn tell_unknown(&mut self, told: String, made: Made) {
-        let keys = made.keys.into_iter();
-        let keys = keys.map(|(key, _)| (key.to_owned(), told.clone()));
+    /// Tells of a setting from which the values of these keys would be, and are not known.
+    fn tell_unknown(&mut self, told: String, keys: impl IntoIterator<Item = &'static str>) {
+        let keys = keys.into_iter();
+        let keys = keys.map(|key| (key.to_owned(), told.clone()));
         self.unknown.extend(keys);
         self.unknown_settings.push(told);
     }
@@ -268,26 +281,40 @@ fn why_not(
         return Some(model_file::UNKNOWN.to_owned());
     }
     let rows = trainer.rows.iter().filter(|row| row.prefix().is_none());
-    let near = did_you_mean(key, rows.map(|row| row.key));
+    let near = match called_elsewhere(trainer, kind, key) {
+        Some(own) => format!("; did you mean `{own}`?"),
+        None => did_you_mean(key, rows.map(|row| row.key)),
+    };
     Some(format!(
         "no setting of {} {} that is known{near}",
         trainer.name, trainer.version
     ))
 }
 
+/// The setting of a trainer that becomes the same key of a recipe as one that another trainer calls so, in whatever table.
+fn called_elsewhere(trainer: &Trainer, kind: &str, key: &str) -> Option<&'static str> {
+    let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
+    let key_of = |row: &Row| match row.becomes {
+        Becomes::Key(becomes) => Some(becomes),
+        _ => None,
+    };
+    let mut elsewhere = TRAINERS.into_iter().flat_map(|other| other.rows);
+    let same = elsewhere.find(|row| key_of(row).is_some() && last(row.key) == last(key))?;
+    let mut own = trainer.rows.iter().filter(|row| row.is_for(kind));
+    let own = own.find(|row| key_of(row) == key_of(same));
+    own.map(|row| row.key)
+}
+
 /// Why what a setting says is not known, where a script does not explain a word of it.
 fn not_known(value: &Value) -> Option<String> {
-    let word = match value {
-        Value::String(text) => unfilled(text),
-        Value::Array(several) => several.iter().filter_map(Value::as_str).find_map(unfilled),
+    match value {
+        Value::String(text) => shell::not_known(text),
+        Value::Array(several) => {
+            let mut words = several.iter().filter_map(Value::as_str);
+            words.find_map(shell::not_known)
+        }
         _ => None,
-    }?;
-    let is_command = word.starts_with("$(") || word.starts_with('`');
-    Some(if is_command {
-        format!("what the command {word} prints is not known, as nothing is run")
-    } else {
-        format!("the script does not set the variable {word}")
-    })
+    }
 }
 
 /// A setting as a user wrote it, unless it is a secret: recipes are shared.
@@ -301,6 +328,7 @@ fn shown(setting: &str, value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::specforge::SPECFORGE;
     use super::*;
     use serde_json::json;
 
@@ -316,6 +344,18 @@ mod tests {
         }
         for value in [json!("a.jsonl"), json!(1), json!("5$"), json!(null)] {
             assert_eq!(not_known(&value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_another_trainer_has_is_asked_about_by_its_own_name() {
+        for (key, own) in [
+            ("training.lr", "`training.learning_rate`"),
+            ("training.lerning_rate", "`training.learning_rate`"),
+        ] {
+            let why = why_not(&SPECFORGE, "eagle3", (key, &json!(1)), None).unwrap();
+            let question = format!("; did you mean {own}?");
+            assert!(why.ends_with(&question), "{why}");
         }
     }
 
