@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use spectrain::families::registry::RECIPES;
 
 use crate::golden::path;
+use crate::samples::Folder;
 use crate::workspace::{Outcome, Workspace, signal};
 
 const GIVEN: &str = "init --target target --data train.jsonl --yes";
@@ -22,7 +23,10 @@ fn the_recipe_of_every_family_says_what_its_keys_mean_and_has_a_plan() {
         assert!(text.contains("# Peak learning rate"), "{text}");
         assert!(text.contains("\nmodel = \"target\"\n"), "{text}");
         // What is not asked for is a default, and stays one where defaults change.
-        assert!(text.contains("\n#steps = "), "{text}");
+        assert!(text.contains("\n#save_every = "), "{text}");
+        // But for the number of steps, which would read the few conversations too often.
+        assert!(text.contains("\nsteps = "), "{text}");
+        assert!(told(&text).contains("This one makes 20 passes"), "{text}");
         let plan = workspace.run(&["recipe", &file, "--plan"]).succeeded();
         assert!(
             plan.stdout.contains(&format!("name = \"{name}-target\"")),
@@ -60,7 +64,7 @@ fn keys_that_are_set_are_in_the_recipe_and_defaults_behind_a_sign() {
 #[test]
 fn what_has_helped_is_set_as_in_the_closest_shipped_recipe() {
     let workspace = Workspace::new();
-    workspace.run_line(GIVEN).succeeded();
+    let outcome = workspace.run_line(GIVEN).succeeded();
     let text = workspace.text("eagle3-target.toml");
     for line in [
         "\nfc_norm = true\n",
@@ -74,13 +78,17 @@ fn what_has_helped_is_set_as_in_the_closest_shipped_recipe() {
     }
     let lines = text.lines().map(|line| line.trim_start_matches("# "));
     let told = lines.collect::<Vec<_>>().join(" ");
+    let against = "llama.cpp is not known to load this drafter, because of `fc_norm = true` and `norm_output = true`";
+    assert!(outcome.stderr.contains(against), "{outcome:#?}");
     assert!(
         told.contains("as in the shipped recipe `quickstart`"),
         "{text}"
     );
-    let set = "--set objective.divergence=kl --set train.learning_rate=1e-3";
+    let set = "--set objective.divergence=kl --set train.learning_rate=1e-3 --set drafter.fc_norm=false \
+               --set drafter.norm_output=false";
     let line = format!("{GIVEN} {set} --out own.toml");
-    workspace.run_line(line).succeeded();
+    let outcome = workspace.run_line(line).succeeded();
+    assert!(!outcome.stderr.contains("llama.cpp"), "{outcome:#?}");
     let text = workspace.text("own.toml");
     for line in ["\ndivergence = \"kl\"\n", "\nlearning_rate = 0.001\n"] {
         assert!(text.contains(line), "no {line}: {text}");
@@ -217,7 +225,7 @@ fn without_answers_nothing_is_written() {
     let wrong = workspace.run_line(format!("{GIVEN} --family medus"));
     wrong.misused(&["`--family`", "did you mean `medusa`?"]);
     let refused = workspace.run_line(format!("{GIVEN} --set drafter.captured_layers=[99]"));
-    refused.failed(&["would be refused, so it was not written"]);
+    refused.misused(&["would be refused, so it was not written"]);
     assert!(!workspace.path("eagle3-target.toml").exists());
 }
 
@@ -265,6 +273,12 @@ fn a_drafter_is_tuned_with_its_own_settings_at_lower_rates() {
             "data.mask=all",
         ])
         .succeeded();
+    workspace
+        .run_line("export run --to llama-cpp --out other")
+        .failed(&[
+            "llama.cpp is not known to load",
+            "because of `fc_norm = true`",
+        ]);
     workspace.write_conversations("own.jsonl", 60, 20);
     let tune = "init --start run --data own.jsonl --yes";
     workspace.run_line(tune).succeeded();
@@ -397,6 +411,14 @@ fn a_published_drafter_is_tuned_by_the_shipped_recipe_of_its_kind() {
             "no `{line}`: {text}"
         );
     }
+    // The default is not what a tuning takes, nor as many as pass over few conversations too often.
+    let mut steps = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("steps = "));
+    let steps: u64 = steps.next().unwrap().parse().unwrap();
+    assert!((1..200).contains(&steps), "{text}");
+    let said = told(&text);
+    assert!(said.contains("steps and warm-up a fifth"), "{text}");
     workspace
         .run_line("init --start nothing --data train.jsonl --yes")
         .failed(&["`--start`", "nothing"]);
@@ -412,7 +434,8 @@ fn a_language_model_is_tuned_from_its_folder() {
 name = "run"
 target.model = "target"
 data = { train = "train.jsonl", max_length = 64 }
-drafter = { keep_layers = [0], mask_token = 7 }
+drafter = { keep_layers = [0], mask_token = 7, target_features = true, lora = { rank = 2 } }
+objective = { feature_dropout = 0.1 }
 train = { steps = 5, batch_tokens = 128, learning_rate = 1e-3 }
 evaluate = { prompts = 2, max_new_tokens = 8 }
 "#;
@@ -425,6 +448,10 @@ evaluate = { prompts = 2, max_new_tokens = 8 }
     for line in [
         "model = \"runs/run/export/drafter\"",
         "mask_token = 7",
+        "target_features = true",
+        // The rate is that of a training of thin matrices.
+        "lora = { rank = 2, alpha = 32.0 }",
+        "feature_dropout = 0.1",
         "steps = 1",
         "learning_rate = 0.00025",
     ] {
@@ -437,6 +464,43 @@ evaluate = { prompts = 2, max_new_tokens = 8 }
     workspace
         .run_line("recipe run-tuned.toml --plan")
         .succeeded();
+}
+
+/// The table `[drafter]` of the recipe that trains a sample further for a target, from its folder alone, and what was said of it.
+fn tuned_from_folder(sample: (&str, usize), target: &str) -> (toml::Value, String) {
+    let workspace = Workspace::new();
+    workspace.write_target_of("wide", 7, |spec| spec.d_model = 48);
+    let folder = Folder::of(sample.0, sample.1);
+    let start = folder.path().display();
+    let line = format!("init --start {start} --target {target} --data train.jsonl --name tuned");
+    let done = workspace.run_line(format!("{line} --yes")).succeeded();
+    workspace.run_line("recipe tuned.toml --plan").succeeded();
+    let recipe: toml::Table = workspace.text("tuned.toml").parse().unwrap();
+    (recipe["drafter"].clone(), done.stderr)
+}
+
+#[test]
+fn a_language_model_is_tuned_with_the_tokens_that_its_folder_tells() {
+    let (pard, _) = tuned_from_folder(("pard", 0), "target");
+    assert_eq!(pard["mask_token"], 5.into());
+    assert_eq!(pard.get("target_features"), None);
+    let (deer, _) = tuned_from_folder(("deer", 0), "target");
+    assert_eq!(deer["mask_token"], 5.into());
+    assert_eq!(deer["separator_token"], 6.into());
+    assert_eq!(deer["context"], "causal".into());
+}
+
+#[test]
+fn a_language_model_reads_hidden_states_again_where_its_folder_has_a_projection_that_fits() {
+    let (fits, said) = tuned_from_folder(("pard", 1), "target");
+    assert_eq!(fits["mask_token"], 5.into());
+    assert_eq!(fits["target_features"], true.into());
+    let told = "trained with the hidden states of a target of another width";
+    assert!(!said.contains(told), "{said}");
+    let (other, said) = tuned_from_folder(("pard", 1), "wide");
+    assert_eq!(other["mask_token"], 5.into());
+    assert_eq!(other.get("target_features"), None);
+    assert!(said.contains(told), "{said}");
 }
 
 /// The lines of a recipe's comments, joined.
@@ -598,4 +662,132 @@ fn a_token_without_a_text_is_named_and_blocks_are_those_of_a_small_target() {
         .succeeded();
     let said = told(&workspace.text("own.toml"));
     assert!(!said.contains("of this target is "), "{said}");
+}
+
+#[test]
+fn a_drafter_is_tuned_with_the_optimiser_of_its_run() {
+    let workspace = Workspace::finished();
+    let file = "runs/run/recipe.toml";
+    let mut recipe: toml::Table = workspace.text(file).parse().unwrap();
+    let train = recipe["train"].as_table_mut().unwrap();
+    for (key, value) in [
+        ("table_learning_rate", 1e-4),
+        ("max_grad_norm", 0.0),
+        ("clip_value", 0.5),
+        ("weight_decay", 0.1),
+        ("ema_decay", 0.99),
+        ("beta2", 0.999),
+    ] {
+        train.insert(key.into(), value.into());
+    }
+    workspace.write(file, recipe.to_string());
+    workspace
+        .run_line("init --start run --data train.jsonl --name tuned --yes --set train.beta2=0.9")
+        .succeeded();
+    let text = workspace.text("tuned.toml");
+    for line in [
+        "table_learning_rate = 0.000025",
+        "max_grad_norm = 0.0",
+        "clip_value = 0.5",
+        "weight_decay = 0.1",
+        "ema_decay = 0.99",
+        "beta2 = 0.9",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+}
+
+#[test]
+fn the_stages_of_a_training_are_those_of_the_shipped_recipe() {
+    let workspace = Workspace::new();
+    let tokens = "--set drafter.mask_token=5 --set drafter.separator_token=6";
+    let given =
+        format!("init --target Qwen/Qwen3-8B --data train.jsonl --family deer --yes {tokens}");
+    workspace.run_line(&given).succeeded();
+    let text = workspace.text("deer-qwen3-8b-own.toml");
+    let read: toml::Table = text.parse().unwrap();
+    assert_eq!(read["train"]["learning_rate"], 5e-5.into());
+    assert_eq!(read["train"]["max_grad_norm"], 1.0.into());
+    assert_eq!(read["stages"]["adapt"]["learning_rate"], 1e-4.into());
+    assert_eq!(read["stages"]["refine"]["learning_rate"], 2e-5.into());
+    let said = told(&text);
+    let all = "9,000 steps of 65,536 tokens in 3 stages, 590 M tokens in all";
+    assert!(said.contains(all), "{text}");
+    assert!(said.contains("the keys of `[train]` that differ"), "{text}");
+    let set = "--set stages.refine.learning_rate=3e-5 --set stages.adapt.steps=0 --out own.toml";
+    workspace.run_line(format!("{given} {set}")).succeeded();
+    let read: toml::Table = workspace.text("own.toml").parse().unwrap();
+    assert_eq!(read["stages"]["refine"]["learning_rate"], 3e-5.into());
+    assert_eq!(read["stages"]["adapt"]["steps"], 0.into());
+}
+
+/// Has the target in the hub's cache as `org/t`, at the revision `v1` alone.
+fn move_target_to_hub(workspace: &Workspace) {
+    let commit = "a".repeat(40);
+    let repository = workspace.path("hub/hub/models--org--t");
+    for folder in ["refs", "snapshots"] {
+        std::fs::create_dir_all(repository.join(folder)).unwrap();
+    }
+    std::fs::write(repository.join("refs/v1"), &commit).unwrap();
+    let snapshot = repository.join("snapshots").join(commit);
+    std::fs::rename(workspace.path("target"), snapshot).unwrap();
+}
+
+#[test]
+fn a_target_is_looked_at_by_its_revision() {
+    let workspace = Workspace::finished();
+    let file = "runs/run/recipe.toml";
+    let mut recipe: toml::Table = workspace.text(file).parse().unwrap();
+    let target = recipe["target"].as_table_mut().unwrap();
+    target.insert("model".into(), "org/t".into());
+    target.insert("revision".into(), "v1".into());
+    workspace.write(file, recipe.to_string());
+    move_target_to_hub(&workspace);
+    let given = "init --target org/t --set target.revision=v1 --data train.jsonl --yes --family";
+    workspace.run_line(format!("{given} eagle3")).succeeded();
+    let text = workspace.text("eagle3-t.toml");
+    // The target has few tokens.
+    assert!(text.contains("\n#draft_vocab = 0\n"), "{text}");
+    workspace.run_line(format!("{given} pard")).succeeded();
+    let text = workspace.text("pard-t.toml");
+    assert!(told(&text).contains("of this target is "), "{text}");
+    let tune = "init --start run --data train.jsonl --name tuned --yes";
+    workspace.run_line(tune).succeeded();
+    let text = workspace.text("tuned.toml");
+    for line in ["model = \"org/t\"", "revision = \"v1\""] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+    let other = format!("{tune} --set target.revision=v2 --out other.toml");
+    let refused = workspace.run_line(other);
+    refused.failed(&["download `org/t` at revision `v2`"]);
+}
+
+#[test]
+fn any_key_can_be_set_by_itself_or_with_its_table() {
+    let workspace = Workspace::new();
+    let words: Vec<&str> = GIVEN.split(' ').collect();
+    let set = [
+        "--set",
+        "train={ keep = 1 }",
+        "--set",
+        "track.wandb=true",
+        "--set",
+        "data.template_variables={ \"a b\" = 1, \"c.d\" = 2 }",
+    ];
+    workspace.run(&[&words[..], &set[..]].concat()).succeeded();
+    let text = workspace.text("eagle3-target.toml");
+    for line in [
+        "keep = 1",
+        "[track]",
+        "wandb = true",
+        "template_variables = { \"a b\" = 1, \"c.d\" = 2 }",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
+    }
+    for unknown in ["x.y=1", "train={ keeps = 1 }", "stages.align.steps=1"] {
+        let set = ["--out", "other.toml", "--set", unknown];
+        let refused = workspace.run(&[&words[..], &set].concat());
+        refused.misused(&[&format!("`--set {unknown}`")]);
+    }
+    assert!(!workspace.path("other.toml").exists());
 }

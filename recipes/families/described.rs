@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Map, Value, json};
-use spectrain_checkpoints::beside::{TARGET_CLASS, TARGET_QUANTISED};
+use spectrain_checkpoints::beside::{TARGET_CLASS, TARGET_QUANTISED, TARGET_SCALES_LOGITS};
 use spectrain_checkpoints::dialect::{
     Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
 };
@@ -17,7 +17,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Reach;
 use spectrain_models::listing::{Parameter, hollow, parameters};
 use spectrain_models::weights::{CHOICE_BIAS, TensorWeights, export};
-use spectrain_models::{TargetParts, TargetSpec};
+use spectrain_models::{PartsConfig, TargetParts, TargetSpec};
 
 use crate::families::drafter_folder::{
     architectures, is_copy, not_for_this, rope_config, rope_layout, target_embedding, target_head,
@@ -306,6 +306,9 @@ pub(crate) fn set_target(settings: &mut Settings, target: &TargetParts) -> Resul
         settings.set(TARGET_CLASS, class);
     }
     settings.set(TARGET_QUANTISED, !config["quantization_config"].is_null());
+    let parts = PartsConfig::read(&config, &folder.join("config.json"));
+    let scales = parts.is_ok_and(|parts| parts.head_scale != 1.0);
+    settings.set(TARGET_SCALES_LOGITS, scales);
     Ok(())
 }
 
@@ -334,7 +337,6 @@ pub(crate) fn check_export<D: Family>(
         return Ok(Default::default());
     }
     let settings = settings_at_start::<D>(config, spec, class)?;
-    let mut known = Vec::new();
     for (dialect, engine) in D::DIALECTS {
         let is_asked = engine.is_some_and(|engine| to.contains(&engine));
         if is_asked {
@@ -342,13 +344,73 @@ pub(crate) fn check_export<D: Family>(
             writes_head(&mut settings, dialect);
             dialect.check_settings(&settings).context("`export.to`")?;
         }
-        let lines = dialect.launch_lines(&settings, Path::new("drafter"), "target", 1);
-        let engines = lines.iter().filter_map(|line| line.server);
-        known.extend(engines.map(Engine::of));
     }
+    let known = engines_of::<D>(&settings);
     let unknown = to.iter().filter(|engine| !known.contains(engine));
     Ok([unknown.copied().collect(), known])
 }
+
+/// The engines that are known to load a drafter of these settings.
+fn engines_of<D: Family>(settings: &Settings) -> Vec<Engine> {
+    let mut known = Vec::new();
+    for (dialect, _) in D::DIALECTS {
+        let lines = dialect.launch_lines(settings, Path::new("drafter"), "target", 1);
+        let engines = lines.iter().filter_map(|line| line.server);
+        known.extend(engines.map(Engine::of));
+    }
+    known
+}
+
+/// The keys of `[drafter]` with their values, each of which by itself keeps an engine from loading a drafter of these settings that it
+/// would load with the defaults.
+pub(crate) fn against<D: Family>(
+    config: &D::Config,
+    settings: &Settings,
+    engine: Engine,
+) -> Result<Vec<(String, Value)>> {
+    if D::DIALECTS[0].0.is_language_model {
+        return Ok(Vec::new());
+    }
+    let loads = |settings: &Settings| engines_of::<D>(settings).contains(&engine);
+    let own = table_of::<D>(config)?;
+    let defaults = table_of::<D>(&D::Config::default())?;
+    let changed = own.keys().filter(|key| own.get(*key) != defaults.get(*key));
+    let changed: Vec<&String> = changed.collect();
+    let mut plain = settings.clone();
+    for key in &changed {
+        let default = match key.as_str() {
+            // Their defaults leave the choice to the target.
+            "draft_vocab" => settings.get("vocab"),
+            "captured_layers" => settings.get(key),
+            _ => defaults.get(*key),
+        };
+        plain.set(key, default.cloned().unwrap_or_default());
+    }
+    if !loads(&plain) {
+        return Ok(Vec::new());
+    }
+    let found = changed.into_iter().filter_map(|key| {
+        let mut one = plain.clone();
+        one.set(key, settings.get(key)?.clone());
+        let is_against = !loads(&one);
+        is_against.then_some((key.clone(), own.get(key)?.clone()))
+    });
+    Ok(found.collect())
+}
+
+/// The same of a drafter that is yet to be.
+pub(crate) fn against_at_start<D: Family>(
+    config: &D::Config,
+    engine: Engine,
+    spec: &TargetSpec,
+    class: Option<&str>,
+) -> Result<Vec<(String, Value)>> {
+    let settings = settings_at_start::<D>(config, spec, class)?;
+    against::<D>(config, &settings, engine)
+}
+
+/// The keys of `[drafter]` that are sizes of a layer, in the order of [`TargetSpec::layer_sizes`].
+pub(crate) const LAYER: [&str; 3] = ["d_ff", "heads", "kv_heads"];
 
 /// The settings that a drafter of the recipe's will have, as far as they are known before there is one.
 fn settings_at_start<D: Family>(
@@ -365,6 +427,19 @@ fn settings_at_start<D: Family>(
     }
     if table.contains_key("captured_layers") {
         settings.set("captured_layers", D::capture(config, spec)?.layers);
+    }
+    let size = |key: &str| {
+        table
+            .get(key)
+            .and_then(Value::as_u64)
+            .map(|size| size as usize)
+    };
+    if let [Some(d_ff), Some(heads), Some(kv_heads)] = LAYER.map(size) {
+        let sizes = spec.layer_sizes(d_ff, heads, kv_heads)?;
+        LAYER
+            .iter()
+            .zip(sizes)
+            .for_each(|(key, size)| settings.set(key, size));
     }
     if let Some(class) = class {
         settings.set(TARGET_CLASS, class);
@@ -516,7 +591,7 @@ pub(crate) fn at_start<D: Family>(
 }
 
 /// The settings that are not the defaults.
-fn beside_defaults<D: Family>(config: &D::Config) -> Result<Vec<(String, Value)>> {
+pub(crate) fn beside_defaults<D: Family>(config: &D::Config) -> Result<Vec<(String, Value)>> {
     let [found, usual] = [config, &D::Config::default()]
         .map(|config| serde_json::to_value(config).context("cannot write the settings"));
     let (Value::Object(found), usual) = (found?, usual?) else {

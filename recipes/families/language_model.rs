@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde_json::Value;
 use spectrain_checkpoints::dialect::{Dialect, Reading, Settings};
 use spectrain_checkpoints::language_model::{
     self, LANGUAGE_MODEL, LanguageModelFolder, PARD, TARGET_PROJ,
@@ -13,7 +12,7 @@ use spectrain_checkpoints::launch::Launch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 use spectrain_eval::Reach;
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
-use spectrain_models::pard::{Pard, PardConfig};
+use spectrain_models::pard::{Pard, PardConfig, feature_width};
 use spectrain_models::weights::export;
 use spectrain_models::{
     Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, Scope, Start, StartConfig as _,
@@ -25,7 +24,7 @@ use crate::families::described;
 use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
-use crate::families::shipped::Shipped;
+use crate::families::shipped::{NamedBy, Shipped};
 use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
 
@@ -55,7 +54,7 @@ impl Family for LanguageModel {
 }
 
 impl Shipped for LanguageModel {
-    fn model(config: &Self::Config) -> Option<&str> {
+    fn model_at_start(config: &Self::Config) -> Option<Start<'_>> {
         model_at_start(config.start())
     }
 
@@ -76,8 +75,9 @@ impl Shipped for LanguageModel {
         )
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
-        Ok(None)
+    /// Any language model can be one.
+    fn at_start(_: &Path, _: &TargetSpec) -> Result<NamedBy> {
+        Ok(NamedBy::Model(Vec::new()))
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -131,7 +131,7 @@ impl Family for Pard {
 }
 
 impl Shipped for Pard {
-    fn model(config: &Self::Config) -> Option<&str> {
+    fn model_at_start(config: &Self::Config) -> Option<Start<'_>> {
         model_at_start(config.start())
     }
 
@@ -170,10 +170,7 @@ impl Shipped for Pard {
         let drafter = Self::of(model, projection, target, mask_token)
             .with_context(|| not_for_this(folder))?;
         if drafter.target_proj().is_some() && !drafter.reads_features() {
-            tracing::warn!(
-                "`{}` was trained with the hidden states of a target of another width; it drafts without hidden states",
-                folder.display()
-            );
+            warn_of_width(folder);
         }
         Ok(drafter)
     }
@@ -184,8 +181,23 @@ impl Shipped for Pard {
         )
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
-        Ok(None)
+    /// Any language model can become one, and has no mask token then.
+    fn at_start(folder: &Path, target: &TargetSpec) -> Result<NamedBy> {
+        let opened = ModelFolder::open(folder)?;
+        let mask_token = language_model::mask_token(opened.config());
+        let mask_token = mask_token.map(|_| language_model::read_mask_token(&opened));
+        let projection = opened.info(TARGET_PROJ).ok();
+        let width = projection.and_then(|info| info.shape.last().copied());
+        let target_features = width == Some(feature_width(target));
+        if projection.is_some() && !target_features {
+            warn_of_width(folder);
+        }
+        let config = PardConfig {
+            mask_token: mask_token.transpose()?,
+            target_features,
+            ..PardConfig::default()
+        };
+        described::beside_defaults::<Self>(&config).map(NamedBy::Model)
     }
 
     fn write(&self, _: &Dialect, writing: &Writing) -> Result<()> {
@@ -233,12 +245,12 @@ impl Shipped for Pard {
         let captured = Self::capture(config, target)?.layers.len() as u64;
         let of_model = SizesAtStart(config.start()).footprint(target)?;
         let width = if config.target_features {
-            captured + 1
+            feature_width(target)
         } else {
             0
         };
         let own = SizesAtStart(config.start()).spec(target)?;
-        let projection = width * (target.d_model * own.d_model) as u64;
+        let projection = (width * own.d_model) as u64;
         Ok(Footprint {
             parameters: of_model.parameters + projection,
             matrices: of_model.matrices + projection,
@@ -246,6 +258,14 @@ impl Shipped for Pard {
             ..of_model
         })
     }
+}
+
+/// Warns of a drafter whose projection fits no hidden states of the target.
+fn warn_of_width(folder: &Path) {
+    tracing::warn!(
+        "`{}` was trained with the hidden states of a target of another width; it drafts without hidden states",
+        folder.display()
+    );
 }
 
 /// The commands of a dialect, which depend on no setting.
@@ -284,7 +304,7 @@ pub(crate) fn to_write<'a>(
     })
 }
 
-/// The model of `[drafter] model`, where one is named.
-pub(crate) fn model_at_start(start: Start<'_>) -> Option<&str> {
-    Some(start.model).filter(|model| !model.is_empty())
+/// A start from `[drafter] model`, where one is named.
+pub(crate) fn model_at_start(start: Start<'_>) -> Option<Start<'_>> {
+    Some(start).filter(|start| !start.model.is_empty())
 }

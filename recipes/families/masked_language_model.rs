@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::{Dialect, Reading};
+use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::masked_language_model::{self, DEER, MaskedLayout};
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_eval::Reach;
@@ -13,8 +14,8 @@ use spectrain_models::masked_language_model::{
     Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
-    Capture, Drafter, FolderWeights, FreshConfig, Scope, StartConfig as _, TargetParts, TargetSpec,
-    Transformer, TransformerConfig, ignored_tensors,
+    Capture, Drafter, FolderWeights, FreshConfig, Scope, Start, StartConfig as _, TargetParts,
+    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
@@ -23,7 +24,7 @@ use crate::families::drafter_folder::{check_tokenizer, not_for_this, tokens_of};
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Activations, Footprint, Packed, Sees};
 use crate::families::language_model::{model_at_start, to_write};
-use crate::families::shipped::Shipped;
+use crate::families::shipped::{NamedBy, Shipped};
 use crate::families::sizes_at_start::SizesAtStart;
 use crate::recipe::tables::Engine;
 
@@ -51,7 +52,7 @@ impl Family for MaskedLanguageModel {
 }
 
 impl Shipped for MaskedLanguageModel {
-    fn model(config: &Self::Config) -> Option<&str> {
+    fn model_at_start(config: &Self::Config) -> Option<Start<'_>> {
         model_at_start(config.start())
     }
 
@@ -63,11 +64,22 @@ impl Shipped for MaskedLanguageModel {
     }
 
     fn check_start(_: &Self::Config, _: &Path, _: &TargetSpec) -> Result<()> {
-        bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
+        bail!(
+            "`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model or a drafter's folder"
+        )
     }
 
-    fn at_start(_: &Path, _: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
-        bail!("`start`: a masked-diffusion drafter starts from `[drafter] model`, a language model")
+    /// Any language model can become one, and has no tokens of its own then.
+    fn at_start(folder: &Path, _: &TargetSpec) -> Result<NamedBy> {
+        let opened = ModelFolder::open(folder)?;
+        let mut config = MaskedLanguageModelConfig::default();
+        if masked_language_model::recognises(opened.config()) {
+            let (blocks, _) = read(&opened)?;
+            config.mask_token = Some(blocks.mask_token);
+            config.separator_token = Some(blocks.separator_token);
+            (config.block_size, config.context) = (blocks.size, blocks.context);
+        }
+        described::beside_defaults::<Self>(&config).map(NamedBy::Model)
     }
 
     fn open(
@@ -78,22 +90,13 @@ impl Shipped for MaskedLanguageModel {
     ) -> Result<Self> {
         check_tokenizer(folder, target)?;
         let opened = ModelFolder::open(folder)?;
-        let (layout, decoder) = masked_language_model::read(&opened)?;
-        let file = folder.join("config.json");
-        let context = serde_json::from_value(json!(layout.context))
-            .with_context(|| format!("`{}`: unknown context", file.display()))?;
-        let config = TransformerConfig::read(&decoder, &file)?;
+        let (blocks, decoder) = read(&opened)?;
+        let config = TransformerConfig::read(&decoder, &folder.join(CONFIG))?;
         let ignored = ignored_tensors(&opened, &config)?;
         let mut weights = FolderWeights::new(&opened, "model.");
         let mut scope = Scope::root(&mut weights, device, DType::F32);
         let model = Transformer::new(&mut scope, config)?;
         weights.finish(&ignored)?;
-        let blocks = Blocks {
-            mask_token: layout.mask_token,
-            separator_token: layout.separator_token,
-            size: layout.block_size,
-            context,
-        };
         Self::of(model, target, blocks).with_context(|| not_for_this(folder))
     }
 
@@ -132,4 +135,20 @@ impl Shipped for MaskedLanguageModel {
         Self::capture(config, target)?;
         SizesAtStart(config.start()).footprint(target)
     }
+}
+
+/// How the drafter in a folder makes its blocks, and the `config.json` of its decoder.
+fn read(folder: &ModelFolder) -> Result<(Blocks, Value)> {
+    let (layout, decoder) = masked_language_model::read(folder)?;
+    let context = serde_json::from_value(json!(layout.context)).with_context(|| {
+        let file = folder.path().join(CONFIG);
+        format!("`{}`: unknown context", file.display())
+    })?;
+    let blocks = Blocks {
+        mask_token: layout.mask_token,
+        separator_token: layout.separator_token,
+        size: layout.block_size,
+        context,
+    };
+    Ok((blocks, decoder))
 }

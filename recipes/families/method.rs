@@ -8,9 +8,10 @@ use burn::prelude::Device;
 use serde_json::Value;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Reach;
-use spectrain_models::{Capture, Drafter, TargetParts, TargetSpec};
+use spectrain_models::{Capture, Drafter, Start, TargetParts, TargetSpec};
 use spectrain_train::{Objective, Train, TrainConfig, Trainee, Workload};
 
+use crate::families::described;
 use crate::families::footprint::{Activations, Footprint, Packed};
 use crate::families::shipped::Shipped;
 use crate::families::trained::{Loaded, Trained};
@@ -31,8 +32,12 @@ pub trait Method: Any + Send + Sync {
     fn activations(&self, target: &TargetSpec, stage: &str, batch: Packed) -> Result<Activations>;
     /// What messages call the drafter.
     fn family(&self) -> &'static str;
-    /// See [`Shipped::model`].
-    fn model(&self) -> Option<&str>;
+    /// See [`Shipped::model_at_start`].
+    fn model_at_start(&self) -> Option<Start<'_>>;
+    /// Hub id or folder of that model.
+    fn model(&self) -> Option<&str> {
+        self.model_at_start().map(|start| start.model)
+    }
     /// See [`Shipped::unheld`].
     fn unheld(&self) -> Vec<(&'static str, u32)>;
     /// See [`Shipped::unserved`].
@@ -44,6 +49,13 @@ pub trait Method: Any + Send + Sync {
         target: &TargetSpec,
         class: Option<&str>,
     ) -> Result<[Vec<Engine>; 2]>;
+    /// See [`Shipped::against`]; of a drafter for a target of these sizes and this class.
+    fn against(
+        &self,
+        engine: Engine,
+        target: &TargetSpec,
+        class: Option<&str>,
+    ) -> Result<Vec<(String, Value)>>;
     /// See [`Shipped::check_start`].
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()>;
     /// An untrained drafter with random parameters.
@@ -64,6 +76,10 @@ pub trait Method: Any + Send + Sync {
     fn stages(&self) -> &'static [&'static str];
     /// See [`Objective::settings_of`].
     fn objective_of(&self, stage: &str) -> Result<Value>;
+    /// See [`Objective::drafts`].
+    fn drafts(&self, stage: &str) -> Result<bool>;
+    /// See [`Objective::on_policy_fraction`].
+    fn on_policy_fraction(&self, stage: &str) -> Result<f64>;
 }
 
 /// A drafter and an objective with their tables.
@@ -103,8 +119,8 @@ where
         D::DIALECTS[0].0.family
     }
 
-    fn model(&self) -> Option<&str> {
-        D::model(&self.drafter)
+    fn model_at_start(&self) -> Option<Start<'_>> {
+        D::model_at_start(&self.drafter)
     }
 
     fn unheld(&self) -> Vec<(&'static str, u32)> {
@@ -122,6 +138,15 @@ where
         class: Option<&str>,
     ) -> Result<[Vec<Engine>; 2]> {
         D::check_export(&self.drafter, to, target, class)
+    }
+
+    fn against(
+        &self,
+        engine: Engine,
+        target: &TargetSpec,
+        class: Option<&str>,
+    ) -> Result<Vec<(String, Value)>> {
+        described::against_at_start::<D>(&self.drafter, engine, target, class)
     }
 
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()> {
@@ -157,5 +182,13 @@ where
     fn objective_of(&self, stage: &str) -> Result<Value> {
         let settings = O::settings_of(&self.objective, stage);
         serde_json::to_value(settings).context("cannot write the settings of the objective")
+    }
+
+    fn drafts(&self, stage: &str) -> Result<bool> {
+        Ok(O::of_stage(&self.objective, stage)?.drafts())
+    }
+
+    fn on_policy_fraction(&self, stage: &str) -> Result<f64> {
+        Ok(O::of_stage(&self.objective, stage)?.on_policy_fraction())
     }
 }

@@ -32,7 +32,7 @@ use spectrain_train::{
 };
 
 use crate::families::method::Typed;
-use crate::families::shipped::Shipped;
+use crate::families::shipped::{NamedBy, Shipped};
 use crate::families::trained::{Loaded, Trained};
 use crate::recipe::document::Document;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -158,8 +158,8 @@ pub const RECIPES: &[Recipe] = &[
     ),
 ];
 
-/// The keys of the drafter in a folder, for a target, where not one key names it.
-type AtStart = fn(&Path, &TargetSpec) -> Result<Option<Vec<(String, Value)>>>;
+/// How a recipe for a target names the drafter in a folder.
+type AtStart = fn(&Path, &TargetSpec) -> Result<NamedBy>;
 
 /// The keys of a drafter in a target's folder, if there is one.
 type BesideTarget = fn(&Path) -> Result<Option<Vec<(String, Value)>>>;
@@ -181,6 +181,8 @@ pub struct Recipe {
     pub engines: &'static [Engine],
     /// The schema of its own tables.
     pub schema: fn(&mut SchemaGenerator) -> OwnTables,
+    /// The stages of its training, in order; see [`Objective::STAGES`].
+    pub stages: &'static [&'static str],
     /// Runs a stage of its training.
     pub train: fn(&StageContext, &str) -> Result<Value>,
     /// Opens a drafter's folder.
@@ -235,7 +237,8 @@ impl Recipe {
             },
             family: D::DIALECTS[0].0.family,
             engines: D::ENGINES,
-            schema: |generator| OwnTables::of::<D::Config, O::Config>(generator, O::STAGES),
+            stages: O::STAGES,
+            schema: |generator| OwnTables::of::<D::Config, O::Config>(generator),
             open: |folder, reading, target, device| {
                 Ok(Box::new(Loaded(D::open(folder, reading, target, device)?)))
             },
@@ -287,6 +290,25 @@ pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
     let name = &context.recipe.recipe;
     let recipe = find(name).with_context(|| format!("there is no recipe `{name}`"))?;
     (recipe.train)(context, stage)
+}
+
+/// The tables that only one kind of recipe has, each with the kinds in whose table there is this key.
+pub(crate) fn with_key(key: &str) -> [(&'static str, Vec<&'static str>); 2] {
+    let mut found = [("drafter", Vec::new()), ("objective", Vec::new())];
+    for recipe in RECIPES {
+        let mut generator = SchemaGenerator::default();
+        let own = (recipe.schema)(&mut generator);
+        for (schema, (_, kinds)) in [own.drafter, own.objective].iter().zip(&mut found) {
+            let name = schema.get("$ref").and_then(Value::as_str);
+            let name = name.and_then(|path| path.rsplit('/').next());
+            let defined = name.and_then(|name| generator.definitions().get(name));
+            let table = defined.unwrap_or_else(|| schema.as_value());
+            if table["properties"].get(key).is_some() {
+                kinds.push(recipe.name);
+            }
+        }
+    }
+    found
 }
 
 /// The end of a message about an unknown recipe: the names of all, and the one that may be meant.

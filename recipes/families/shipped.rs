@@ -8,20 +8,29 @@ use serde_json::Value;
 use spectrain_checkpoints::dialect::{Dialect, Reading};
 use spectrain_checkpoints::launch::Launch;
 use spectrain_eval::Reach;
-use spectrain_models::{Capture, TargetParts, TargetSpec};
+use spectrain_models::{Capture, Start, TargetParts, TargetSpec};
 
 use crate::families::described;
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::Footprint;
 use crate::recipe::tables::Engine;
 
+/// The key of a recipe that names a drafter which training starts from, with the keys of `[drafter]` that describe that drafter,
+/// beside the defaults.
+pub enum NamedBy {
+    /// `start`.
+    Start(Vec<(String, Value)>),
+    /// `[drafter] model`.
+    Model(Vec<(String, Value)>),
+}
+
 /// What dialects and the list of its parameters say of a drafter; language models say some of it otherwise.
 pub trait Shipped: Family {
     /// Whether the class of its target decides which engines serve it, and how.
     const BESIDE_CLASS: bool = false;
 
-    /// Hub id or folder of the language model that `[drafter]` lets it start from, where it does.
-    fn model(config: &Self::Config) -> Option<&str> {
+    /// What it starts from, where `[drafter]` names a language model for that.
+    fn model_at_start(config: &Self::Config) -> Option<Start<'_>> {
         let _ = config;
         None
     }
@@ -52,13 +61,12 @@ pub trait Shipped: Family {
         described::beside_target::<Self>(folder)
     }
 
-    /// The keys of `[drafter]` that describe the drafter in a folder, beside the defaults: with them training can start from it. None
-    /// where it is the key `model` that names what training starts from.
+    /// How a recipe for a target of these sizes names the drafter in a folder, so that training starts from it.
     ///
     /// # Errors
-    /// The folder holds none of this kind, or training does not start from such ones.
-    fn at_start(folder: &Path, target: &TargetSpec) -> Result<Option<Vec<(String, Value)>>> {
-        described::at_start::<Self>(folder, target).map(Some)
+    /// The folder holds none of this kind.
+    fn at_start(folder: &Path, target: &TargetSpec) -> Result<NamedBy> {
+        described::at_start::<Self>(folder, target).map(NamedBy::Start)
     }
 
     /// Writes a folder in one of [`Family::DIALECTS`], whole or not at all.
@@ -72,6 +80,13 @@ pub trait Shipped: Family {
         described::set_target(&mut settings, self.target())?;
         let (folder, target) = (writing.folder, writing.target);
         Ok(dialect.launch_lines(&settings, folder, target, writing.draft_length))
+    }
+
+    /// The keys of `[drafter]` with their values, each of which by itself keeps an engine from loading it.
+    fn against(&self, engine: Engine) -> Result<Vec<(String, Value)>> {
+        let mut settings = described::settings(self)?;
+        described::set_target(&mut settings, self.target())?;
+        described::against::<Self>(self.config(), &settings, engine)
     }
 
     /// Why no engine serves it beside a target of this class; nothing where one does, or where the class does not matter.

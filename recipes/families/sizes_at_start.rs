@@ -8,7 +8,7 @@ use spectrain_train::{WorkRows, Workload};
 use crate::families::footprint::{
     Activations, Attended, Footprint, LayerSizes, Packed, Sees, decoder, in_matrices, values,
 };
-use crate::runtime::sizes::known_sizes;
+use crate::runtime::sizes::{known_sizes, unknown_sizes};
 
 /// What a model is counted from.
 pub(crate) struct SizesAtStart<'a>(pub(crate) Start<'a>);
@@ -84,9 +84,7 @@ impl SizesAtStart<'_> {
         }
         let (spec, tied_head): (TargetSpec, bool) = match self.0.model {
             "" => (target.clone(), false),
-            model => known_sizes(model, None).with_context(|| {
-                format!("the sizes of `{model}` are known once it is on this machine")
-            })?,
+            model => known_sizes(model, None).with_context(|| unknown_sizes(model, None))?,
         };
         self.0.check_dense(&spec)?;
         Ok(TransformerConfig {

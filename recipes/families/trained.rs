@@ -43,6 +43,8 @@ pub trait Trained {
     fn write_for(&self, engine: Engine, writing: &Writing) -> Result<()>;
     /// The commands for the folder that an engine loads; for the usual one those of other engines too.
     fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>>;
+    /// See [`Shipped::against`].
+    fn against(&self, engine: Engine) -> Result<Vec<(String, Value)>>;
 }
 
 /// A drafter that was read.
@@ -117,6 +119,10 @@ impl<D: Shipped> Trained for Loaded<D> {
     fn launch_lines(&self, engine: Engine, writing: &Writing) -> Result<Vec<Launch>> {
         let dialect = dialect_for::<D>(engine).unwrap_or(D::DIALECTS[0].0);
         self.0.launch_lines(dialect, writing)
+    }
+
+    fn against(&self, engine: Engine) -> Result<Vec<(String, Value)>> {
+        self.0.against(engine)
     }
 }
 

@@ -4,22 +4,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Error, Result, bail};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::columns::{listed, wrapped};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::check_model;
 use spectrain_checkpoints::launch::quote;
 use spectrain_checkpoints::near::near_file;
-use spectrain_data::hub_data::HubAddress;
 use spectrain_data::presets::Preset;
 use spectrain_data::rows::files;
+use spectrain_data::sources::{Origin, Sources as Given};
 
-use crate::cli::arguments::key_value;
+use crate::cli::arguments::{key_value, sources as read_sources};
 use crate::cli::progress::{Output, tell};
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
+use crate::recipe::document::rival;
+use crate::recipe::inline::assigned;
 use crate::recipe::shipped::SHIPPED;
 use crate::runs::run_folder::{Existing, check_name};
 use crate::runtime::device;
@@ -29,13 +31,17 @@ mod amount;
 mod ask;
 mod keys;
 mod needs;
+mod passes;
 mod recommended;
 mod served;
+mod settings;
 mod start;
+mod train_keys;
 mod written;
 
 use ask::{Asking, Question};
 use keys::Keys;
+use settings::Settings;
 use start::Start;
 use written::{Answers, Conversations, Wanted};
 
@@ -68,9 +74,10 @@ pub struct InitArguments {
     /// The target: a folder in the Hugging Face layout, or a hub id
     #[arg(long, value_name = "FOLDER|ID")]
     target: Option<String>,
-    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub, `hf://org/name`
+    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub, `hf://org/name`; or a table or a list as
+    /// `data.train` takes it, such as `{ path = "b.jsonl", weight = 2 }`; may be repeated
     #[arg(long, value_name = "PATH")]
-    data: Option<String>,
+    data: Vec<String>,
     /// In place of `--data`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME", conflicts_with = "data")]
     preset: Option<String>,
@@ -102,12 +109,13 @@ pub struct InitArguments {
 /// Runs the command: asks for what was not given, and writes the recipe where nothing would stop it.
 pub fn run(arguments: &InitArguments) -> Result<()> {
     let translated = arguments.from.as_deref().map(translated).transpose()?;
-    let sources = Sources::of(arguments, translated.as_ref());
-    let gpus = gpus(arguments, translated.as_ref());
+    let mut sources = Sources::of(arguments, translated.as_ref());
+    let gpus = gpus(arguments, translated.as_ref())?;
     let mut arguments = arguments.beside(translated.as_ref());
     let start = arguments.start.as_deref().map(Start::find);
     let start = start.transpose().context("`--start`")?;
     if let Some(start) = &start {
+        sources.add(&arguments, start);
         arguments = arguments.further(start)?;
     }
     if gpus > 0 {
@@ -135,7 +143,7 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
         answers,
         device,
         ranks: gpus.max(1),
-        settings: arguments.settings.clone(),
+        settings: Settings::of(&arguments.settings)?,
         translated,
         start,
     };
@@ -144,18 +152,17 @@ pub fn run(arguments: &InitArguments) -> Result<()> {
 
 /// How many GPUs of this machine would share the batches of another trainer's processes; none where an option says otherwise, or
 /// where there are no several processes.
-fn gpus(arguments: &InitArguments, translated: Option<&Translated>) -> usize {
-    let mut settings = arguments.settings.iter();
-    let is_set = settings.any(|set| set.trim_start().starts_with(BATCHES));
+fn gpus(arguments: &InitArguments, translated: Option<&Translated>) -> Result<usize> {
+    let is_set = Settings::of(&arguments.settings)?.has(BATCHES);
     if arguments.device.is_some() || is_set {
-        return 0;
+        return Ok(0);
     }
-    match translated.and_then(|found| found.processes) {
+    Ok(match translated.and_then(|found| found.processes) {
         Some(processes @ 2..=GPUS) => processes as usize,
         // Those of several machines.
         Some(processes) if processes > GPUS && processes.is_multiple_of(GPUS) => GPUS as usize,
         _ => 0,
-    }
+    })
 }
 
 /// What the settings of another trainer in a file say.
@@ -193,22 +200,29 @@ impl InitArguments {
         all.family = Some(found.recipe.to_owned());
         all.target = all.target.or_else(|| found.target.clone());
         all.name = all.name.or_else(|| found.name.clone().map(not_shipped));
-        if all.data.is_none() && all.preset.is_none() {
-            // Several are none of an option's.
-            all.data = found
-                .train
-                .as_ref()
-                .and_then(Value::as_str)
-                .map(str::to_owned);
+        if all.data.is_empty() && all.preset.is_none() {
+            // Several are taken from the file as they are.
+            let train = found.train.as_ref().and_then(Value::as_str);
+            all.data = train.map(str::to_owned).into_iter().collect();
             all.preset = found.preset.clone();
         }
-        all.settings = [&found.settings[..], &self.settings[..]].concat();
+        // Of a key that says the same as one that is given, such as epochs beside steps, the file says nothing either.
+        let given = Settings::of(&self.settings).ok();
+        let is_left = |setting: &&String| {
+            let key = setting.split('=').next().unwrap_or_default().trim();
+            let other = key.strip_prefix("train.").and_then(rival);
+            let other = other.map(|other| format!("train.{other}"));
+            let has = |key: &String| given.as_ref().is_some_and(|given| given.has(key));
+            !other.as_ref().is_some_and(has)
+        };
+        let of_file = found.settings.iter().filter(is_left).cloned();
+        all.settings = of_file.chain(self.settings.iter().cloned()).collect();
         all
     }
 }
 
-/// Settings of another trainer's file that the target and the conversations are from, as messages name them; none where options
-/// give them.
+/// Settings of another trainer's file that the target and the conversations are from, or the drafter that the target is, as messages
+/// name them; none where options give them.
 #[derive(Default)]
 struct Sources {
     target: Option<String>,
@@ -228,7 +242,7 @@ impl Sources {
             let setting = found.settings_of.get(key)?;
             Some(format!("`{}`: `{setting}`", file.display()))
         };
-        let has_data = arguments.data.is_some() || arguments.preset.is_some();
+        let has_data = !arguments.data.is_empty() || arguments.preset.is_some();
         let lacks = |key: &str| {
             let why = found.unknown.get(key)?;
             Some(format!("`{}`: {why}", file.display()))
@@ -241,6 +255,18 @@ impl Sources {
                 .train
                 .clone()
                 .filter(|train| train.is_array() && !has_data),
+        }
+    }
+
+    /// Adds what a drafter that is trained further says of its target, where no option gives that.
+    fn add(&mut self, arguments: &InitArguments, start: &Start) {
+        let given = &start.given;
+        match start.target() {
+            _ if arguments.target.is_some() => {}
+            Some(_) => self.target = Some(format!("`--start`: the target of `{given}`")),
+            None => {
+                self.lacks[0] = Some(format!("`{given}` does not say which target it is for"));
+            }
         }
     }
 
@@ -283,19 +309,21 @@ fn asked_of_files(
         flag: "--data",
         source: sources.data.as_deref(),
         lacks: sources.lacks[1].as_deref(),
-        given: arguments.data.clone(),
+        given: arguments.data.first().cloned(),
         text: &text("Conversations to train on", "data", "train"),
         default: None,
     };
-    let check_data = |given: &str| match HubAddress::parse(given) {
-        Some(parsed) => parsed.map(drop),
-        None => {
-            let path = Path::new(given);
+    let check_data = |given: &str| -> Result<(), String> {
+        for source in read_sources(given.into())?.each() {
+            let Origin::Path(path) = &source.origin else {
+                continue;
+            };
             let is_of_file = sources.data.is_some() && path.is_relative();
             let hint = if is_of_file { FROM_HERE } else { "" };
             let found = files(path).map(drop);
-            found.map_err(|error| format!("{error}{hint}"))
+            found.map_err(|error| format!("{error}{hint}"))?;
         }
+        Ok(())
     };
     if let Some(preset) = &arguments.preset {
         Preset::find(preset).map_err(|error| Misuse(format!("`--preset`: {error}")))?;
@@ -304,9 +332,26 @@ fn asked_of_files(
     let data = match (&arguments.preset, sources.several(&check_data)?) {
         (Some(preset), _) => Conversations::Preset(preset.clone()),
         (None, Some(several)) => several,
-        (None, None) => Conversations::Train(asking.answer(data, &check_data)?),
+        (None, None) => {
+            let first = asking.answer(data, &check_data)?;
+            let others = arguments.data.iter().skip(1);
+            for other in others.clone() {
+                check_data(other).map_err(|error| Misuse(format!("`--data`: {error}")))?;
+            }
+            conversations(std::iter::once(&first).chain(others)).map_err(Misuse)?
+        }
     };
     Ok((target, data))
+}
+
+/// What `data.train` is where these are given, each a path or what the key takes.
+fn conversations<'a>(given: impl Iterator<Item = &'a String>) -> Result<Conversations, String> {
+    let each = given.map(|given| read_sources(given.into()));
+    let all: Given = each.collect::<Result<_, String>>()?;
+    Ok(match json!(all) {
+        Value::String(path) => Conversations::Train(path),
+        several => Conversations::Several(several),
+    })
 }
 
 /// Whose answers the drafter is trained on.
@@ -374,6 +419,8 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
         existing: Existing::Continue,
         device: &wanted.device,
         ranks: wanted.ranks,
+        only: &[],
+        parts: None,
     };
     asked
         .check_anywhere()
@@ -387,6 +434,7 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     if let Err(error) = device::check_built(&wanted.device) {
         output.warn(format!("{error:#}"));
     }
+    unloaded(&asked, wanted).into_iter().for_each(tell);
     let (file, on) = (quote(&out.to_string_lossy()), wanted.on());
     tell(format!(
         "wrote `{}`; next:\n  spectrain recipe {file} {on} --plan    # what it would do and take\n  spectrain recipe {file} {on}",
@@ -395,13 +443,30 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
+/// The engines that load drafters of this kind, and not this one for keys that nobody set.
+fn unloaded(asked: &Asked, wanted: &Wanted) -> Vec<String> {
+    let is_chosen = |(key, _): &(String, Value)| wanted.settings.leaves("drafter", key);
+    let engines = wanted.recipe.engines.iter();
+    let engines = engines.map(|engine| (engine.name(), asked.against(*engine)));
+    let told = engines.filter(|(_, keys)| !keys.is_empty() && keys.iter().all(is_chosen));
+    let told = told.map(|(engine, keys)| {
+        let keys = assigned(&keys);
+        format!("{engine} is not known to load this drafter, because of {keys} in `[drafter]`")
+    });
+    let mut told: Vec<String> = told.collect();
+    told.dedup();
+    told
+}
+
 /// The same error, with the setting of another trainer's file that it is about in place of an option that nobody gave.
 fn of_file(arguments: &InitArguments, wanted: &Wanted, error: Error) -> Error {
     let (Some(file), Some(found)) = (&arguments.from, &wanted.translated) else {
         return error;
     };
     let message = with_causes(&error);
-    let is_given = |set: &String| wanted.settings.iter().filter(|other| *other == set).count() > 1;
+    // Those of the file are among them.
+    let all = &arguments.settings;
+    let is_given = |set: &String| all.iter().filter(|other| *other == set).count() > 1;
     let named = found.settings.iter().find_map(|set| {
         let option = format!("`--set {set}`");
         let (key, _) = set.split_once('=')?;
@@ -416,7 +481,7 @@ fn of_file(arguments: &InitArguments, wanted: &Wanted, error: Error) -> Error {
         let is_of_file = message.contains(&option) && !is_given(set);
         is_of_file.then(|| message.replace(&option, &source))
     });
-    named.map_or(error, Error::msg)
+    named.map_or(error, |message| Misuse(message).into())
 }
 
 /// The kinds of drafters with their numbers.

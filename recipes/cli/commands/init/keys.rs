@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::train_keys::{STAGES, TRAIN};
 use crate::cli::commands::schema;
 use crate::families::registry::Recipe;
 
@@ -73,6 +74,12 @@ impl Keys {
     }
 
     fn table(&self, table: &str) -> &Value {
+        // A stage has the keys of the whole training.
+        let table = if table.starts_with(STAGES) {
+            TRAIN
+        } else {
+            table
+        };
         let own = &self.schema["allOf"][0]["then"]["properties"][table];
         let shared = &self.schema["properties"][table];
         match table {
@@ -110,6 +117,14 @@ mod tests {
         for (table, key) in [("train", "steps"), ("target", "model"), ("data", "train")] {
             assert!(keys.values(table, key).is_empty(), "{table}.{key}");
         }
+    }
+
+    #[test]
+    fn a_stage_has_the_keys_of_a_training() {
+        let keys = Keys::of(&RECIPES[0]);
+        assert_eq!(keys.names("stages.align"), keys.names("train"));
+        let rate = keys.meaning("stages.align", "learning_rate");
+        assert!(rate.contains("learning rate"), "{rate}");
     }
 
     #[test]

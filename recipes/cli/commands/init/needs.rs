@@ -7,7 +7,7 @@ use crate::runtime::free_tokens::{FreeToken, free_tokens};
 use crate::runtime::sizes::sizes_of;
 
 /// Keys that take a token that no text holds, each another one.
-pub(super) const TOKENS: [&str; 2] = ["mask_token", "separator_token"];
+const TOKENS: [&str; 2] = ["mask_token", "separator_token"];
 /// The key that takes the target's layers that a language model starts from.
 const LAYERS: &str = "keep_layers";
 /// The keys that say otherwise what a language model starts from.
@@ -23,12 +23,17 @@ pub(super) struct Needed {
     pub(super) about: String,
 }
 
-/// The lines of `[drafter]` that a recipe of these keys needs for `target`; `is_set` says of a key of that table that it is set
-/// already.
+/// The lines of `[drafter]` that a recipe of these keys needs for `target` at `revision`; `is_set` says of a key of that table that it
+/// is set already.
 ///
 /// # Errors
 /// The target's sizes or tokens are not known, or it has no token that no text holds.
-pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Result<Vec<Needed>> {
+pub(super) fn of(
+    keys: &Keys,
+    target: &str,
+    revision: Option<&str>,
+    is_set: &dyn Fn(&str) -> bool,
+) -> Result<Vec<Needed>> {
     let names = keys.names("drafter");
     let has = |key: &&str| names.iter().any(|name| name == key) && !is_set(key);
     let tokens: Vec<&'static str> = TOKENS.into_iter().filter(has).collect();
@@ -38,7 +43,7 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
     }
     let hint =
         |key: &str| format!("`--set drafter.{key}=VALUE` sets the key without reading the target");
-    let sizes = sizes_of(target, None);
+    let sizes = sizes_of(target, revision);
     let first = tokens.first().copied().unwrap_or(LAYERS);
     let sizes = sizes.with_context(|| {
         format!(
@@ -63,7 +68,7 @@ pub(super) fn of(keys: &Keys, target: &str, is_set: &dyn Fn(&str) -> bool) -> Re
     if tokens.is_empty() {
         return Ok(lines);
     }
-    let free = free_tokens(target, sizes.spec.vocab);
+    let free = free_tokens(target, revision, sizes.spec.vocab);
     let free = free.map_err(|error| anyhow!("{error:#}; {}", hint(tokens[0])))?;
     if free.len() < tokens.len() {
         bail!(

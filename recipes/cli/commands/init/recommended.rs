@@ -1,14 +1,14 @@
 //! What the closest shipped recipe sets beside the defaults of the keys, which are the papers'.
 
-use spectrain_models::TargetSpec;
-
 use super::amount::{Amount, Own, Recommended};
+use super::settings::at;
+use super::train_keys::{MATRIX_RATE, optimiser};
 use crate::recipe::shipped::{ShippedRecipe, of_kind};
 use crate::runtime::sizes::sizes_of;
 use crate::trainers::rounded_rate;
 
-/// Keys that are taken from it, by their tables: what is right for one target is a good start for another.
-const TAKEN: [(&str, &[&str]); 3] = [
+/// Keys that are taken from it beside the optimiser's, by their tables: what is right for one target is a good start for another.
+const TAKEN: [(&str, &[&str]); 2] = [
     (DRAFTER, &[DRAFT_VOCAB, "fc_norm", "norm_output"]),
     (
         OBJECTIVE,
@@ -17,16 +17,6 @@ const TAKEN: [(&str, &[&str]); 3] = [
             "teacher_weight",
             "divergence",
             "step_weights",
-        ],
-    ),
-    (
-        TRAIN,
-        &[
-            "optimizer",
-            "learning_rate",
-            MATRIX_RATE,
-            "schedule",
-            "min_lr_ratio",
         ],
     ),
 ];
@@ -43,10 +33,8 @@ const OBJECTIVE: &str = "objective";
 const ANCHORS: &str = "anchors";
 /// The key that takes a number of the target's tokens.
 const DRAFT_VOCAB: &str = "draft_vocab";
-/// The key of a rate that goes with the root of the target's width.
-const MATRIX_RATE: &str = "matrix_learning_rate";
-/// The table whose rates are those of targets of its recipe's size.
-const TRAIN: &str = "train";
+/// Widths of targets of shipped recipes that are neither made by them nor on the hub.
+const WIDTHS: [(&str, usize); 1] = [("py-qwen3", 256)];
 /// The size of a target from which on recipes of large ones are the closest, by its width.
 const LARGE: usize = 1024;
 /// What the names of these end in.
@@ -64,9 +52,10 @@ pub(super) struct Recommendation {
 /// What the closest shipped recipe recommends.
 pub(super) fn of(own: &Own) -> Recommendation {
     // What is not here yet is downloaded, and so hardly small.
-    let sizes = sizes_of(own.target, None).map(|sizes| sizes.spec);
+    let sizes = sizes_of(own.target, own.revision).map(|sizes| sizes.spec);
     let is_large = sizes.as_ref().is_none_or(|spec| spec.d_model >= LARGE);
-    let Some(closest) = closest(own.kind.name, is_large, own.target) else {
+    let width = sizes.as_ref().map(|spec| spec.d_model);
+    let Some(closest) = closest(own.kind.name, is_large, own.target, width) else {
         return Recommendation::default();
     };
     let is_of_size = closest.name.ends_with(OF_LARGE) == is_large;
@@ -76,24 +65,26 @@ pub(super) fn of(own: &Own) -> Recommendation {
     let has_more_tokens = |few: i64| is_large && vocab.is_none_or(|vocab| few < vocab);
     let is_small_block = !is_large && is_of_size && has_anchors(&document);
     let block_sizes = SIZES.into_iter().filter(|_| is_small_block);
-    let mut keys = Vec::new();
+    let is_taken = |table: &str, key: &str, value: &toml::Value| match (table, key) {
+        (_, DRAFT_VOCAB) => value.as_integer().is_some_and(has_more_tokens),
+        (DRAFTER | OBJECTIVE, _) => true,
+        // The rates of a training, and what belongs to them, are for targets of that size.
+        _ => is_of_size,
+    };
     let all = TAKEN.into_iter().chain(block_sizes);
-    for (table, names) in all.filter(|(table, _)| !(own.is_made && *table == DRAFTER)) {
-        let is_free = |key: &&&str| (own.set)(&format!("{table}.{key}")).is_none();
-        for key in names.iter().filter(is_free) {
-            let value = document.get(table).and_then(|table| table.get(*key));
-            let value = value.filter(|value| match *key {
-                DRAFT_VOCAB => value.as_integer().is_some_and(has_more_tokens),
-                _ => table != TRAIN || is_of_size,
-            });
-            let value = value.map(|value| match *key {
-                MATRIX_RATE => for_width(value, &document, sizes.as_ref()),
+    let all = all.filter(|(table, _)| !(own.is_made && *table == DRAFTER));
+    let all = all.map(|(table, names)| (table.to_owned(), names));
+    let mut keys = Vec::new();
+    for (table, names) in all.chain(optimiser(own.kind)) {
+        for &key in names {
+            let value = at(&document, &format!("{table}.{key}"));
+            let value = value.filter(|_| own.settings.leaves(&table, key));
+            let value = value.filter(|value| is_taken(&table, key, value));
+            let value = value.map(|value| match key {
+                MATRIX_RATE => for_width(value, width_of(closest), width),
                 _ => value.clone(),
             });
-            keys.extend(value.map(|value| Recommended {
-                table,
-                line: format!("{key} = {value}"),
-            }));
+            keys.extend(value.map(|value| Recommended::new(&table, key, value)));
         }
     }
     if keys.is_empty() {
@@ -130,32 +121,50 @@ fn has_anchors(document: &toml::Table) -> bool {
     objective.is_some_and(|table| table.get(ANCHORS).is_some())
 }
 
-/// A recipe's rate of matrices for a target of these sizes, where both widths are known.
-fn for_width(
-    rate: &toml::Value,
-    document: &toml::Table,
-    sizes: Option<&TargetSpec>,
-) -> toml::Value {
-    let model = document.get("target").and_then(|table| table.get("model"));
-    let there = model.and_then(|model| sizes_of(model.as_str()?, None));
-    match (rate.as_float(), there, sizes) {
-        (Some(value), Some(there), Some(here)) if there.spec.d_model != here.d_model => {
-            toml::Value::Float(rounded_rate(
-                value * (here.d_model as f64 / there.spec.d_model as f64).sqrt(),
-            ))
+/// A recipe's rate of matrices, which is for a target as wide as `there`, for one as wide as `here`; the same where one is not known.
+fn for_width(rate: &toml::Value, there: Option<usize>, here: Option<usize>) -> toml::Value {
+    match (rate.as_float(), there, here) {
+        (Some(value), Some(there), Some(here)) if there != here => {
+            toml::Value::Float(rounded_rate(value * (here as f64 / there as f64).sqrt()))
         }
         _ => rate.clone(),
     }
 }
 
-/// The shipped recipe of a kind for this target, else for one of its size, else the first of the kind.
-fn closest(kind: &str, is_large: bool, target: &str) -> Option<&'static ShippedRecipe> {
+/// The shipped recipe of a kind for this target, else of those for one of its size the one whose target is nearest in width, else the
+/// first of the kind.
+fn closest(
+    kind: &str,
+    is_large: bool,
+    target: &str,
+    width: Option<usize>,
+) -> Option<&'static ShippedRecipe> {
     let fits = |recipe: &&ShippedRecipe| recipe.name.ends_with(OF_LARGE) == is_large;
     let own = of_kind(kind)
         .filter(fits)
         .find(|recipe| is_for(recipe, target));
-    own.or_else(|| of_kind(kind).find(fits))
-        .or_else(|| of_kind(kind).next())
+    // As many times narrower is as far as as many times wider. Of several that are as near the first one is taken.
+    let distance = |recipe: &ShippedRecipe| match (width_of(recipe), width) {
+        (Some(there), Some(here)) => (here as f64 / there as f64).ln().abs(),
+        _ => f64::INFINITY,
+    };
+    let nearest = || {
+        let fitting = of_kind(kind).filter(fits);
+        fitting.min_by(|one, other| distance(one).total_cmp(&distance(other)))
+    };
+    own.or_else(nearest).or_else(|| of_kind(kind).next())
+}
+
+/// The width of the target of a shipped recipe, where it is known.
+fn width_of(recipe: &ShippedRecipe) -> Option<usize> {
+    let document: toml::Table = recipe.text.parse().ok()?;
+    if let Some(made) = at(&document, "synthetic.d_model") {
+        return usize::try_from(made.as_integer()?).ok();
+    }
+    let model = at(&document, "target.model")?.as_str()?;
+    let known = WIDTHS.iter().find(|(name, _)| *name == model);
+    let known = known.map(|(_, width)| *width);
+    known.or_else(|| Some(sizes_of(model, None)?.spec.d_model))
 }
 
 /// Whether a shipped recipe is for this target, by the last part of the target's name: that of a folder is often the same.
@@ -172,19 +181,40 @@ fn is_for(recipe: &ShippedRecipe, target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::Settings;
+    use super::super::train_keys::training_tables;
     use super::*;
     use crate::families::registry::{self, RECIPES};
+    use crate::recipe::shipped::SHIPPED;
+
+    /// What is recommended of a drafter for a target beside what is set.
+    fn found(kind: &str, target: &str, set: &[&str]) -> Recommendation {
+        let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+        of(&Own {
+            kind: registry::find(kind).unwrap(),
+            target,
+            revision: None,
+            is_made: false,
+            tokens: None,
+            settings: &Settings::of(&set).unwrap(),
+        })
+    }
+
+    fn lines(found: Recommendation) -> Vec<String> {
+        let lines = found.keys.into_iter().map(|found| found.line);
+        lines.collect()
+    }
 
     #[test]
     fn every_kind_of_recipe_has_a_shipped_one_whose_keys_are_there() {
         for kind in RECIPES {
             for is_large in [false, true] {
-                let found = closest(kind.name, is_large, "nobody/nothing");
+                let found = closest(kind.name, is_large, "nobody/nothing", None);
                 assert!(found.is_some(), "{}", kind.name);
             }
         }
         let named = |kind: &str, is_large: bool, target: &str| {
-            closest(kind, is_large, target).unwrap().name
+            closest(kind, is_large, target, None).unwrap().name
         };
         assert_eq!(named("eagle3", false, "small"), "quickstart");
         assert_eq!(named("eagle3", true, "nobody/nothing"), "eagle3-qwen3-8b");
@@ -192,18 +222,33 @@ mod tests {
     }
 
     #[test]
+    fn the_closest_recipe_is_that_of_the_nearest_width() {
+        let named = |width: usize| {
+            let found = closest("eagle3", width >= LARGE, "nobody/nothing", Some(width));
+            found.unwrap().name
+        };
+        for (width, expected) in [
+            (64, "quickstart"),
+            (128, "quickstart"),
+            (192, "py-qwen3"),
+            (256, "py-qwen3"),
+            (512, "py-qwen3"),
+            // Two are for this width.
+            (4096, "eagle3-qwen3-8b"),
+        ] {
+            assert_eq!(named(width), expected, "{width}");
+        }
+        for recipe in SHIPPED {
+            assert!(width_of(recipe).is_some(), "{}", recipe.name);
+        }
+    }
+
+    #[test]
     fn the_rate_of_matrices_is_that_of_the_targets_width() {
         let rate = |target: &str| {
-            let own = Own {
-                kind: registry::find("eagle3").unwrap(),
-                target,
-                is_made: false,
-                tokens: None,
-                set: &|_| None,
-            };
-            let keys = of(&own).keys.into_iter().map(|found| found.line);
-            keys.filter(|line| line.starts_with(MATRIX_RATE))
-                .collect::<Vec<_>>()
+            let mut keys = lines(found("eagle3", target, &[]));
+            keys.retain(|line| line.starts_with(MATRIX_RATE));
+            keys
         };
         assert_eq!(rate("Qwen/Qwen3-8B"), ["matrix_learning_rate = 0.0128"]);
         assert_eq!(rate("Qwen/Qwen3-14B"), ["matrix_learning_rate = 0.0143"]);
@@ -217,16 +262,9 @@ mod tests {
         std::fs::write(folder.path().join("config.json"), config).unwrap();
         let small = folder.path().to_str().unwrap();
         let found = |kind: &str, target: &str| {
-            let own = Own {
-                kind: registry::find(kind).unwrap(),
-                target,
-                is_made: false,
-                tokens: None,
-                set: &|key| (key == "drafter.layers").then(|| "3".to_owned()),
-            };
-            let found = of(&own);
-            let lines = found.keys.into_iter().map(|found| found.line);
-            (lines.collect::<Vec<_>>(), found.told)
+            let found = found(kind, target, &["drafter.layers=3"]);
+            let told = found.told.clone();
+            (lines(found), told)
         };
         let (lines, told) = found("dflash", small);
         for line in ["block_size = 8", "anchors = 32"] {
@@ -249,26 +287,16 @@ mod tests {
             "meta-llama/Llama-3.1-8B-Instruct",
             "models/llama-3.1-8b-instruct/",
         ] {
-            let found = closest("eagle3", true, target).unwrap();
+            let found = closest("eagle3", true, target, Some(4096)).unwrap();
             assert_eq!(found.name, "eagle3-llama-3.1-8b");
         }
     }
 
     #[test]
     fn what_is_set_is_left_and_rates_are_those_of_targets_of_the_size() {
-        let lines = |kind: &str, set: &dyn Fn(&str) -> Option<String>| {
-            // Nothing of this name is here.
-            let own = Own {
-                kind: registry::find(kind).unwrap(),
-                target: "nobody/nothing",
-                is_made: false,
-                tokens: None,
-                set,
-            };
-            let found = of(&own).keys.into_iter();
-            found.map(|found| found.line).collect::<Vec<_>>()
-        };
-        let all = lines("eagle3", &|_| None);
+        // Nothing of this name is here.
+        let lines = |kind: &str, set: &[&str]| lines(found(kind, "nobody/nothing", set));
+        let all = lines("eagle3", &[]);
         for line in [
             "draft_vocab = 32000",
             "fc_norm = true",
@@ -277,15 +305,56 @@ mod tests {
         ] {
             assert!(all.iter().any(|found| found == line), "{all:?}");
         }
-        let some = lines("eagle3", &|key| {
-            (key == "drafter.fc_norm").then(|| "false".to_owned())
-        });
+        let some = lines("eagle3", &["drafter={ fc_norm = false }"]);
         assert_eq!(some.len(), all.len() - 1);
-        let other = lines("eagle1-ttt", &|_| None);
+        let other = lines("eagle1-ttt", &[]);
         assert_eq!(
             other,
             ["divergence = { tempered_kl = 0.5 }"],
             "its rate is a small target's"
         );
+    }
+
+    #[test]
+    fn all_that_a_large_targets_recipe_trains_with_is_taken() {
+        // How often it is watched and saved is nothing to take.
+        let is_taken = |key: &str| !["validate_every", "save_every"].contains(&key);
+        let mut seen = 0;
+        for shipped in SHIPPED.iter().filter(|of| of.name.ends_with(OF_LARGE)) {
+            let document: toml::Table = shipped.text.parse().unwrap();
+            let of = |path: &str| at(&document, path).unwrap().as_str().unwrap();
+            let (kind, target) = (of("recipe"), of("target.model"));
+            if closest(kind, true, target, None).unwrap().name != shipped.name {
+                continue;
+            }
+            let keys = found(kind, target, &[]).keys;
+            for table in training_tables(registry::find(kind).unwrap()) {
+                let own = at(&document, &table).and_then(toml::Value::as_table);
+                let own = own.into_iter().flatten();
+                for (key, value) in own.filter(|(key, _)| is_taken(key)) {
+                    let line = format!("{key} = {value}");
+                    let mut keys = keys.iter();
+                    let is_there = keys.any(|found| found.table == table && found.line == line);
+                    assert!(is_there, "{}: [{table}] {line}", shipped.name);
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 50, "{seen}");
+    }
+
+    #[test]
+    fn a_key_that_is_set_of_the_training_is_not_taken_of_its_stages() {
+        let stages = |set: &[&str]| {
+            let mut keys = found("deer", "Qwen/Qwen3-8B", set).keys;
+            keys.retain(|found| found.table != "train" && found.line.starts_with("learning_rate"));
+            keys.into_iter()
+                .map(|found| found.table)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(stages(&[]), ["stages.adapt", "stages.refine"]);
+        let one = stages(&["stages.adapt.learning_rate=3e-4"]);
+        assert_eq!(one, ["stages.refine"]);
+        assert!(stages(&["train.learning_rate=1e-5"]).is_empty());
     }
 }

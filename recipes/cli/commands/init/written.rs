@@ -7,17 +7,19 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::launch::quote;
-use spectrain_data::rows::{files, text_bytes};
 
 use super::amount::Own;
 use super::keys::Keys;
 use super::needs::{self, Needed};
+use super::passes;
 use super::recommended::{self, Recommendation};
 use super::served;
+use super::settings::{Settings, at};
 use super::start::Start;
+use super::train_keys::{STAGES, TRAIN, training_tables};
 use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
-use crate::plan::data::BYTES_PER_TOKEN;
+use crate::plan::data::tokens_in;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -26,7 +28,7 @@ use crate::trainers::Translated;
 
 /// Keys that are shown where nothing sets them, by their tables; of `[drafter]` and `[objective]` all are. A table that a recipe
 /// does not have is not shown.
-const SHOWN: [(&str, &[&str]); 9] = [
+const SHOWN: [(&str, &[&str]); 10] = [
     ("target", &["model", "dtype"]),
     ("data", &["train", "eval", "max_length", "overlong"]),
     (
@@ -37,7 +39,7 @@ const SHOWN: [(&str, &[&str]); 9] = [
     ("drafter", &[]),
     ("objective", &[]),
     (
-        "train",
+        TRAIN,
         &[
             "steps",
             "batch_tokens",
@@ -52,6 +54,7 @@ const SHOWN: [(&str, &[&str]); 9] = [
         "evaluate",
         &["prompts", "temperatures", "draft_lengths", "max_new_tokens"],
     ),
+    ("track", &[]),
 ];
 
 /// The key of a table that is shown though it has no value of its own, with what stands there.
@@ -71,12 +74,15 @@ pub(super) enum Conversations {
 }
 
 impl Conversations {
-    /// How many tokens there are, by the size of their text; none where the files are not here, or do not say it.
-    fn tokens(&self) -> Option<u64> {
-        let Self::Train(path) = self else {
-            return None;
+    /// How many tokens there are in at most so many samples, by the size of their text; none where the files are not here, or do not
+    /// say it.
+    fn tokens(&self, most: Option<usize>) -> Option<u64> {
+        let given = match self {
+            Self::Train(given) => Value::from(given.as_str()),
+            Self::Several(several) => several.clone(),
+            Self::Preset(_) => return None,
         };
-        Some(text_bytes(&files(Path::new(path)).ok()?)? / BYTES_PER_TOKEN)
+        tokens_in(&serde_json::from_value(given).ok()?, most)
     }
 }
 
@@ -131,8 +137,8 @@ pub(super) struct Wanted {
     pub(super) device: String,
     /// How many processes train together, each on a GPU of its own where there are several.
     pub(super) ranks: usize,
-    /// Further keys, as `KEY=VALUE`.
-    pub(super) settings: Vec<String>,
+    /// Further keys.
+    pub(super) settings: Settings,
     /// The settings of another trainer that these are, where they are some.
     pub(super) translated: Option<Translated>,
     /// The drafter that is trained further, where there is one.
@@ -173,62 +179,51 @@ impl Wanted {
         let keys = Keys::of(self.recipe);
         let mut own = self.further()?;
         let recommended = self.recommended();
-        let is_set = |key: &str| self.sets(&format!("drafter.{key}")) || own.has(key);
-        let needed = needs::of(&keys, &self.target, &is_set)?;
+        let set = &self.settings;
+        let is_set = |key: &str| set.has(&format!("drafter.{key}")) || own.has(key);
+        let needed = needs::of(&keys, &self.target, self.revision(), &is_set)?;
         let mut least = self.least(&needed, &own, &recommended);
-        let mut resolved = read(&least, &self.settings)?;
+        let mut resolved = set.read(&least)?;
         if own.start.is_empty()
             && self.start.is_none()
-            && !self.sets("start")
-            && let Some(key) = served::key(&keys, &resolved, &|key| self.sets(key))
+            && !set.has("start")
+            && let Some(key) = served::key(&keys, &resolved, &|key| set.has(key))
         {
             own.keys.push(format!("{key} = true"));
             let other = self.least(&needed, &own, &recommended);
-            let changed = read(&other, &self.settings)?;
+            let changed = set.read(&other)?;
             if served::unserved(&changed).is_none() {
                 (least, resolved) = (other, changed);
             }
         }
         let given: toml::Table = least.parse()?;
         let is_given = |table: &str, key: &str| {
-            let path = if table.is_empty() {
-                key.to_owned()
-            } else {
-                format!("{table}.{key}")
+            let path = match table {
+                "" => key.to_owned(),
+                _ => format!("{table}.{key}"),
             };
-            let inside = given.get(table).and_then(|table| table.get(key));
-            inside.is_some() || (table.is_empty() && given.contains_key(key)) || self.sets(&path)
+            at(&given, &path).is_some() || set.has(&path)
         };
         let text = self.heading(file, &keys, &recommended.told)
             + &tables(&keys, &resolved.json, &is_given, &needed);
         // What is shown behind a `#` is what holds without it.
         let again = read(&text, &[])?;
         if again.json != resolved.json {
-            let tables = SHOWN.map(|(table, _)| format!("`[{table}]`")).join(", ");
             bail!(
-                "`--set`: expected keys of the top level or of {tables}; write other keys into the file yourself"
+                "`--set`: the recipe would say something else than what was set; write these keys into the file yourself"
             );
         }
         Ok((text, again))
     }
 
-    /// Whether a key, or one of a table in it, is among the further keys.
-    fn sets(&self, path: &str) -> bool {
-        self.set(path).is_some()
+    /// The revision of the target on the hub, where one is set or the drafter that is trained further was trained for one.
+    fn revision(&self) -> Option<&str> {
+        let set = self.settings.value("target.revision");
+        let set = set.and_then(toml::Value::as_str);
+        set.or_else(|| self.start.as_ref()?.revision(&self.target))
     }
 
-    /// The value of a key among the further keys, or of one of a table in it; the last one holds.
-    fn set(&self, path: &str) -> Option<String> {
-        let settings = self.settings.iter().rev();
-        let mut settings = settings.filter_map(|set| set.split_once('='));
-        let found = settings.find(|(key, _)| {
-            let rest = key.trim().strip_prefix(path);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        });
-        found.map(|(_, value)| value.trim().to_owned())
-    }
-
-    /// What the closest shipped recipe recommends.
+    /// What the closest shipped recipe recommends, or the run of a drafter that is trained further, for this much data.
     fn recommended(&self) -> Recommendation {
         // What a trainer does is not mixed with what a shipped recipe does.
         if self.translated.is_some() {
@@ -236,17 +231,24 @@ impl Wanted {
         }
         // Answers that are to come are longer or shorter.
         let is_kept = matches!(self.answers, Answers::Kept);
-        let shipped = recommended::of(&Own {
+        let most = self.settings.value("data.max_samples");
+        let most = most.and_then(toml::Value::as_integer);
+        let most = most.and_then(|most| usize::try_from(most).ok());
+        let own = Own {
             kind: self.recipe,
             target: &self.target,
+            revision: self.revision(),
             is_made: self.start.is_some(),
-            tokens: self.data.tokens().filter(|_| is_kept),
-            set: &|path| self.set(path),
-        });
-        match &self.start {
+            tokens: self.data.tokens(most).filter(|_| is_kept),
+            settings: &self.settings,
+        };
+        let shipped = recommended::of(&own);
+        let mut found = match &self.start {
             None => shipped,
-            Some(start) => start.recommended(&self.target, shipped, &|path| self.set(path)),
-        }
+            Some(start) => start.recommended(&own, shipped),
+        };
+        found.told += &passes::cut(&own, &mut found.keys);
+        found
     }
 
     /// A recipe of what is wanted, needed and recommended, without the further keys.
@@ -264,8 +266,10 @@ impl Wanted {
                 .map(|found| found.line.clone() + "\n")
                 .collect::<String>()
         };
+        let trainings = training_tables(self.recipe).into_iter();
+        let trainings = trainings.map(|table| format!("[{table}]\n{}", lines_of(&table)));
         format!(
-            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n{}[features]\n{}[data]\n{key} = {}\n{}{}[drafter]\n{}{}[objective]\n{}[train]\n{}",
+            "recipe = {}\nname = {}\n{}[target]\nmodel = {}\n{}[features]\n{}[data]\n{key} = {}\n{}{}[drafter]\n{}{}[objective]\n{}{}",
             quoted(self.recipe.name),
             quoted(&self.name),
             own.start,
@@ -278,7 +282,7 @@ impl Wanted {
             needed.chain(own_keys).collect::<String>(),
             lines_of("drafter"),
             lines_of("objective"),
-            lines_of("train"),
+            trainings.collect::<String>(),
         )
     }
 
@@ -290,9 +294,11 @@ impl Wanted {
         let Some(start) = &self.start else {
             return Ok(self.own_layer());
         };
-        let sizes = sizes_of(&self.target, None).with_context(|| {
+        let revision = self.revision();
+        let sizes = sizes_of(&self.target, revision).with_context(|| {
+            let at = revision.map_or_else(String::new, |name| format!(" at revision `{name}`"));
             format!(
-                "`--start`: the settings of `{}` are read for a target, whose `config.json` must be here: download `{}`",
+                "`--start`: the settings of `{}` are read for a target, whose `config.json` must be here: download `{}`{at}",
                 start.given, self.target
             )
         })?;
@@ -308,7 +314,7 @@ impl Wanted {
 
     /// Lines of these keys of `[drafter]`, where nothing else sets them.
     fn lines(&self, keys: Vec<(String, Value)>) -> Vec<String> {
-        let free = |(key, _): &(String, Value)| !self.sets(&format!("drafter.{key}"));
+        let free = |(key, _): &(String, Value)| self.settings.leaves("drafter", key);
         let keys = keys.into_iter().filter(free);
         keys.map(|(key, value)| format!("{key} = {}", inline(&value)))
             .collect()
@@ -317,7 +323,7 @@ impl Wanted {
     /// What trains the layer further that the checkpoint of the target has for this kind of drafter, if it has one.
     fn own_layer(&self) -> Further {
         let folder = Path::new(&self.target);
-        if !folder.is_dir() || self.sets("start") {
+        if !folder.is_dir() || self.settings.has("start") {
             return Further::default();
         }
         let keys = match (self.recipe.beside_target)(folder) {
@@ -419,6 +425,28 @@ fn tables(
             }
         }
         _ = write!(text, "\n{}[{table}]\n{lines}", comment(&keys.about(table)));
+        if table == TRAIN {
+            text += &stages(keys, recipe, is_given);
+        }
+    }
+    text
+}
+
+/// The tables of a training's stages in which keys are given, with these.
+fn stages(keys: &Keys, recipe: &Value, is_given: &dyn Fn(&str, &str) -> bool) -> String {
+    let mut text = String::new();
+    let mut about = comment(&keys.about(STAGES));
+    for (stage, values) in recipe[STAGES].as_object().into_iter().flatten() {
+        let table = format!("{STAGES}.{stage}");
+        let names = keys.names(&table).into_iter();
+        let names = names.filter(|key| !values[key].is_null() && is_given(&table, key));
+        let lines: String = names
+            .map(|key| line(keys, values, (&table, &key), true, ""))
+            .collect();
+        if !lines.is_empty() {
+            _ = write!(text, "\n{about}[{table}]\n{lines}");
+            about.clear();
+        }
     }
     text
 }
