@@ -100,6 +100,48 @@ fn a_part_that_was_stopped_goes_on() {
 }
 
 #[test]
+fn a_stage_of_parts_that_was_stopped_is_not_computed_where_nobody_says_where_they_are() {
+    let workspace = prepared();
+    let there = " --parts elsewhere";
+    for number in ["1/2", "2/2"] {
+        part(&workspace, number, there).succeeded();
+    }
+    let shard = workspace.path("elsewhere/part-00002-of-00002/features-00000.arrow");
+    let intact = fs::read(&shard).unwrap();
+    let mut bytes = intact.clone();
+    bytes[200] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    whole(&workspace, there).failed(&["features-00000.arrow", "sha256"]);
+    fs::write(&shard, intact).unwrap();
+    whole(&workspace, "").failed(&[
+        "stage `features`: it has begun to join the parts in `elsewhere`",
+        "expected `--parts elsewhere`, found no `--parts`",
+        "remove `runs/run/features` to compute it here",
+    ]);
+    whole(&workspace, " --plan").failed(&[
+        "the run would be refused: stage `features`: it has begun to join the parts in `elsewhere`",
+    ]);
+    // What is only joined may have been computed in another type.
+    let mut manifest = workspace.manifest("features");
+    manifest["settings"]["target"]["computed_in"] = "bf16".into();
+    manifest.as_object_mut().unwrap().remove("sha256");
+    let manifest = manifest.to_string();
+    workspace.write("runs/run/features/manifest.json", manifest);
+    let plan = whole(&workspace, &format!("{there} --plan")).succeeded();
+    assert!(
+        plan.stdout.contains(" goes on where it was interrupted"),
+        "{plan:#?}"
+    );
+    whole(&workspace, there).succeeded();
+    assert_eq!(workspace.manifest("features")["parts"], "elsewhere");
+    let joined = contents(&features(&workspace));
+    fs::remove_dir_all(features(&workspace)).unwrap();
+    whole(&workspace, "").succeeded();
+    assert_eq!(contents(&features(&workspace)), joined);
+    assert_eq!(workspace.manifest("features")["parts"], json!(null));
+}
+
+#[test]
 fn a_part_goes_on_only_as_it_has_begun() {
     let workspace = prepared();
     let few = " --set features.samples_per_shard=2";
@@ -254,6 +296,12 @@ fn what_makes_no_part_is_misuse() {
     workspace
         .run_line(format!("{run} --stage features --parts nowhere"))
         .failed(&["`nowhere` holds no part"]);
+    // Where nothing has parts, they are nowhere.
+    for more in ["", " --plan", " --sweep train.learning_rate=1e-2,1e-5"] {
+        workspace
+            .run_line(format!("recipe recipe.toml --parts nowhere{more}"))
+            .misused(&["`--parts`: this recipe has no stage `features`"]);
+    }
     assert!(!workspace.path("runs/run/features-parts").exists());
 }
 

@@ -49,7 +49,7 @@ fn a_run_stands_for_its_drafter_in_every_command() {
         let words = ["generate", "--target", "target", "--prompt", "count"];
         let settings = ["--max-new-tokens", "4", "--drafter", drafter];
         let outcome = workspace.run(&[&words[..], &settings].concat()).succeeded();
-        assert!(outcome.stderr.contains("target passes"), "{outcome:#?}");
+        assert!(outcome.stderr.contains("target pass"), "{outcome:#?}");
     }
 
     let words = ["evaluate", "--target", "target", "--prompts", "eval.jsonl"];
@@ -196,11 +196,46 @@ fn the_drafter_and_the_report_of_a_run_that_trains_anew_are_stale() {
     workspace.unfinish("train");
     let why = "the stage `train` was started again and is not done";
     let outcome = check(&workspace, "run").succeeded();
-    let warned = format!("WARN the drafter in `{FOLDER}` is stale: {why}");
+    let warned = format!("warning: the drafter in `{FOLDER}` is stale: {why}");
     assert!(outcome.stderr.contains(&warned), "{outcome:#?}");
     let outcome = workspace.run(&["report", "run"]).succeeded();
     assert!(
         outcome.stdout.contains(&format!("Stale: run: {why}.")),
         "{outcome:#?}"
     );
+}
+
+#[test]
+fn the_drafter_of_a_training_before_is_told_by_what_has_changed_in_every_command() {
+    let workspace = Workspace::finished();
+    let recipe = "recipe recipe.toml --set train.learning_rate=1e-4 --stage prepare --stage train";
+    workspace.run_line(recipe).succeeded();
+    let stale = format!(
+        "the drafter in `{FOLDER}` is stale: it is of the previous training (`train.learning_rate`: 0.001 → 0.0001); run the \
+         recipe again for the new one"
+    );
+    let warned = format!("warning: {stale}\n");
+    for command in [
+        "check run --target target",
+        "generate --target target --prompt count --max-new-tokens 2 --drafter run",
+        "push run me/drafter --dry-run",
+    ] {
+        let outcome = workspace.run_line(command).succeeded();
+        assert!(outcome.stderr.contains(&warned), "{command}: {outcome:#?}");
+    }
+    // What is trained by now can be exported.
+    let export = |out: &str| workspace.run_line(format!("export run --to vllm --out {out}"));
+    let outcome = export("new").succeeded();
+    assert!(!outcome.stderr.contains("stale"), "{outcome:#?}");
+    workspace.unfinish("train");
+    let told = "the run `runs/run` is not trained anew yet: ";
+    export("none").failed(&[told, &stale]);
+    assert!(!workspace.path("none").exists());
+    // What a training rests on may be another one, too.
+    let prepare = "recipe recipe.toml --set data.mask=all --stage prepare";
+    workspace.run_line("recipe recipe.toml").succeeded();
+    workspace.run_line(prepare).succeeded();
+    let outcome = export("older").succeeded();
+    let told = "warning: the drafter in `runs/run/train/drafter` is stale: it is of the previous training (`data.mask`: ";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
 }

@@ -1,7 +1,7 @@
 //! `spectrain recipe --sweep`: runs that share what comes before their training, and one table.
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::workspace::{Outcome, REFUSED, Workspace};
+use crate::workspace::{CONVERSATIONS, Outcome, REFUSED, Workspace};
 
 const SWEEP: [&str; 4] = [
     "--sweep",
@@ -21,6 +21,33 @@ fn runs() -> Vec<String> {
         .iter()
         .flat_map(|rate| each(rate))
         .collect()
+}
+
+/// What a first value that is new takes from runs that are there, whose prepared data are the file `prepared`.
+fn is_taken_from_others_by_a_first_value(workspace: &Workspace, prepared: u64) {
+    let inode = |file: String| workspace.path(file).metadata().unwrap().ino();
+    let earlier = [
+        "--sweep",
+        "train.learning_rate=1e-4,1e-2",
+        "--sweep",
+        "seed=0",
+        "--stage",
+        "prepare",
+    ];
+    let told = run_with(workspace, &earlier).succeeded();
+    let run = "runs/run-learning_rate-1e-4-seed-0";
+    assert_eq!(inode(format!("{run}/{TOKENS}")), prepared);
+    assert!(
+        told.stderr.contains("prepare: the same as in `runs/run-"),
+        "{told:#?}"
+    );
+    // What starts anew takes nothing that was there before.
+    let fresh = [&earlier[..], &["--fresh"]].concat();
+    run_with(workspace, &fresh).succeeded();
+    let anew = inode(format!("{run}/{TOKENS}"));
+    assert_ne!(anew, prepared);
+    let second = "runs/run-learning_rate-1e-2-seed-0";
+    assert_eq!(inode(format!("{second}/{TOKENS}")), anew);
 }
 
 #[test]
@@ -72,6 +99,29 @@ fn every_combination_is_trained_and_stands_in_one_table() {
         second.stderr
     );
     assert!(before == runs().iter().map(weights).collect::<Vec<_>>());
+    is_taken_from_others_by_a_first_value(&workspace, prepared[0]);
+}
+
+#[test]
+fn a_run_that_was_stopped_in_a_stage_of_its_own_goes_on() {
+    let workspace = Workspace::new();
+    let stages = ["--stage", "prepare", "--stage", "features"];
+    let sweep = ["--sweep", "data.max_length=64,128"];
+    let stored = ["--set", "features.mode=stored"];
+    let words = [&sweep[..], &stored, &stages].concat();
+    run_with(&workspace, &words).succeeded();
+    let run = "runs/run-max_length-128";
+    let captured = workspace.bytes(&format!("{run}/features/features-00000.arrow"));
+    // As one leaves it that was killed there.
+    let path = format!("{run}/prepare/manifest.json");
+    let mut manifest = workspace.json(&path);
+    manifest["status"] = "started".into();
+    manifest.as_object_mut().unwrap().remove("sha256");
+    workspace.write(&path, manifest.to_string());
+    std::fs::remove_file(workspace.path(format!("{run}/{TOKENS}"))).unwrap();
+    std::fs::remove_dir_all(workspace.path(format!("{run}/features"))).unwrap();
+    run_with(&workspace, &words).succeeded();
+    assert!(workspace.bytes(&format!("{run}/features/features-00000.arrow")) == captured);
 }
 
 #[test]
@@ -111,7 +161,7 @@ fn what_is_wrong_with_a_combination_is_told_before_any_is_trained() {
     }
     // What fits no target is known before the first is trained, too.
     let refused = run_with(&workspace, &["--sweep", "drafter.captured_layers=[0],[77]"]);
-    assert_eq!(refused.code, Some(1), "{refused:#?}");
+    assert_eq!(refused.code, Some(2), "{refused:#?}");
     assert!(
         refused.stderr.contains("captured_layers=[77]"),
         "{refused:#?}"
@@ -138,6 +188,13 @@ fn the_other_runs_of_a_sweep_are_trained_and_judged_where_one_fails() {
         "{found:#?}"
     );
     assert!(found.stdout.contains("explosion=1e9"), "{found:#?}");
+    // What the failed one has made the other has taken.
+    assert!(
+        found
+            .stderr
+            .contains("prepare: the same as in `runs/run-explosion-1.0000001`"),
+        "{found:#?}"
+    );
     assert!(
         workspace
             .path("runs/run-explosion-1e9/evaluate/report.json")
@@ -222,7 +279,7 @@ fn a_sweep_is_planned_with_a_line_for_each_run_and_their_sum() {
     // What one of them is refused for ends it, behind all of them.
     let sweep = ["--sweep", "drafter.captured_layers=[0],[77]", "--plan"];
     let refused = run_with(&workspace, &sweep);
-    assert_eq!(refused.code, Some(1), "{refused:#?}");
+    assert_eq!(refused.code, Some(2), "{refused:#?}");
     assert!(refused.stdout.ends_with(REFUSED), "{refused:#?}");
     let told = "error: the run would be refused: run-captured_layers-_77_: ";
     assert!(refused.stderr.contains(told), "{refused:#?}");
@@ -251,6 +308,41 @@ fn features_that_runs_share_are_planned_once() {
     // Other texts have features of their own.
     let [first, second] = disk("data.max_length=64,32", "stored");
     assert!(first > alone && second > alone, "{first} {second} {alone}");
+}
+
+#[test]
+fn a_change_of_many_keys_has_a_run_whose_name_is_cut() {
+    let workspace = Workspace::new();
+    let change = "train.optimizer=muon; train.learning_rate=1e-3; train.weight_decay=0.01; train.ema_decay=0.99; \
+                  objective.divergence={ sum = { kl = 0.9, tv = 0.1 } }; drafter.captured_layers=[0, 1, 2]";
+    let planned = run_with(&workspace, &["--vary", change, "--plan", "--json"]).succeeded();
+    let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
+    let name = json["runs"][1]["run"].as_str().unwrap();
+    let head = "run-optimizer-muon-learning_rate-1e-3-weight_decay-0.01-ema_decay-0.99-";
+    assert!(name.starts_with(head) && name.len() == 128, "{name}");
+}
+
+#[test]
+fn runs_are_planned_with_the_data_that_will_be_prepared_for_them() {
+    let workspace = Workspace::finished();
+    workspace.write_conversations("big.jsonl", 0, 10 * CONVERSATIONS);
+    let disk = |name: &str| {
+        let name = format!("name={name}");
+        let sets = [
+            name.as_str(),
+            "data.train=big.jsonl",
+            "features.mode=stored",
+        ];
+        let sets = sets.iter().flat_map(|set| ["--set", *set]);
+        let words = ["--vary", "train.learning_rate=1e-5", "--plan", "--json"];
+        let words: Vec<&str> = words.into_iter().chain(sets).collect();
+        let planned = run_with(&workspace, &words).succeeded();
+        let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
+        let estimates = &json["runs"][0]["estimates"];
+        estimates["disk_bytes"].as_u64().unwrap()
+    };
+    // That of the recipe as it is was prepared before, from other data.
+    assert_eq!(disk("run"), disk("other"));
 }
 
 #[test]

@@ -9,8 +9,9 @@ use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 
 use crate::recipe::read::read;
+use crate::runs::outdated::outdated;
 use crate::runs::places::{EXPORTED, IMPORTED, trained};
-use crate::runs::run_folder::{RunFolder, Status, manifest_in, stale};
+use crate::runs::run_folder::{RunFolder, Status, manifest_in};
 use crate::runtime::target;
 
 /// What a user may call a drafter.
@@ -141,8 +142,8 @@ fn of_run(run: &Path) -> Result<PathBuf> {
                 folder.display()
             );
         }
-        if let Some(why) = stale(run, stage)? {
-            tracing::warn!("the drafter in `{}` is stale: {why}", folder.display());
+        if let Some(told) = outdated(run, stage, &folder)? {
+            tracing::warn!("{told}");
         }
         return Ok(folder);
     }

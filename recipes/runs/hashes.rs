@@ -1,8 +1,9 @@
 //! SHA-256 of inputs and outputs. Those of large files are remembered while nothing touches the file: a target may be many
 //! gigabytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -29,6 +30,11 @@ const SMALL: u64 = 4 << 20;
 pub(crate) struct HashMemory {
     path: PathBuf,
     known: BTreeMap<String, Known>,
+    /// The memories of the runs whose files were linked here. Whoever links these once more has them know how they look since, and
+    /// nobody else.
+    lenders: BTreeSet<String>,
+    /// What these know, once they were asked.
+    lent: Option<BTreeMap<Look, String>>,
     changed: bool,
 }
 
@@ -42,7 +48,7 @@ struct Known {
 
 /// What tells that a file was not touched. Its time of change can be set to what it was; the time at which the system
 /// changed anything about the file cannot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Look {
     length: u64,
     modified: u64,
@@ -79,18 +85,54 @@ fn touched(_data: &Metadata) -> (i64, u64) {
     (0, 0)
 }
 
+/// Files that were linked, and how they looked before: another name of a file is a change of it to the system, and none of what it
+/// holds.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    /// Before and behind, by the file's number.
+    looks: BTreeMap<u64, [Look; 2]>,
+}
+
+impl Links {
+    /// Links a file as `link`, or copies it where that cannot be.
+    pub(crate) fn link(&mut self, file: &Path, link: &Path) -> io::Result<()> {
+        let before = Look::of(&fs::metadata(file)?);
+        if fs::hard_link(file, link).is_err() {
+            return fs::copy(file, link).map(drop);
+        }
+        let behind = Look::of(&fs::metadata(link)?);
+        let touched = behind.touched;
+        // Whoever changed it meanwhile is noticed.
+        if (Look { touched, ..before }) == behind && before != behind {
+            self.looks.insert(behind.number, [before, behind]);
+        }
+        Ok(())
+    }
+}
+
 impl HashMemory {
     /// What cannot be read, or is not what was written, is computed again.
     pub(crate) fn read(path: &Path) -> Self {
-        let read = || -> Option<BTreeMap<String, Known>> {
+        let read = || -> Option<(BTreeMap<String, Known>, BTreeSet<String>)> {
             let text = fs::read_to_string(path).ok()?;
             let mut memory: Value = serde_json::from_str(&text).ok()?;
             let files = memory.get_mut("files")?.take();
-            (memory["sha256"] == digest(&files)).then(|| serde_json::from_value(files).ok())?
+            if memory["sha256"] != digest(&files) {
+                return None;
+            }
+            let lenders = memory.get_mut("lenders").map(Value::take);
+            let lenders = lenders.and_then(|lenders| serde_json::from_value(lenders).ok());
+            Some((
+                serde_json::from_value(files).ok()?,
+                lenders.unwrap_or_default(),
+            ))
         };
+        let (known, lenders) = read().unwrap_or_default();
         Self {
             path: path.to_owned(),
-            known: read().unwrap_or_default(),
+            known,
+            lenders,
+            lent: None,
             changed: false,
         }
     }
@@ -113,10 +155,45 @@ impl HashMemory {
         {
             return Ok(known.sha256.clone());
         }
-        check_interrupted()?;
-        let sha256 = sha256_file(path)?;
+        let sha256 = match self.lent(look) {
+            Some(sha256) => sha256,
+            None => {
+                check_interrupted()?;
+                sha256_file(path)?
+            }
+        };
         self.learn(place, look, sha256.clone());
         Ok(sha256)
+    }
+
+    /// What a lender knows of a file that looks like this.
+    fn lent(&mut self, look: Look) -> Option<String> {
+        // Where files have no numbers, others may look the same.
+        if look.number == 0 {
+            return None;
+        }
+        let lenders = self.lenders.iter();
+        let known = lenders.flat_map(|lender| Self::read(Path::new(lender)).known.into_values());
+        let known = known.map(|Known { look, sha256 }| (look, sha256));
+        let lent = self.lent.get_or_insert_with(|| known.collect());
+        lent.get(&look).cloned()
+    }
+
+    /// Asks from now on what `lender` knows and whom it asks, where a file that was linked from there looks otherwise.
+    pub(crate) fn ask(&mut self, lender: &Self) {
+        let asked = lender.lenders.iter().cloned();
+        let asked: Vec<String> = asked.chain([place(&lender.path)]).collect();
+        for memory in asked {
+            self.changed |= self.lenders.insert(memory);
+        }
+        self.lent = None;
+    }
+
+    /// The memories that are asked, but for this one.
+    pub(crate) fn lenders(&self) -> impl Iterator<Item = &Path> {
+        let own = place(&self.path);
+        let lenders = self.lenders.iter().filter(move |lender| **lender != own);
+        lenders.map(Path::new)
     }
 
     fn learn(&mut self, place: String, look: Look, sha256: String) {
@@ -130,6 +207,32 @@ impl HashMemory {
             fs::metadata(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         self.learn(place(path), Look::of(&data), sha256.to_owned());
         Ok(())
+    }
+
+    /// Knows files by how they look since they were linked.
+    pub(crate) fn follow(&mut self, links: &Links) {
+        for known in self.known.values_mut() {
+            if let Some([before, behind]) = links.looks.get(&known.look.number)
+                && known.look == *before
+            {
+                known.look = *behind;
+                self.changed = true;
+            }
+        }
+    }
+
+    /// Takes what `other` knows of files in the folder `from` for what they are in the folder `to`, too.
+    pub(crate) fn adopt(&mut self, other: &Self, [from, to]: [&Path; 2]) {
+        let from = place(from);
+        for (at, Known { look, sha256 }) in &other.known {
+            let Ok(inner) = Path::new(at).strip_prefix(&from) else {
+                continue;
+            };
+            let link = to.join(inner);
+            if fs::metadata(&link).is_ok_and(|data| Look::of(&data) == *look) {
+                self.learn(place(&link), *look, sha256.clone());
+            }
+        }
     }
 
     /// The hash of several files or folders, by their names and contents.
@@ -162,6 +265,11 @@ impl HashMemory {
         Ok(sha256_bytes(format!("{config} {weights}").as_bytes()))
     }
 
+    /// Whether there is anything to keep.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed
+    }
+
     /// Keeps what was computed for the next process.
     pub(crate) fn write(&self) -> Result<()> {
         if !self.changed {
@@ -170,7 +278,7 @@ impl HashMemory {
         let files = json!(self.known);
         write_json(
             &self.path,
-            &json!({ "sha256": digest(&files), "files": files }),
+            &json!({ "sha256": digest(&files), "files": files, "lenders": self.lenders }),
         )
     }
 }
@@ -248,6 +356,45 @@ mod tests {
             touched(&fs::metadata(&probe).unwrap()).0 > touched(data).0
         };
         while !passed() {}
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_was_linked_is_known_under_both_names_until_it_is_changed() {
+        use std::os::unix::fs::FileExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| root.path().join(name));
+        for folder in [&from, &to] {
+            fs::create_dir(folder).unwrap();
+        }
+        let file = large(&from);
+        let link = to.join("large");
+        let mut lender = HashMemory::default();
+        lender.remember(&file, "remembered").unwrap();
+        await_clock(root.path(), &fs::metadata(&file).unwrap());
+        let mut links = Links::default();
+        links.link(&file, &link).unwrap();
+        assert_eq!(links.looks.len(), 1);
+        lender.follow(&links);
+        let mut borrower = HashMemory::default();
+        borrower.adopt(&lender, [&from, &to]);
+        assert!(lender.has_changed() && borrower.has_changed());
+        assert_eq!(lender.of(&file).unwrap(), "remembered");
+        assert_eq!(borrower.of(&link).unwrap(), "remembered");
+        // What nobody knew nobody knows now.
+        let mut other = HashMemory::default();
+        other.follow(&links);
+        other.adopt(&HashMemory::default(), [&from, &to]);
+        assert!(!other.has_changed());
+
+        await_clock(root.path(), &fs::metadata(&file).unwrap());
+        let opened = File::options().write(true).open(&file).unwrap();
+        opened.write_at(&[1], 3).unwrap();
+        lender.follow(&links);
+        borrower.adopt(&lender, [&from, &to]);
+        let sha256 = sha256_file(&file).unwrap();
+        assert_eq!(lender.of(&file).unwrap(), sha256);
+        assert_eq!(borrower.of(&link).unwrap(), sha256);
     }
 
     #[cfg(unix)]

@@ -17,6 +17,7 @@ use crate::runtime::writable::writable;
 
 pub mod aside;
 pub mod identity;
+pub(crate) mod linked;
 mod lock;
 pub mod manifest;
 mod outputs;
@@ -50,6 +51,8 @@ pub(crate) fn check_writable(run: &Path) -> Result<()> {
 pub struct RunFolder {
     path: PathBuf,
     is_new: bool,
+    /// The recipe that it is to be described by, resolved; none where that stays as it is.
+    recipe: Option<String>,
     /// None where nothing may be written.
     lock: Option<File>,
 }
@@ -65,10 +68,13 @@ pub struct Start {
     pub inputs: Inputs,
     /// See [`Manifest::history`].
     pub history: Vec<Earlier>,
+    /// See [`Manifest::parts`].
+    pub parts: Option<String>,
 }
 
 impl RunFolder {
-    /// Opens or makes the folder and locks it. `toml` is the resolved recipe.
+    /// Opens or makes the folder and locks it. `toml` is the resolved recipe, which stands in a run that has another one once a stage
+    /// is started with it: what is refused changes nothing.
     pub fn open(run: RunName, toml: &str, existing: Existing) -> Result<Self> {
         check_name(run.name)?;
         let path = run.root.join(run.name);
@@ -77,6 +83,9 @@ impl RunFolder {
         let mut lock = lock(&path)?;
         // Only now does nobody else change what is there.
         let mut is_new = !check_ours(&path, run, existing)?;
+        if !is_new {
+            call(&path, run.name)?;
+        }
         if existing == Existing::SetAside && !is_new {
             let aside = free_name(&path);
             fs::rename(&path, &aside).with_context(|| {
@@ -93,13 +102,15 @@ impl RunFolder {
         let folder = Self {
             path,
             is_new,
+            recipe: Some(toml.to_owned()),
             lock: Some(lock),
         };
-        folder.write_description(run, toml)?;
+        folder.begin(run)?;
         Ok(folder)
     }
 
-    fn write_description(&self, run: RunName, toml: &str) -> Result<()> {
+    /// Writes what every run has from its beginning, where it is not there.
+    fn begin(&self, run: RunName) -> Result<()> {
         if !self.path.join(RUN).exists() {
             let description = Run {
                 recipe: run.recipe.into(),
@@ -109,9 +120,20 @@ impl RunFolder {
             };
             write_json(&self.path.join(RUN), &description)?;
         }
-        // The recipe may change between two calls; the manifests tell what each stage was made from.
+        match self.path.join(RECIPE).exists() {
+            true => Ok(()),
+            false => self.describe(),
+        }
+    }
+
+    /// Describes the run by the recipe that it was opened with, where it was opened with one. That may change between two calls; the
+    /// manifests tell what each stage was made from.
+    pub fn describe(&self) -> Result<()> {
+        let Some(toml) = &self.recipe else {
+            return Ok(());
+        };
         let recipe = self.path.join(RECIPE);
-        if fs::read_to_string(&recipe).ok().as_deref() != Some(toml) {
+        if fs::read_to_string(&recipe).ok().as_ref() != Some(toml) {
             write_file(&recipe, toml.as_bytes())?;
         }
         Ok(())
@@ -124,6 +146,7 @@ impl RunFolder {
         Ok(Self {
             path,
             is_new: false,
+            recipe: None,
             lock: Some(lock),
         })
     }
@@ -138,6 +161,7 @@ impl RunFolder {
         Self {
             path,
             is_new: false,
+            recipe: None,
             lock: None,
         }
     }
@@ -216,8 +240,9 @@ impl RunFolder {
         })
     }
 
-    /// Marks a stage as started. Its folder is there afterwards; what is in it stays.
+    /// Marks a stage as started, and describes the run by its recipe. The stage's folder is there afterwards; what is in it stays.
     pub fn start(&self, stage: &str, start: Start) -> Result<Manifest> {
+        self.describe()?;
         let folder = self.stage(stage);
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create `{}`", folder.display()))?;
@@ -230,6 +255,7 @@ impl RunFolder {
             settings: start.settings,
             history: start.history,
             inputs: start.inputs,
+            parts: start.parts,
             outputs: Inputs::new(),
             spectrain: env!("CARGO_PKG_VERSION").into(),
             git_revision: git_revision(),
@@ -268,14 +294,31 @@ impl RunFolder {
     pub fn set_aside(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let folder = self.path.join(path);
         let aside = free_name(&folder);
-        fs::rename(&folder, &aside).with_context(|| {
-            format!(
-                "cannot move `{}` to `{}`",
-                folder.display(),
-                aside.display()
-            )
-        })?;
+        self.rename(&folder, &aside)?;
         Ok(aside)
+    }
+
+    /// The names in the run under which a stage was set aside.
+    pub fn asides(&self, stage: &str) -> Result<Vec<String>> {
+        aside::of_stage(&self.path, stage)
+    }
+
+    /// Moves what was set aside of a stage back to its place, where nothing may be.
+    pub fn take_back(&self, aside: &str, stage: &str) -> Result<()> {
+        self.rename(&self.path.join(aside), &self.stage(stage))
+    }
+
+    /// Moves a file or folder of the run, and still knows its hashes.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        // Hashes are known by whole paths, which nobody finds any more behind the move.
+        let whole = fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
+        fs::rename(from, to)
+            .with_context(|| format!("cannot move `{}` to `{}`", from.display(), to.display()))?;
+        let mut memory = self.hashes();
+        memory.adopt(&self.hashes(), [&whole, to]);
+        // Whoever forgets what a file is reads it once more.
+        let _ = self.keep(&memory);
+        Ok(())
     }
 
     /// Sets aside what stands in the place of a model's folder and is none: no writer takes it for its own. Returns where it is
@@ -337,6 +380,17 @@ impl RunFolder {
         let hash = memory.of_all(files)?;
         self.keep(&memory)?;
         Ok(hash)
+    }
+}
+
+/// Has a run that was moved or copied go by the name of its folder, by which what it sets aside is known for its own.
+fn call(path: &Path, name: &str) -> Result<()> {
+    match Run::of(path) {
+        Some(run) if run.name != name => {
+            let name = name.to_owned();
+            write_json(&path.join(RUN), &Run { name, ..run })
+        }
+        _ => Ok(()),
     }
 }
 

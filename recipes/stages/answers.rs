@@ -28,7 +28,7 @@ pub(super) enum Answers<'a> {
     /// The target of this program writes them.
     Written(WrittenAnswers<'a>),
     /// A server wrote them, and handed out their hidden states.
-    Stored(StoredTexts<'a>),
+    Stored(Box<StoredAnswers<'a>>),
 }
 
 impl Answers<'_> {
@@ -37,7 +37,7 @@ impl Answers<'_> {
         match self {
             Self::None => 0,
             Self::Written(written) => written.prompts.len(),
-            Self::Stored(stored) => stored.len(),
+            Self::Stored(stored) => stored.texts.len(),
         }
     }
 
@@ -47,8 +47,12 @@ impl Answers<'_> {
     /// A rank has ended, or was interrupted.
     pub(super) fn complete(&mut self, together: &mut Together) -> Result<()> {
         match self {
+            Self::None => Ok(()),
             Self::Written(written) => written.complete(together),
-            Self::None | Self::Stored(_) => Ok(()),
+            Self::Stored(stored) => {
+                stored.keep(together);
+                Ok(())
+            }
         }
     }
 
@@ -61,7 +65,7 @@ impl Answers<'_> {
                 let each: Vec<_> = written.prompts.iter().zip(known).collect();
                 Some(sha256_bytes(json!(each).to_string().as_bytes()))
             }
-            Self::Stored(stored) => Some(stored.header().tokens_fingerprint.clone()),
+            Self::Stored(stored) => Some(stored.fingerprint()),
         }
     }
 
@@ -70,8 +74,39 @@ impl Answers<'_> {
         match self {
             Self::None => None,
             Self::Written(written) => written.text(prompt),
-            Self::Stored(stored) => stored.answers(prompt, None).into_iter().next(),
+            Self::Stored(stored) => stored.texts.answers(prompt, None).into_iter().next(),
         }
+    }
+}
+
+/// Answers that are there with their features.
+pub(super) struct StoredAnswers<'a> {
+    /// The answers, with what was asked.
+    pub(super) texts: StoredTexts<'a>,
+    /// Where it is kept which prompts choose the weights.
+    pub(super) file: PathBuf,
+    /// Whether it was.
+    pub(super) is_kept: bool,
+}
+
+impl StoredAnswers<'_> {
+    fn fingerprint(&self) -> String {
+        self.texts.header().tokens_fingerprint.clone()
+    }
+
+    /// Keeps once which prompts choose the weights; rank 0 does.
+    fn keep(&mut self, together: &Together) {
+        if std::mem::replace(&mut self.is_kept, true) || !together.leads() {
+            return;
+        }
+        let prompts = (0..self.texts.len()).map(|prompt| self.texts.prompt(prompt));
+        let mut kept = Kept {
+            of: self.fingerprint(),
+            answers: Vec::new(),
+            sha256: String::new(),
+            validated: prompts.map(|prompt| digest_of(&prompt)).collect(),
+        };
+        kept.write(&self.file);
     }
 }
 
@@ -98,6 +133,7 @@ pub(super) struct WrittenAnswers<'a> {
 struct Kept {
     /// Hash of all that the answers depend on.
     of: String,
+    /// Those that were written here.
     answers: Vec<Vec<u32>>,
     /// The digest of the answers: a damaged one would be judged by as if the target had said it.
     #[serde(default)]
@@ -112,6 +148,18 @@ impl Kept {
     fn read(file: &Path) -> Option<Self> {
         let text = fs::read_to_string(file).ok()?;
         serde_json::from_str(&text).ok()
+    }
+
+    /// Writes the file, with the prompts that it has of earlier validations.
+    fn write(&mut self, file: &Path) {
+        let before = Self::read(file).map(|kept| kept.validated);
+        self.validated.extend(before.into_iter().flatten());
+        if let Err(error) = write_file(file, json!(self).to_string().as_bytes()) {
+            tracing::warn!(
+                "cannot keep which prompts are validated with, nor answers that were written here, which a resumed run makes anew: \
+                 {error}"
+            );
+        }
     }
 }
 
@@ -193,21 +241,15 @@ impl WrittenAnswers<'_> {
         let answers = found.map(|(tokens, number)| Ok((number, tokens?)));
         let answers = answers.collect();
         let answers: Vec<Vec<u32>> = together.gather_pieces(answers)?;
-        let before = Kept::read(&self.file).map(|kept| kept.validated);
         let own = self.prompts.iter().map(|prompt| digest_of(prompt));
-        let kept = Kept {
+        let mut kept = Kept {
             of: self.of(),
             sha256: digest(&answers),
             answers,
-            validated: before.into_iter().flatten().chain(own).collect(),
+            validated: own.collect(),
         };
-        if !together.leads() {
-            return Ok(kept.answers);
-        }
-        if let Err(error) = write_file(&self.file, json!(kept).to_string().as_bytes()) {
-            tracing::warn!(
-                "cannot keep the answers to validation prompts, so a resumed run makes them anew: {error}"
-            );
+        if together.leads() {
+            kept.write(&self.file);
         }
         Ok(kept.answers)
     }

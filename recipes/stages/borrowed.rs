@@ -1,59 +1,43 @@
 //! What a run need not make again, since another run has made it from the same.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use spectrain_checkpoints::atomic::partial_path;
-
-use crate::runs::files::remove_whole;
-use crate::runs::run_folder::StageState;
+use crate::runs::run_folder::Status;
+use crate::runs::run_folder::linked::link_stage;
 use crate::stages::context::StageContext;
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
-/// Takes over what the run in `other` has done before its training and this run has not begun, as far as it is what this recipe
-/// wants: its files are linked, or copied where they cannot be.
-pub fn borrow(context: &StageContext, other: &Path) -> Result<()> {
+/// Takes over what the runs in `others` have done before their training and this run has not begun, as far as it is what this recipe
+/// wants. What cannot be taken over the run makes itself.
+pub fn borrow(context: &StageContext, others: &[PathBuf]) {
+    // What there might be to take over is found by hashes of all that is read before.
+    if others.iter().all(|other| other == context.run.path()) {
+        return;
+    }
     let trains = |stage: &Stage| context.recipe.method.stages().contains(&stage.name);
     for stage in order::of(context.recipe) {
         if trains(&stage) {
-            break;
+            return;
         }
-        if context.run.manifest(stage.name)?.is_some() {
-            continue;
+        match context.run.manifest(stage.name) {
+            Ok(None) => {}
+            Ok(Some(manifest)) if manifest.status == Status::Done => continue,
+            // The run has begun it, or will say what is wrong with it, and what comes after reads what it leaves.
+            _ => return,
         }
-        let StageState::Done(_) = context.state_in(other, &stage)? else {
-            break;
+        let Ok(Some(other)) = context.done_in(others, &stage) else {
+            return;
         };
-        let (from, to) = (other.join(stage.name), context.folder(stage.name));
-        let partial = partial_path(&to);
-        if partial.exists() {
-            remove_whole(&partial)?;
+        if let Err(error) = link_stage(context.run, stage.name, other) {
+            let name = stage.name;
+            (context.output).warn(format!("{name}: not taken from another run: {error:#}"));
+            return;
         }
-        link_all(&from, &partial)
-            .and_then(|()| fs::rename(&partial, &to))
-            .with_context(|| format!("cannot link `{}` as `{}`", from.display(), to.display()))?;
         (context.output).say(format!(
             "{}: the same as in `{}`, so taken from there",
             stage.name,
             other.display()
         ));
     }
-    Ok(())
-}
-
-fn link_all(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (file, link) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            link_all(&file, &link)?;
-        } else if fs::hard_link(&file, &link).is_err() {
-            fs::copy(&file, &link)?;
-        }
-    }
-    Ok(())
 }

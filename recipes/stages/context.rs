@@ -143,6 +143,16 @@ impl StageContext<'_> {
         fetched.transpose().context("`data.eval`")
     }
 
+    /// What the held-out prompts are called: by the name of their file or dataset, where there is one alone. Downloads what is missing.
+    pub fn eval_name(&self) -> Result<String> {
+        let data = self.eval_data()?;
+        let named = |data: &Dataset| data.only().and_then(Located::short_name);
+        Ok(match &data {
+            None => "held out".into(),
+            Some(data) => named(data).unwrap_or_else(|| "eval".into()),
+        })
+    }
+
     /// Conversations that `synthetic` makes, in a recipe that has it.
     fn made(&self, file: &str) -> Option<Sources> {
         let made = self.recipe.synthetic.as_ref();

@@ -5,20 +5,18 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
-use spectrain_data::dataset::{Dataset, Located};
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{
-    ChoosingPrompts, KnownPrompts, Report, TargetReport, TextSettings, TextsReport,
+    ChoosingPrompts, EndsReport, Prompt, Report, TargetReport, TextSettings, TextsReport,
 };
 use spectrain_models::{Target as _, load_target};
 
-use crate::recipe::tables::Prompts;
+use crate::recipe::tables::FeatureMode;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runs::prepared::prepared_in;
 use crate::runtime::device::{device_report, is_gpu};
-use crate::runtime::model_files::read_json;
 use crate::runtime::prompt_sets::ReadSets;
 use crate::runtime::prompts::calibration;
 use crate::runtime::self_check::{SelfCheck, Shape};
@@ -31,7 +29,6 @@ use crate::stages::evaluate::choosing::choosing_prompts;
 use crate::stages::evaluate::known::known_prompts;
 use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
-use crate::stages::prepare::LINT;
 use crate::stages::report::{record, write};
 use crate::stages::train::trained_report;
 
@@ -56,9 +53,6 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.recipe = context.recipe.json.clone();
     report.trained = trained_report(context)?;
     report.prepared = prepared_in(context.run.path());
-    if !matches!(context.recipe.evaluate.prompts, Prompts::Sets(_)) {
-        report.known_prompts = known_of_held_out(context);
-    }
     report.drafter.path = drafter.display().to_string();
     report.drafter.sha256 = context.run.sha256_of_drafter(&drafter)?;
     report.device = device_report(&context.device_name);
@@ -85,14 +79,6 @@ pub fn run(context: &StageContext) -> Result<Value> {
     Ok(summary)
 }
 
-/// The held-out prompts that are trained on as well, by what the stage `prepare` found.
-fn known_of_held_out(context: &StageContext) -> Option<KnownPrompts> {
-    let found = read_json(&context.folder("prepare").join(LINT)).ok()?;
-    let known = found["report"]["overlap"]["count"].as_u64()?;
-    let of = found["report"]["eval"]["samples"].as_u64()?;
-    (known > 0).then_some(KnownPrompts { known, of })
-}
-
 /// What decoding with the target finds, and what of the prompts is of the hub.
 fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<FetchedData>)> {
     if is_gpu(&context.device_name) {
@@ -100,10 +86,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
     }
     let settings = &context.recipe.evaluate;
     let (read, choosing) = prompts(context)?;
-    let known = match settings.prompts {
-        Prompts::Sets(_) => known_prompts(context.run.path(), decoded_of(&read), context.output),
-        Prompts::Count(_) => None,
-    };
+    let known = known_prompts(context.run.path(), decoded_of(&read), context.output)?;
     let ReadSets {
         sets,
         others,
@@ -144,7 +127,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     let parts = Parts::open(&folder, drafter, &context.device, context.target_type.dtype)?;
     let capture = parts.drafter.capture()?;
     let session = parts.drafter.session();
-    let name = name_of(context.eval_data()?.as_ref());
+    let name = context.eval_name()?;
     let mut report = Report::new(
         TargetReport {
             model: context.target_name()?,
@@ -155,13 +138,26 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
         parts.drafter_report(),
         Vec::new(),
     );
+    let ends = ends_of_answers(context)?;
     for sampling in table.samplings() {
         let answers = answers_at(context, sampling.temperature);
         let texts = StoredTexts::open(&answers, &capture, &parts.target)?;
+        let (texts, left_out) = texts.judged(context.recipe.features.mode);
+        if report.texts.is_empty() {
+            // All temperatures have the same prompts.
+            for told in left_out.told(&name) {
+                context.output.warn(format!("evaluate: {told}"));
+            }
+            let prompts = prompts_of(&texts);
+            report.choosing_prompts = choosing_of(context, prompts.iter())?;
+            report.known_prompts =
+                known_prompts(context.run.path(), prompts.iter(), context.output)?;
+        }
         let settings = TextSettings {
             sampling,
             drafts: table.choices(session.draft_length()),
             verifier: table.verifier.into(),
+            ends: ends.clone(),
             thinking: thinking(&Tokenizer::from_folder(&folder)?),
             seed: table.seed,
         };
@@ -183,43 +179,69 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     Ok(report)
 }
 
+/// Where the answers of servers end; of imported texts nobody knows it.
+fn ends_of_answers(context: &StageContext) -> Result<Option<EndsReport>> {
+    if context.recipe.features.mode == FeatureMode::Imported {
+        return Ok(None);
+    }
+    Ok(Some(EndsReport {
+        max_new_tokens: context.recipe.evaluate.max_new_tokens,
+        stop: target::stop_tokens_in(&context.target_folder()?)?,
+    }))
+}
+
+/// The prompts that were answered.
+fn prompts_of(texts: &StoredTexts) -> Vec<Prompt> {
+    let prompts = (0..texts.len()).map(|conversation| Prompt::from(texts.prompt(conversation)));
+    prompts.collect()
+}
+
+/// How many of the evaluated prompts training has chosen its weights by; the user is told.
+fn choosing_of<'a>(
+    context: &StageContext,
+    prompts: impl Iterator<Item = &'a Prompt>,
+) -> Result<Option<ChoosingPrompts>> {
+    let choosing = choosing_prompts(context.run.path(), prompts)?;
+    if let Some(choosing) = choosing {
+        // Of stored answers validations and evaluation have the same.
+        let advice = match context.recipe.features.mode.computes_target() {
+            true => {
+                "; hold out more conversations, or evaluate as many prompts as while it trained"
+            }
+            false => "",
+        };
+        context.output.warn(format!("evaluate: {choosing}{advice}"));
+    }
+    Ok(choosing)
+}
+
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not; and how many of them training has chosen its
 /// weights by.
 fn prompts(context: &StageContext) -> Result<(ReadSets, Option<ChoosingPrompts>)> {
-    let name = name_of(context.eval_data()?.as_ref());
-    let Evaluated { read, warnings } = Evaluated::of(context, &name)?;
+    let mut evaluated = Evaluated::of(context, &context.eval_name()?)?;
+    let mut places = target::spec(&context.target_folder()?)?.max_positions;
+    let mut whose = "the target's".to_owned();
+    for (model, folder) in context.further_targets()? {
+        let further = target::spec(&folder)?.max_positions;
+        if further < places {
+            (whose, places) = (format!("`{model}`'s"), further);
+        }
+    }
+    // Whatever has no room with one target is not compared with the others either.
+    evaluated.fit(&whose, places);
+    let Evaluated { read, warnings } = evaluated;
     for data in &read.of_hub {
         let told = format!("evaluate: `evaluate.prompts`: {data}");
         context.output.say(told);
     }
-    let choosing = choosing_prompts(context.run.path(), decoded_of(&read))?;
-    for warning in warnings.into_iter().chain(choosing.map(too_high)) {
+    for warning in warnings {
         context.output.warn(warning);
     }
+    let choosing = choosing_of(context, decoded_of(&read))?;
     if read.sets.iter().all(|set| set.prompts.is_empty()) {
-        let places = target::spec(&context.target_folder()?)?.max_positions;
-        bail!("no held-out prompt leaves room in the target's context of {places} tokens");
+        bail!("no held-out prompt leaves room in {whose} context of {places} tokens");
     }
     Ok((read, choosing))
-}
-
-/// What to say of evaluated prompts by which training has chosen its weights.
-fn too_high(ChoosingPrompts { chose, of }: ChoosingPrompts) -> String {
-    format!(
-        "evaluate: prompts that also chose the weights, which makes τ a little too high: {chose} of {of}; hold out more \
-         conversations, or evaluate as many prompts as while it trained"
-    )
-}
-
-/// What the report calls the prompts: the name of their file or dataset, where there is one alone.
-fn name_of(data: Option<&Dataset>) -> String {
-    match data {
-        None => "held out".into(),
-        Some(data) => data
-            .only()
-            .and_then(Located::short_name)
-            .unwrap_or_else(|| "eval".into()),
-    }
 }
 
 /// The recipe's target and those of `evaluate.targets`.

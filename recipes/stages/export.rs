@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
-use spectrain_eval::{Reach, Report};
+use spectrain_eval::{Reach, Report, evenly};
 use spectrain_models::{Target as _, TargetParts, load_parts};
 
 use crate::families::family::Writing;
@@ -19,7 +19,7 @@ use crate::families::trained::Trained;
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
-use crate::runtime::prompts::{has_room, spread};
+use crate::runtime::prompts::has_room;
 use crate::runtime::texts::StoredTexts;
 use crate::stages::card::{self, Facts};
 use crate::stages::context::StageContext;
@@ -116,7 +116,7 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
         let places = pair.target.spec().max_positions;
         let mut prompts = prepare::prompts(context.run)?;
         prompts.retain(|prompt| has_room(prompt, places));
-        let prompts = spread(prompts, COMPARED_PROMPTS);
+        let prompts = evenly(prompts, COMPARED_PROMPTS);
         return Ok((Box::new(OnPrompts { pair, prompts }), trained));
     }
     let target = load_parts(&target, device, context.target_type.dtype)?;

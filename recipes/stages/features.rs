@@ -28,6 +28,7 @@ pub mod capturing;
 pub mod header;
 pub mod imported;
 mod known;
+pub mod masks;
 pub mod places;
 pub mod served;
 pub mod servers;

@@ -1,5 +1,5 @@
-//! The stages of a recipe one after the other: what is done is skipped, what was interrupted goes on, and what is out of date
-//! or damaged makes room.
+//! The stages of a recipe one after the other: what is done is skipped, what was interrupted goes on, what is out of date
+//! or damaged makes room, and what made room before is taken back where it is wanted again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::state;
 
+use crate::cli::progress::counted;
 use crate::families::model_at_start;
 use crate::runs::files::entries;
 use crate::runs::places::{EXPORTED, trained};
-use crate::runs::run_folder::{COMPUTED_IN, Damage, Earlier, StageState, Start};
+use crate::runs::run_folder::{COMPUTED_IN, Damage, Earlier, Manifest, StageState, Start};
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
@@ -67,7 +68,8 @@ fn run_each(
             require_done(context, stage).map_err(goes_on)?
         }
     }
-    Ok(())
+    // Where nothing had to be started, something may be said otherwise that changes nothing.
+    context.run.describe()
 }
 
 /// Fails unless a stage is done.
@@ -102,13 +104,15 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
     let say = |message: String| context.output.say(format!("{name}: {message}"));
     let mut longer = None;
-    let state = context.state(stage)?;
+    let mut state = context.state(stage)?;
+    if let Some((aside, fits)) = wanted_again(context, stage, &state)? {
+        take_back(context, stage, &aside)?;
+        state = fits;
+    }
     if !matches!(state, StageState::Done(_)) {
         check_beginning(context, stage)?;
     }
-    if keeps_work(&state) {
-        check_type(context, stage)?;
-    }
+    check_going_on(context, stage, &state)?;
     match state {
         StageState::Done(_) => {
             say("done before".into());
@@ -126,19 +130,21 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         StageState::Changed(what) => start_over(context, stage, &what)?,
     }
     let started = Instant::now();
-    let start = Start {
-        seed: context.recipe.seed,
-        settings: context.settings(stage)?,
-        inputs: context.inputs(stage)?,
-        history: history(context, name, longer)?,
-    };
-    let manifest = context.run.start(name, start)?;
-    let joined = match name {
-        parts::STAGE => parts::joined(context, stage)?,
+    let parts = match name {
+        parts::STAGE => parts::find(context, stage)?,
         _ => None,
     };
-    let summary = match joined {
-        Some(summary) => summary,
+    let settings = context.settings(stage)?;
+    let start = Start {
+        seed: context.recipe.seed,
+        history: history(context.run.manifest(name)?, longer, &settings),
+        settings,
+        inputs: context.inputs(stage)?,
+        parts: parts.as_ref().and(context.array.parts.clone()),
+    };
+    let manifest = context.run.start(name, start)?;
+    let summary = match parts {
+        Some(parts) => parts.join(context)?,
         None => (stage.run)(context, name)?,
     };
     context
@@ -146,19 +152,101 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         .finish(manifest, started.elapsed().as_secs_f64(), summary)
 }
 
+/// Of what was set aside of a stage that is in the state `now`, the name of what goes with the recipe as it is now, and its state:
+/// what is done, or else, where nothing that stands in its place goes on, what does. What was damaged is left where it is.
+pub(crate) fn wanted_again(
+    context: &StageContext,
+    stage: &Stage,
+    now: &StageState,
+) -> Result<Option<(String, StageState)>> {
+    if matches!(now, StageState::Done(_) | StageState::Damaged(_)) {
+        return Ok(None);
+    }
+    let mut asides = context.asides(stage)?;
+    let is_done = |(_, state): &(String, StageState)| matches!(state, StageState::Done(_));
+    if let Some(at) = asides.iter().position(is_done) {
+        return Ok(Some(asides.swap_remove(at)));
+    }
+    if keeps_work(now) || !stage.resumes {
+        return Ok(None);
+    }
+    for (name, state) in asides {
+        let goes_on = matches!(state, StageState::Interrupted | StageState::Longer { .. });
+        if goes_on && goes_on_here(context, stage, &name)? {
+            return Ok(Some((name, state)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a stage that was set aside, and has more to do, could go on here once it is back.
+fn goes_on_here(context: &StageContext, stage: &Stage, aside: &str) -> Result<bool> {
+    let Some(manifest) = context.run.manifest(aside)? else {
+        return Ok(false);
+    };
+    let same_type = !computes(context, stage.name)? || type_elsewhere(context, &manifest).is_none();
+    // Where parts are that it has begun to join, has to be said.
+    Ok(same_type && manifest.parts.is_none())
+}
+
+/// Puts what was set aside of a stage back in its place.
+fn take_back(context: &StageContext, stage: &Stage, aside: &str) -> Result<()> {
+    let kept = make_room(context, stage)?;
+    context.run.take_back(aside, stage.name)?;
+    let mut message = format!(
+        "{}: takes back `{}`, which goes with these settings and inputs",
+        stage.name,
+        context.folder(aside).display()
+    );
+    if let Some(kept) = kept {
+        message.push_str(&format!(
+            "; what stood in its place is kept as `{}`",
+            kept.display()
+        ));
+    }
+    context.output.say(message);
+    Ok(())
+}
+
+/// Frees the place of a stage: what took long to make, trained weights, answers that were paid for or features, is kept aside, in the
+/// folder that is returned.
+fn make_room(context: &StageContext, stage: &Stage) -> Result<Option<PathBuf>> {
+    let name = stage.name;
+    if stage.resumes && context.folder(name).exists() && holds_work(context, name)? {
+        return context.run.set_aside(name).map(Some);
+    }
+    context.run.clear(name)?;
+    Ok(None)
+}
+
 /// Fails where a training could not begin, before it makes room for what was trained.
 fn check_beginning(context: &StageContext, stage: &Stage) -> Result<()> {
     let method = &context.recipe.method;
-    match method.model() {
-        Some(model) if method.stages().contains(&stage.name) => {
-            model_at_start::check(model, &context.target_folder()?)
+    match method.model_at_start() {
+        Some(start) if method.stages().contains(&stage.name) => {
+            model_at_start::check(&start, &context.target_folder()?)
         }
         _ => Ok(()),
     }
 }
 
+/// Fails where a stage in this state would go on otherwise than it has begun.
+pub(crate) fn check_going_on(
+    context: &StageContext,
+    stage: &Stage,
+    state: &StageState,
+) -> Result<()> {
+    if keeps_work(state) {
+        check_type(context, stage)?;
+    }
+    match state {
+        StageState::Interrupted if stage.name == parts::STAGE => parts::check_given(context),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a stage in this state keeps a part of what it has made.
-pub(crate) fn keeps_work(state: &StageState) -> bool {
+fn keeps_work(state: &StageState) -> bool {
     matches!(
         state,
         StageState::Interrupted | StageState::Longer { .. } | StageState::Damaged(_)
@@ -168,52 +256,74 @@ pub(crate) fn keeps_work(state: &StageState) -> bool {
 /// What is said of a training that has done so many steps and cannot go on to the end that it is to have now.
 pub(crate) fn unfit(context: &StageContext, stage: &str, steps: u64, what: &[String]) -> String {
     format!(
-        "has done {steps} steps, from which it cannot go on as is asked: {}; put back what has changed, or move `{}` away to train \
-         anew",
+        "has done {}, from which it cannot go on as is asked: {}; put back what has changed, or move `{}` away to train anew",
+        counted(steps, "step"),
         what.join(", "),
         context.folder(stage).display()
     )
 }
 
 /// Whether the numbers of a stage that goes on depend on the type in which it computes here; parts of features are only joined.
-fn computes(context: &StageContext, stage: &str) -> bool {
+fn computes(context: &StageContext, stage: &str) -> Result<bool> {
     let recipe = context.recipe;
-    let has_parts = context.array.parts.is_some() || context.run.path().join(parts::PARTS).exists();
-    let captures = stage == parts::STAGE && recipe.features.mode.computes_target() && !has_parts;
-    captures || recipe.method.stages().contains(&stage)
+    if stage == parts::STAGE && recipe.features.mode.computes_target() {
+        return Ok(!parts::are_there(context)?);
+    }
+    Ok(recipe.method.stages().contains(&stage))
 }
 
 /// Fails where a stage that goes on would compute in another type than it began in, as `auto` means on another device.
 pub(crate) fn check_type(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
+    if !computes(context, name)? {
+        return Ok(());
+    }
     let manifest = context.run.manifest(name)?;
-    let manifest = manifest.filter(|_| computes(context, name));
     let Some(manifest) = manifest.filter(|_| holds_work(context, name).unwrap_or(true)) else {
         return Ok(());
     };
-    let here = context.target_type.name().to_lowercase();
-    match manifest.settings["target"][COMPUTED_IN].as_str() {
-        Some(began) if began != here => bail!(
-            "`target.dtype`: expected `{began}`, in which the stage `{name}` has begun, found {}, which is `{here}` on `{}`; \
+    match type_elsewhere(context, &manifest) {
+        Some(began) => bail!(
+            "`target.dtype`: expected `{began}`, in which the stage `{name}` has begun, found {}, which is `{}` on `{}`; \
              `--set target.dtype={began}` goes on with it, and `--fresh` begins anew",
             context.recipe.json["target"]["dtype"],
+            type_here(context),
             context.device_name
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
-/// What a stage did before under other settings; `longer` is the step from which it goes on under new ones.
-fn history(context: &StageContext, stage: &str, longer: Option<u64>) -> Result<Vec<Earlier>> {
-    let Some(manifest) = context.run.manifest(stage)? else {
-        return Ok(Vec::new());
+/// The type in which a stage has begun, where it would go on in another one here.
+fn type_elsewhere<'m>(context: &StageContext, manifest: &'m Manifest) -> Option<&'m str> {
+    let began = manifest.settings["target"][COMPUTED_IN].as_str();
+    began.filter(|began| *began != type_here(context))
+}
+
+/// The type in which stages compute here.
+fn type_here(context: &StageContext) -> String {
+    context.target_type.name().to_lowercase()
+}
+
+/// What a stage did before under other settings than those that it has `now`; `longer` is the step from which it goes on under these.
+fn history(before: Option<Manifest>, longer: Option<u64>, now: &Value) -> Vec<Earlier> {
+    let Some(before) = before else {
+        return Vec::new();
     };
-    let mut history = manifest.history;
-    history.extend(longer.map(|steps| Earlier {
-        steps,
-        settings: manifest.settings,
-    }));
-    Ok(history)
+    let mut history = before.history;
+    let Some(steps) = longer else {
+        return history;
+    };
+    // Settings under which no step was saved have done nothing.
+    if history.last().is_none_or(|last| last.steps < steps) {
+        history.push(Earlier {
+            steps,
+            settings: before.settings,
+        });
+    }
+    // And those that are back go on.
+    history.pop_if(|last| last.settings == *now);
+    history
 }
 
 /// What is wrong with the files of a stage, for people.
@@ -283,16 +393,15 @@ fn what_it_is(settings: &Value) -> BTreeMap<&String, &Value> {
     others.collect()
 }
 
-/// Makes room for a stage that was made from other settings or inputs. What took long to make is kept aside: trained weights,
-/// answers that were paid for, features.
+/// Makes room for a stage that was made from other settings or inputs.
 fn start_over(context: &StageContext, stage: &Stage, what: &[String]) -> Result<()> {
     let mut message = format!("{}: starts over: {}", stage.name, what.join(", "));
     let instead = instead(context, stage)?;
-    if stage.resumes && holds_work(context, stage.name)? {
-        let aside = context.run.set_aside(stage.name)?;
-        message.push_str(&format!("; the old one is kept as `{}`", aside.display()));
-    } else {
-        context.run.clear(stage.name)?;
+    if let Some(aside) = make_room(context, stage)? {
+        message.push_str(&format!(
+            "; the old one is kept as `{}`, and taken back once this is undone",
+            aside.display()
+        ));
     }
     if let Some(instead) = instead {
         message.push_str(&format!("; {instead}"));
@@ -310,4 +419,61 @@ fn holds_work(context: &StageContext, stage: &str) -> Result<bool> {
     }
     // The manifest is there from the start.
     Ok(entries(&folder)?.len() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::runs::run_folder::{Inputs, Status};
+
+    /// The manifest of a training to so many steps, with what it did before.
+    fn manifest(steps: u64, history: Vec<Earlier>) -> Option<Manifest> {
+        Some(Manifest {
+            stage: "train".into(),
+            status: Status::Started,
+            settings: to(steps),
+            history,
+            inputs: Inputs::new(),
+            parts: None,
+            outputs: Inputs::new(),
+            spectrain: String::new(),
+            git_revision: None,
+            seed: 0,
+            started: 0,
+            finished: None,
+            seconds: None,
+            summary: Value::Null,
+        })
+    }
+
+    fn to(steps: u64) -> Value {
+        json!({"train": {"steps": steps}})
+    }
+
+    /// The steps of each part of a history, with those to which it would have gone on.
+    fn parts(history: &[Earlier]) -> Vec<(u64, &Value)> {
+        let each = history.iter();
+        each.map(|part| (part.steps, &part.settings["train"]["steps"]))
+            .collect()
+    }
+
+    #[test]
+    fn a_history_has_what_was_trained_and_nothing_that_was_only_begun() {
+        assert!(history(None, Some(1), &to(1)).is_empty());
+        let longer = history(manifest(100, Vec::new()), Some(100), &to(200));
+        assert_eq!(parts(&longer), [(100, &json!(100))]);
+        // It goes on where it was interrupted.
+        let again = history(manifest(200, longer.clone()), None, &to(200));
+        assert_eq!(again, longer);
+        // No step was saved, and the end is put back, or is another one.
+        let back = history(manifest(200, longer.clone()), Some(100), &to(100));
+        assert!(back.is_empty(), "{back:?}");
+        let other = history(manifest(200, longer.clone()), Some(100), &to(300));
+        assert_eq!(other, longer);
+        // What was saved meanwhile stays, whatever comes after.
+        let further = history(manifest(200, longer), Some(150), &to(300));
+        assert_eq!(parts(&further), [(100, &json!(100)), (150, &json!(200))]);
+    }
 }

@@ -1,6 +1,6 @@
 //! What a stage is made from: the part of the recipe that it reads, and the hashes of everything else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
@@ -17,12 +17,14 @@ use crate::runs::run_folder::{
     StageState, Status, TARGET_NAME, Wanted, stage_state,
 };
 use crate::runtime::answerer::decoder::sampling;
+use crate::runtime::interruption::check_interrupted;
 use crate::runtime::model_files::{generation_config, text_files};
 use crate::runtime::prompt_sets;
 use crate::runtime::start_at;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
-use crate::stages::features::places::{HELD_OUT, answers_at};
+use crate::stages::features::masks::Masks;
+use crate::stages::features::places::{FEATURES, HELD_OUT, answers_at};
 use crate::stages::length;
 use crate::stages::stage::{Input, Stage, Temperatures};
 
@@ -35,8 +37,8 @@ const MODEL: &str = "`drafter.model`";
 /// The key of the settings of an objective, of which a training stage may read some.
 const OBJECTIVE: &str = "objective";
 
-/// What says which features are in a folder of them, with a digest of each of its files.
-const FEATURES: &str = "features.json";
+/// The input that is there where answers are told by [other masks](Masks::Imported) than in earlier versions.
+const ANSWER_MASKS: &str = "the loss mask of imported texts";
 
 /// The tables that say how a drafter is trained, and nothing of what it is.
 pub(super) const HOW: [&str; 2] = [TRAIN, OBJECTIVE];
@@ -55,13 +57,11 @@ impl StageContext<'_> {
     fn found(&self, stage: &Stage, input: &Input) -> Result<Inputs> {
         let (name, hash) = match input {
             Input::Target => ("the target".into(), self.target_sha256()?),
-            Input::TargetName => match self.recipe.export.to.contains(&Engine::Speculators) {
-                true => {
-                    let name = hash::sha256_bytes(self.target_name()?.as_bytes());
-                    (TARGET_NAME.into(), name)
-                }
-                false => return Ok(Inputs::new()),
-            },
+            Input::TargetName if self.recipe.export.to.contains(&Engine::Speculators) => {
+                let name = hash::sha256_bytes(self.target_name()?.as_bytes());
+                (TARGET_NAME.into(), name)
+            }
+            Input::TargetName => return Ok(Inputs::new()),
             Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
             Input::TrainData if self.recipe.regenerate.is_some() => {
                 let hash = self.sha256_of_data(&self.train_data()?)?;
@@ -107,6 +107,11 @@ impl StageContext<'_> {
             Input::FurtherTargets => return self.of_further_targets(),
             Input::PromptSets => return self.prompt_sets(),
             Input::KnownFeatures => return self.known_features(),
+            Input::AnswerMasks => match Masks::of_answers(self.recipe) {
+                // Which they are, the imported features say.
+                Masks::Imported => (ANSWER_MASKS.into(), hash::sha256_bytes(b"imported")),
+                Masks::Prepared => return Ok(Inputs::new()),
+            },
             Input::Features => return self.stored_features(),
             Input::Answers(temperatures) => return self.stored_answers(*temperatures),
         };
@@ -271,16 +276,53 @@ impl StageContext<'_> {
         self.compared(stage, |wanted| self.run.stage_state(stage.name, wanted))
     }
 
-    /// What the run in `other` holds of a stage as this one wants it. That what it left is unchanged is taken for granted.
-    pub(super) fn state_in(&self, other: &Path, stage: &Stage) -> Result<StageState> {
-        self.compared(stage, |wanted| stage_state(other, stage.name, wanted))
+    /// The names in the run under which a stage was set aside, each with its state as if it were in its place. What cannot be read
+    /// of one is told, and hinders nobody: the stage does without it.
+    ///
+    /// # Errors
+    /// An input of the stage is not there, or the user asked to stop.
+    pub(super) fn asides(&self, stage: &Stage) -> Result<Vec<(String, StageState)>> {
+        let names = self.run.asides(stage.name)?;
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.compared(stage, |wanted| {
+            let mut found = Vec::new();
+            for name in names {
+                match self.run.stage_state(&name, wanted) {
+                    Ok(state) => found.push((name, state)),
+                    Err(error) => {
+                        check_interrupted()?;
+                        let aside = self.folder(&name);
+                        self.output.warn(format!(
+                            "{}: `{}` is left where it is: {error:#}",
+                            stage.name,
+                            aside.display()
+                        ));
+                    }
+                }
+            }
+            Ok(found)
+        })
     }
 
-    fn compared(
+    /// The first of the runs in `others` that has done a stage as this one wants it. That what it left is unchanged is taken for
+    /// granted, and what is wrong with a run is for that run to say. Fails if an input is not there.
+    pub(super) fn done_in<'o>(
         &self,
+        others: &'o [PathBuf],
         stage: &Stage,
-        compare: impl FnOnce(Wanted) -> Result<StageState>,
-    ) -> Result<StageState> {
+    ) -> Result<Option<&'o Path>> {
+        self.compared(stage, |wanted| {
+            let mut others = others.iter().map(PathBuf::as_path);
+            Ok(others.find(|other| {
+                let state = stage_state(other, stage.name, wanted);
+                matches!(state, Ok(StageState::Done(_)))
+            }))
+        })
+    }
+
+    fn compared<T>(&self, stage: &Stage, compare: impl FnOnce(Wanted) -> Result<T>) -> Result<T> {
         compare(Wanted {
             settings: &self.settings(stage)?,
             inputs: &self.inputs(stage)?,

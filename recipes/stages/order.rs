@@ -110,6 +110,7 @@ pub const STAGES: &[Stage] = &[
             Input::CapturedLayers,
             Input::StopTokens,
             Input::KnownFeatures,
+            Input::AnswerMasks,
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/prompts.json"),
         ],

@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, bail};
 
 use crate::errors::Misuse;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::files::write_json;
 use crate::runs::run_folder::lock_for;
 use crate::runtime::store::Store;
@@ -61,6 +62,18 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         .output
         .say(format!("part {part}: `{}`", store.name()));
     Ok(())
+}
+
+/// Fails where parts are said to be somewhere, and none of the recipes has the stage that has some.
+pub fn check_place(parts: Option<&str>, recipes: &[&ResolvedRecipe]) -> Result<()> {
+    let only = [STAGE.to_owned()];
+    let found = recipes
+        .iter()
+        .map(|recipe| selected(recipe, &only).map(drop));
+    match (parts, found.reduce(|one, other| one.or(other))) {
+        (Some(_), Some(Err(error))) => Err(error.context("`--parts`")),
+        _ => Ok(()),
+    }
 }
 
 /// Fails for a part of other stages than the one that has some.

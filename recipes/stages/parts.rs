@@ -228,11 +228,36 @@ fn sets(folder: &Path) -> Result<Vec<String>> {
     Ok(std::iter::once(String::new()).chain(inner).collect())
 }
 
-/// Makes the parts of the stage the stage, if there are some. None where there are none and none are said to be.
+/// All parts of a stage, made as it is to be.
+pub(super) struct Parts {
+    store: Store,
+    parts: Vec<Part>,
+    descriptions: Vec<Description>,
+}
+
+/// Whether the stage is joined from parts, so that nothing of it is computed here.
+pub(super) fn are_there(context: &StageContext) -> Result<bool> {
+    Ok(context.array.parts.is_some() || !store(context, None)?.names()?.is_empty())
+}
+
+/// Fails where the stage, which is not finished, is of parts that are somewhere else than in the run, and nobody says where: all of it
+/// would be computed here.
+pub(super) fn check_given(context: &StageContext) -> Result<()> {
+    let manifest = context.run.manifest(STAGE)?;
+    match manifest.and_then(|manifest| manifest.parts) {
+        Some(from) if context.array.parts.is_none() => bail!(
+            "it has begun to join the parts in `{from}`: expected `--parts {from}`, found no `--parts`; remove `{}` to compute it here",
+            context.folder(STAGE).display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The parts of the stage, if there are some. None where there are none and none are said to be.
 ///
 /// # Errors
-/// Parts are missing, or were made from something else, or are not as they were written.
-pub(super) fn joined(context: &StageContext, stage: &Stage) -> Result<Option<Value>> {
+/// Parts are missing, or were made from something else.
+pub(super) fn find(context: &StageContext, stage: &Stage) -> Result<Option<Parts>> {
     let given = context.array.parts.as_deref();
     let store = store(context, given)?;
     let Some(parts) = complete(&store)? else {
@@ -265,21 +290,37 @@ pub(super) fn joined(context: &StageContext, stage: &Stage) -> Result<Option<Val
         check_made(&store, &made, part, &found)?;
         descriptions.push(found);
     }
-    let folder = context.folder(STAGE);
-    let from = match &store {
-        Store::Folder(folder) => folder.clone(),
-        Store::Remote(remote) => fetch(context, remote, &parts, &descriptions)?,
-    };
-    let files = join_all(&from, &folder, &parts, &descriptions)?;
-    context.run.remember(files)?;
-    if matches!(store, Store::Remote(_)) {
-        fs::remove_dir_all(&from).with_context(|| format!("cannot remove `{}`", from.display()))?;
+    Ok(Some(Parts {
+        store,
+        parts,
+        descriptions,
+    }))
+}
+
+impl Parts {
+    /// Makes them the stage.
+    ///
+    /// # Errors
+    /// They cannot be fetched, or are not as they were written.
+    pub(super) fn join(&self, context: &StageContext) -> Result<Value> {
+        let (parts, descriptions) = (&self.parts, &self.descriptions);
+        let from = match &self.store {
+            Store::Folder(folder) => folder.clone(),
+            Store::Remote(remote) => fetch(context, remote, parts, descriptions)?,
+        };
+        let files = join_all(&from, &context.folder(STAGE), parts, descriptions)?;
+        context.run.remember(files)?;
+        if matches!(self.store, Store::Remote(_)) {
+            fs::remove_dir_all(&from)
+                .with_context(|| format!("cannot remove `{}`", from.display()))?;
+        }
+        let each = descriptions.iter().map(|found| &found.summary);
+        Ok(json!({
+            "parts": parts.len(),
+            "from": self.store.name(),
+            "each": each.collect::<Vec<_>>(),
+        }))
     }
-    Ok(Some(json!({
-        "parts": parts.len(),
-        "from": store.name(),
-        "each": descriptions.iter().map(|found| &found.summary).collect::<Vec<_>>(),
-    })))
 }
 
 /// All parts in their order; none where there is none.

@@ -17,13 +17,15 @@ use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::count_tokens;
 use spectrain_eval::Prompt;
 
+use crate::cli::progress::counted;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::text::{LINTED_ROWS, RowsOf, Text};
+use crate::runtime::weights::check_weights;
 use crate::stages::context::StageContext;
 
 /// What is wrong with the data, as JSON.
-pub(super) const LINT: &str = "lint.json";
+const LINT: &str = "lint.json";
 
 /// What users know the data by that is trained on.
 pub(crate) const TRAIN_DATA: &str = "`data.train`";
@@ -34,7 +36,10 @@ pub(crate) const EVAL_DATA: &str = "`data.eval`";
 pub fn run(context: &StageContext) -> Result<Value> {
     let folder = context.folder("prepare");
     let data = &context.recipe.data;
-    let text = Text::of(&context.target_folder()?, data)?;
+    let target = context.target_folder()?;
+    // One that was downloaded just now was not looked at before.
+    check_weights(&target, context.recipe.features.mode)?;
+    let text = Text::of(&target, data)?;
     let sets = Sets::of(context, &text)?;
     sets.announce(context);
     let train = write_tokens(
@@ -79,9 +84,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     sets.record(context, &mut summary, unusable);
     if let Some(held_out) = &sets.held_out {
         let (prompts, rows) = (held_out.prompts(), held_out.rows());
-        context.output.say(format!(
-            "prepare: held out of `data.train` for the evaluation: {prompts} prompts in {rows} rows"
-        ));
+        context.output.say(told_of_held_out(prompts, rows));
         summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
     }
     if prompts.too_long > 0 {
@@ -92,6 +95,19 @@ pub fn run(context: &StageContext) -> Result<Value> {
         summary["prompts_too_long"] = json!(prompts.too_long);
     }
     Ok(summary)
+}
+
+/// What is said of so many prompts and rows that are held out.
+fn told_of_held_out(prompts: usize, rows: usize) -> String {
+    let why = match rows > prompts {
+        true => ": rows with the same prompt stay together",
+        false => "",
+    };
+    format!(
+        "prepare: held out of `data.train` for the evaluation: {} in {}{why}",
+        counted(prompts as u64, "prompt"),
+        counted(rows as u64, "row")
+    )
 }
 
 /// What is trained on and what is evaluated with.
@@ -329,8 +345,8 @@ fn check_data(
     sets: &Sets,
     written: [(&str, &PrepareReport); 2],
 ) -> Result<Vec<String>> {
-    let folder = context.folder("prepare");
-    let report = text.lint(&context.target_folder()?, [sets.train()?, sets.eval()?])?;
+    let (folder, target) = (context.folder("prepare"), context.target_folder()?);
+    let report = text.lint(&target, [sets.train()?, sets.eval()?])?;
     write(
         &folder.join(LINT),
         &json!({"rows_at_most": LINTED_ROWS, "report": report}),
@@ -341,6 +357,7 @@ fn check_data(
         remarks.map(move |remark| format!("{name}: {remark}"))
     });
     let problems = report.beside_preparation().problems();
+    let problems = problems.into_iter().chain(text.endless(&target));
     Ok(sets.not_read().chain(remarks).chain(problems).collect())
 }
 

@@ -18,13 +18,14 @@ use spectrain_train::{
     StoredFeatures, Train, TrainConfig, fit,
 };
 
+use crate::cli::progress::counted;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::device::memory_of;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::ranks::{Group, Held};
 use crate::runtime::target;
 use crate::runtime::texts::StoredTexts;
-use crate::stages::answers::{ANSWERS, Answers, WrittenAnswers};
+use crate::stages::answers::{ANSWERS, Answers, StoredAnswers, WrittenAnswers};
 use crate::stages::context::StageContext;
 use crate::stages::features::header::header;
 use crate::stages::features::places::{HELD_OUT, answers_at};
@@ -34,13 +35,14 @@ use crate::stages::length;
 use crate::stages::prepare;
 use crate::stages::validation::{Validator, validation_prompts};
 
+/// Why validations decode nothing although they would.
+const UNANSWERED: &str = "there is no held-out prompt";
+
 /// What a stage of the training needs beside the drafter.
 pub(super) struct Setup<'a> {
     stage: &'a str,
     /// With the steps that its epochs come to.
     pub(super) config: TrainConfig,
-    /// Whether the drafter drafts as it will.
-    pub(super) drafts: bool,
     /// What the drafter shares of the target.
     pub(super) parts: TargetParts,
     /// The target, unless servers have it.
@@ -77,7 +79,8 @@ impl<'a> Setup<'a> {
         if let Some(epochs) = given.epochs {
             let steps = config.steps;
             context.output.say(format!(
-                "{stage}: `epochs = {epochs}` comes to {steps} steps"
+                "{stage}: `epochs = {epochs}` comes to {}",
+                counted(steps as u64, "step")
             ));
             let is_asked = given.warmup_steps != OF_EPOCHS;
             if is_asked && config.warmup_steps != given.warmup_steps {
@@ -92,7 +95,6 @@ impl<'a> Setup<'a> {
         Ok(Self {
             stage,
             config,
-            drafts: true,
             stop,
             parts,
             target,
@@ -196,19 +198,28 @@ impl<'a> Setup<'a> {
 
     /// The target's answers to held-out prompts.
     fn answers(&self, context: &'a StageContext, identity: &str) -> Result<Answers<'_>> {
-        if !self.drafts {
+        if !context.recipe.method.drafts(self.stage)? {
             return Ok(Answers::None);
         }
         let Some(target) = &self.target else {
             let folder = answers_at(context, 0.0);
             if !folder.exists() {
-                context
-                    .output
-                    .warn("`evaluate.temperatures` has no 0: validations do not count τ");
+                let is_asked = context.recipe.evaluate.temperatures.contains(&0.0);
+                let why = match is_asked {
+                    true => UNANSWERED,
+                    false => "`evaluate.temperatures` has no 0",
+                };
+                let why = format!("{why}: validations do not count τ");
+                context.output.warn(why);
                 return Ok(Answers::None);
             }
             let texts = StoredTexts::open(&folder, &self.capture, &self.parts)?;
-            return Ok(Answers::Stored(texts));
+            let (texts, _) = texts.judged(context.recipe.features.mode);
+            return Ok(Answers::Stored(Box::new(StoredAnswers {
+                texts,
+                file: context.folder(self.stage).join(ANSWERS),
+                is_kept: false,
+            })));
         };
         Ok(Answers::Written(WrittenAnswers {
             decoder: Decoder::new(target.as_ref(), &self.capture).unless(&interrupted),
@@ -249,21 +260,19 @@ impl<'a> Setup<'a> {
                 self.features(context, (&self.held_out, held_out.clone()), &folder)?
             }
         };
-        let validation = Validator {
+        let answers = self.answers(context, identity)?;
+        // What the settings cannot tell: what there is to answer.
+        if config.validate_samples == 0 && answers.len() == 0 {
+            let unmeasured = context.recipe.unmeasured(self.stage, UNANSWERED);
+            return Err(unmeasured.into());
+        }
+        Ok(Validator {
             compute,
             config,
             source: held_out_features,
             held_out,
-            answers: self.answers(context, identity)?,
-        };
-        if config.validate_samples == 0 && validation.answers.len() == 0 {
-            bail!(
-                "`train.validate_samples`: expected at least 1, as validations of the stage `{}` do not count τ, which would choose \
-                 the best weights without it; found 0",
-                self.stage
-            );
-        }
-        Ok(validation)
+            answers,
+        })
     }
 
     /// Trains. A state of another identity is not gone on from.
@@ -279,14 +288,6 @@ impl<'a> Setup<'a> {
         let judge = self.target.as_ref();
         let judge =
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
-        if judge.is_none() && trainee.on_policy_fraction() > 0.0 {
-            bail!(
-                "`objective.on_policy.fraction`: expected 0 with `features.mode = {}`, where the target is not here to \
-                 judge what the drafter writes, found {}",
-                context.recipe.json["features"]["mode"],
-                trainee.on_policy_fraction()
-            );
-        }
         let judges = judge.as_ref().map(|judge| |rows| judge.judge(rows));
         let device = context.device.clone();
         let mut held = context.group.map(Group::held);

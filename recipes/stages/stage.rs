@@ -47,6 +47,8 @@ pub enum Input {
     Template,
     /// The folders in `features.from` and `features.imported`.
     KnownFeatures,
+    /// That answers are told by the loss masks of imported texts, where they are.
+    AnswerMasks,
     /// The drafter that training starts from, where the recipe names one.
     Start,
     /// The language model of `drafter.model`, where training starts from it.

@@ -21,6 +21,7 @@ use spectrain_train::{
     Validation, fit,
 };
 
+use crate::cli::progress::counted;
 use crate::recipe::tables::{MADE_POSITIONS, SyntheticTable};
 use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
@@ -76,10 +77,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
     text.write_target(&target, &folder.join("target"))?;
     let loss = summary.best.as_ref().map(|(_, best)| best.loss);
     context.output.say(format!(
-        "synthetic: {} conversations; target of {} parameters trained for {} steps in {:.0} s, held-out loss {:.3} nats per token",
+        "synthetic: {} conversations; target of {} parameters trained for {} in {:.0} s, held-out loss {:.3} nats per token",
         made.train.len(),
         spectrain_models::weights::export(&target).iter().map(|t| t.shape.iter().product::<usize>()).sum::<usize>(),
-        summary.steps,
+        counted(summary.steps as u64, "step"),
         summary.seconds,
         loss.unwrap_or(f64::NAN),
     ));

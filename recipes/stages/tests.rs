@@ -24,6 +24,7 @@ use crate::families::trained::write_usual;
 use crate::recipe;
 use crate::recipe::ResolvedRecipe;
 use crate::recipe::tables::RegenerateTable;
+use crate::runs::hashes::HASHES;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
     Existing, OWN_SAMPLING, RunFolder, RunName, STOP_TOKENS, StageState, Start, Status,
@@ -31,6 +32,7 @@ use crate::runs::run_folder::{
 use crate::runtime::model_files::read_json;
 use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
+use crate::stages::borrowed::borrow;
 use crate::stages::commands_again::commands_again;
 use crate::stages::failure;
 use crate::stages::inputs::{TRAIN, settings};
@@ -782,6 +784,51 @@ fn a_training_that_goes_on_keeps_the_type_that_it_has_begun_in() {
 }
 
 #[test]
+fn a_training_that_has_nothing_to_measure_is_refused() {
+    let root = fixture();
+    with_trained(root.path(), |_| ());
+    let few = [
+        "name=b",
+        "train.steps=2",
+        "train.warmup_steps=1",
+        "train.validate_every=2",
+        "train.validate_samples=0",
+    ];
+    with_context(root.path(), &few, |context| {
+        run(context, &["prepare".to_owned()]).unwrap();
+        // As where no held-out text can be asked for.
+        fs::write(context.folder("prepare").join("prompts.json"), "[]").unwrap();
+        fs::create_dir_all(context.folder(TRAIN)).unwrap();
+        let train = STAGES.iter().find(|stage| stage.name == TRAIN).unwrap();
+        let refused = (train.run)(context, TRAIN).unwrap_err().to_string();
+        let told = "key `train.validate_samples`: expected at least 1, as validations of the stage `train` do not count τ";
+        assert!(refused.starts_with(told), "{refused}");
+        assert!(
+            refused.ends_with("there is no held-out prompt; found 0"),
+            "{refused}"
+        );
+    });
+}
+
+#[test]
+fn a_run_with_nobody_to_borrow_from_reads_nothing_for_it() {
+    let root = fixture();
+    let mut writing = fs::File::options();
+    let train = writing.write(true).open(root.path().join("train.jsonl"));
+    let train = train.unwrap();
+    // Just large enough for its hash to be remembered.
+    train.set_len((4 << 20) + 1).unwrap();
+    with_context(root.path(), &[], |context| {
+        let remembered = || context.run.path().join(HASHES).exists();
+        borrow(context, &[]);
+        borrow(context, &[context.run.path().to_owned()]);
+        assert!(!remembered());
+        borrow(context, &[root.path().join("runs/b")]);
+        assert!(remembered());
+    });
+}
+
+#[test]
 fn features_go_on_only_in_the_type_that_they_have_begun_in() {
     let root = fixture();
     let stored = ["features.mode=stored"];
@@ -804,8 +851,13 @@ fn features_go_on_only_in_the_type_that_they_have_begun_in() {
             let told = "`target.dtype`: expected `f32`, in which the stage `features` has begun, found \"auto\"";
             assert!(refused.contains(told), "{refused}");
         });
-        // What is only joined may have been computed anywhere.
-        fs::create_dir(context.run.path().join("features-parts")).unwrap();
+        // What is only joined may have been computed anywhere; a folder from which all parts have gone holds none.
+        let parts = context.run.path().join("features-parts");
+        fs::create_dir(&parts).unwrap();
+        on_gpu(context, |context| {
+            in_order::check_type(context, features).unwrap_err();
+        });
+        fs::create_dir(parts.join("part-00001-of-00002")).unwrap();
         on_gpu(context, check);
     });
 }

@@ -12,6 +12,7 @@ use spectrain_eval::TrainedReport;
 use spectrain_models::weights::import;
 use spectrain_train::{FitSummary, Objective, Trainee, Validation};
 
+use crate::cli::progress::counted;
 use crate::families::drafter_folder::{check_tokenizer, check_unheld};
 use crate::families::model_at_start::WHAT;
 use crate::families::shipped::Shipped;
@@ -40,7 +41,7 @@ where
         group.begin(stage)?;
     }
     let capture = D::capture(drafter, &target::spec(&context.target_folder()?)?)?;
-    let mut setup = Setup::new(context, stage, capture)?;
+    let setup = Setup::new(context, stage, capture)?;
     let make = || Ok(O::of_stage(objective, stage)?);
     let first = first::<D>(context, stage, drafter, &setup)?;
     if let (true, Some(target)) = (is_gpu(&context.device_name), &setup.target) {
@@ -50,9 +51,7 @@ where
         check.step::<D, O>(drafter, &make, first.vocabulary())?;
     }
     let draft_vocab = first.vocabulary().len();
-    let objective_of_stage = make()?;
-    setup.drafts = objective_of_stage.drafts();
-    let mut trainee = Trainee::drafter(first, objective_of_stage, setup.config.optimizer());
+    let mut trainee = Trainee::drafter(first, make()?, setup.config.optimizer());
     let settings = json!(O::settings_of(objective, stage));
     let identity = identity(context, stage, (drafter, &settings), &setup.tokens)?;
     let summary = setup.fit(context, &mut trainee, &identity)?;
@@ -94,8 +93,8 @@ fn first<D: Shipped>(
     setup: &Setup,
 ) -> Result<D> {
     let (recipe, parts) = (context.recipe, setup.parts.clone());
-    if let Some(model) = D::model(config) {
-        let folder = target::resolve_as(WHAT, model, None).context("`drafter.model`")?;
+    if let Some(start) = D::model_at_start(config) {
+        let folder = target::resolve_as(WHAT, start.model, None).context("`drafter.model`")?;
         check_tokenizer(&folder, &parts)?;
     }
     check_unheld(D::unheld(config), &setup.tokens)?;
@@ -184,8 +183,10 @@ pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedRep
     Ok(best.map(|(step, found)| TrainedReport {
         step,
         simulated_tau: found.simulated_tau,
+        simulated_length: found.simulated_tau.map(|_| found.conditional.len()),
         tau: found.tau,
         tau_ci95: found.tau_ci95,
+        draft_length: found.draft_length,
     }))
 }
 
@@ -227,8 +228,11 @@ fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize
         _ => format!("weights of step {step}"),
     };
     context.output.say(format!(
-        "{stage}: {} steps, {} tokens in {:.0} s ({rate:.0} tokens/s), loss {:.4}, {weights} taken{tau}",
-        summary.steps, summary.tokens, summary.seconds, summary.loss
+        "{stage}: {}, {} in {:.0} s ({rate:.0} tokens/s), loss {:.4}, {weights} taken{tau}",
+        counted(summary.steps as u64, "step"),
+        counted(summary.tokens, "token"),
+        summary.seconds,
+        summary.loss
     ));
     if step == 0 {
         context.output.warn(

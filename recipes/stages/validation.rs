@@ -1,17 +1,15 @@
 //! What a drafter in training is worth on conversations that it does not learn from.
 
-use std::collections::HashSet;
-
 use anyhow::{Context as _, Result};
 use burn::tensor::DType;
-use spectrain_eval::{Acceptance, Estimable, bootstrap, estimate};
+use spectrain_eval::{Acceptance, Estimable, Reach, bootstrap, estimate, evenly};
 use spectrain_train::{
     BatchSource, Error, Gain, LossReport, Samples, StepReport, Together, Train, TrainConfig,
     Validation,
 };
 
 use crate::runtime::interruption::interrupted;
-use crate::runtime::prompts::{beside, spread};
+use crate::runtime::prompts::{beside, distinct_tokens};
 use crate::stages::answers::Answers;
 use crate::stages::context::StageContext;
 use crate::stages::evaluate::prompts::{Evaluated, decoded};
@@ -43,8 +41,10 @@ impl Validator<'_> {
         let reports = self.losses(trainee, together);
         let reports = together.gather_pieces(reports)?;
         let mut found = HeldOut::from_iter(reports).validation();
-        found.decoded = self.count(trainee, together)?;
+        let (length, decoded) = self.count(trainee, together)?;
+        found.decoded = decoded;
         found.tau = tau(&found.decoded.iter().collect::<Vec<_>>());
+        found.draft_length = found.tau.map(|_| length);
         found.tau_ci95 = bootstrap(&found.decoded, 0, tau);
         found.decoded_sha256 = found.tau.and_then(|_| self.answers.sha256());
         if let Some(best) = best.filter(|best| best.tau.is_some() && found.tau.is_some()) {
@@ -81,19 +81,20 @@ impl Validator<'_> {
         Ok(reports)
     }
 
-    /// Of each prompt the tokens emitted and the passes that they take, greedily and with chains: those of a decoder, from
-    /// the answers that the target gave once. So the counts of two validations can be compared prompt by prompt.
+    /// Tokens in the chains that are drafted, and of each prompt the tokens emitted and the passes that they take, greedily and
+    /// with these chains: those of a decoder, from the answers that the target gave once. So the counts of two validations can be
+    /// compared prompt by prompt.
     fn count(
         &mut self,
         trainee: &dyn Train,
         together: &mut Together,
-    ) -> spectrain_train::Result<Vec<[u64; 2]>> {
+    ) -> spectrain_train::Result<(usize, Vec<[u64; 2]>)> {
         let (Some(proposer), 1..) = (trainee.proposer(self.compute), self.answers.len()) else {
-            return Ok(Vec::new());
+            return Ok((0, Vec::new()));
         };
         let length = match self.config.decode_draft_length {
             0 => proposer.draft_length(),
-            length => length,
+            length => Reach::of(proposer.as_ref()).chain(length),
         };
         let draft = Estimable::greedy_chain(length);
         self.answers.complete(together)?;
@@ -116,7 +117,7 @@ impl Validator<'_> {
         };
         let prompts = (0..self.answers.len()).filter(|&prompt| together.takes(prompt));
         let counted = prompts.map(count).collect();
-        together.gather_pieces(counted)
+        Ok((length, together.gather_pieces(counted)?))
     }
 }
 
@@ -152,16 +153,13 @@ pub(super) fn validation_prompts(context: &StageContext, count: usize) -> Result
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut prompts = prepare::prompts(context.run)?;
-    // Repeated ones would say nothing more, and make intervals too narrow.
-    let mut seen = HashSet::new();
-    prompts.retain(|prompt| seen.insert(prompt.clone()));
+    let (prompts, _) = distinct_tokens(prepare::prompts(context.run)?);
     // Nothing is told of them here, so they need no name.
     let evaluated = Evaluated::of(context, "")
         .context("which held-out prompts validations leave to the evaluation")?;
     let others = beside(decoded(&evaluated.read), prompts.clone());
     let from = if others.is_empty() { prompts } else { others };
-    Ok(spread(from, count))
+    Ok(evenly(from, count))
 }
 
 /// Sums over the held-out batches.
@@ -197,16 +195,19 @@ impl HeldOut {
     fn validation(&self) -> Validation {
         let share = |part: f64, whole: usize| part / whole.max(1) as f64;
         let each = |of: &dyn Fn(&StepReport) -> f64| self.steps.iter().map(of).collect();
-        let chains = self.steps.first().map_or(0, |step| step.reached);
-        let kept: usize = self.steps.iter().map(|step| step.kept).sum();
-        Validation {
+        let mut found = Validation {
             // Not a number where nothing was measured.
             loss: self.loss / self.counted,
             alpha: each(&|step| share(step.alpha, step.count)),
-            conditional: each(&|step| share(step.kept as f64, step.reached)),
-            simulated_tau: 1.0 + share(kept as f64, chains),
             ..Validation::default()
+        };
+        let chains = self.steps.first().map_or(0, |step| step.reached);
+        if chains > 0 {
+            let kept: usize = self.steps.iter().map(|step| step.kept).sum();
+            found.conditional = each(&|step| share(step.kept as f64, step.reached));
+            found.simulated_tau = Some(1.0 + share(kept as f64, chains));
         }
+        found
     }
 }
 
@@ -231,8 +232,10 @@ mod tests {
     fn report(total: f64, counted: f64) -> LossReport {
         LossReport {
             total,
+            terms: 0.0,
             counted,
             steps: Vec::new(),
+            measured: true,
             simulated_tau: 1.0,
             chains: 0,
         }
@@ -246,6 +249,33 @@ mod tests {
         assert_eq!(found.loss, 1.5);
         assert!(of(&[]).loss.is_nan());
         assert!(of(&[report(0.0, 0.0)]).loss.is_nan());
+    }
+
+    #[test]
+    fn a_simulated_tau_is_found_where_chains_were_followed() {
+        let step = StepReport {
+            count: 4,
+            alpha: 2.0,
+            ..StepReport::default()
+        };
+        let of = |steps: Vec<StepReport>| {
+            let report = LossReport {
+                steps,
+                ..report(1.0, 4.0)
+            };
+            HeldOut::from_iter([report]).validation()
+        };
+        let none = of(vec![step]);
+        assert_eq!((none.alpha, none.conditional), (vec![0.5], vec![]));
+        assert_eq!(none.simulated_tau, None);
+        let [first, second] = [(4, 3), (3, 1)].map(|(reached, kept)| StepReport {
+            reached,
+            kept,
+            ..step
+        });
+        let found = of(vec![first, second]);
+        assert_eq!(found.conditional, [3.0 / 4.0, 1.0 / 3.0]);
+        assert_eq!(found.simulated_tau, Some(2.0));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::identity::{RUN, Run};
+use super::identity::Run;
 use super::lock::try_lock;
-use super::manifest::manifest_in;
+use super::manifest::{JOURNAL, Manifest, manifest_in};
 use crate::runs::files::{entries, remove_whole};
 
 /// What stands between a name and its number.
@@ -77,12 +77,13 @@ pub fn find(run: &Path) -> Result<Vec<Aside>> {
     let asides = asides.iter().filter(|name| was_stage(run, name));
     let mut paths: Vec<PathBuf> = asides.map(|name| run.join(name)).collect();
     for stage in stages {
-        let (folder, left) = (run.join(&stage), left_by(run, &stage));
-        if left.is_empty() || !folder.is_dir() {
+        let Some(manifest) = manifest_in(run, &stage).ok().flatten() else {
             continue;
-        }
+        };
+        let (folder, left) = (run.join(&stage), left_by(manifest));
+        let is_own = |name: &str| left.contains(name) || name.ends_with(JOURNAL);
         let names = entries(&folder)?.into_iter();
-        let names = names.filter(|name| original(name).is_some_and(|name| left.contains(name)));
+        let names = names.filter(|name| original(name).is_some_and(is_own));
         paths.extend(names.map(|name| folder.join(name)));
     }
     let of_stages = paths.into_iter().map(|path| Aside {
@@ -93,26 +94,32 @@ pub fn find(run: &Path) -> Result<Vec<Aside>> {
     Ok(found)
 }
 
+/// What was set aside of a stage of the run in `run`, by its names there. Of a run that is not there it is nothing.
+pub(super) fn of_stage(run: &Path, stage: &str) -> Result<Vec<String>> {
+    if !run.is_dir() {
+        return Ok(Vec::new());
+    }
+    let is_of_stage = |name: &String| original(name) == Some(stage) && was_stage(run, name);
+    Ok(entries(run)?.into_iter().filter(is_of_stage).collect())
+}
+
 /// Whether what is called so in a run is a stage that was set aside: its manifest went with it.
 fn was_stage(run: &Path, name: &str) -> bool {
     let manifest = manifest_in(run, name).ok().flatten();
     manifest.is_some_and(|manifest| Some(manifest.stage.as_str()) == original(name))
 }
 
-/// What a finished stage has left in its folder, by name. Of others nobody knows what they would leave.
-fn left_by(run: &Path, stage: &str) -> BTreeSet<String> {
-    let manifest = manifest_in(run, stage).ok().flatten();
-    let outputs = manifest.map(|manifest| manifest.outputs);
-    let outputs = outputs.into_iter().flatten();
+/// What a finished stage vouches for in its folder, by name. Of others nobody knows what they would leave, but for the journals that
+/// they go on from.
+fn left_by(manifest: Manifest) -> BTreeSet<String> {
+    let outputs = manifest.outputs.into_iter();
     let tops = outputs.filter_map(|(file, _)| file.split(['/', '\\']).next().map(str::to_owned));
     tops.collect()
 }
 
 /// Whether the run in a folder had this name: a run may be called `a.old-1` from the start.
 fn was_called(path: &Path, name: &str) -> bool {
-    let text = fs::read_to_string(path.join(RUN)).ok();
-    let run = text.and_then(|text| serde_json::from_str::<Run>(&text).ok());
-    run.is_some_and(|run| run.name == name)
+    Run::of(path).is_some_and(|run| run.name == name)
 }
 
 impl Aside {

@@ -43,13 +43,25 @@ pub(super) struct Run {
     pub(super) created: u64,
 }
 
+impl Run {
+    /// What a folder says of its run; none where it says nothing that can be read.
+    pub(super) fn of(folder: &Path) -> Option<Self> {
+        let text = fs::read_to_string(folder.join(RUN)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// Letters of a run's name, at most.
+pub const LONGEST_NAME: usize = 128;
+
 /// Refuses names that are no plain folder name.
 pub fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if !starts_plain || !name.chars().all(plain) || name.len() > 128 {
+    if !starts_plain || !name.chars().all(plain) || name.len() > LONGEST_NAME {
         let message = format!(
-            "expected a folder name of letters, digits, `-`, `_` and `.` that starts with a letter or digit, found `{name}`"
+            "expected a folder name of at most {LONGEST_NAME} letters, digits, `-`, `_` and `.` that starts with a letter or digit, found \
+             `{name}`"
         );
         return Err(Misuse(message).into());
     }

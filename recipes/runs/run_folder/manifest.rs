@@ -15,6 +15,8 @@ use spectrain_train::Effect;
 use crate::runs::files::write_json;
 
 pub(super) const MANIFEST: &str = "manifest.json";
+/// How the names of files end that a stage goes on from, which nobody needs once it is done: no manifest vouches for them.
+pub(super) const JOURNAL: &str = ".journal";
 /// The digest of the manifest itself, without this key.
 const DIGEST: &str = "sha256";
 
@@ -67,6 +69,9 @@ pub struct Manifest {
     pub history: Vec<Earlier>,
     /// SHA-256 of everything else that it reads.
     pub inputs: Inputs,
+    /// Where the parts are that it is joined from, as `--parts` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<String>,
     /// SHA-256 of the files that it left, by their paths in its folder, once it is done.
     #[serde(default)]
     pub outputs: Inputs,

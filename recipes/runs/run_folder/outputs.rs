@@ -9,7 +9,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::seal;
 
 use super::aside::is_aside;
-use super::manifest::{Damage, Inputs, MANIFEST};
+use super::manifest::{Damage, Inputs, JOURNAL, MANIFEST};
 use crate::runs::files::entries;
 use crate::runs::hashes::HashMemory;
 use crate::runtime::model_files::read_json;
@@ -17,8 +17,6 @@ use crate::runtime::model_files::read_json;
 /// Folders of a stage that are no result: curves, and states that a training goes on from, which check themselves.
 const APART: [&str; 2] = ["events", "training"];
 const STATES: &str = "step-";
-/// How the names of files end that a stage goes on from, which nobody needs once it is done.
-const JOURNAL: &str = ".journal";
 
 /// SHA-256 of every file that a stage vouches for, by its path in `folder`.
 pub(super) fn of(folder: &Path, memory: &mut HashMemory) -> Result<Inputs> {

@@ -122,6 +122,84 @@ fn a_fresh_run_moves_the_old_one_aside_and_numbers_it() {
 }
 
 #[test]
+fn a_run_that_was_moved_or_copied_is_called_as_its_folder_is() {
+    let root = tempfile::tempdir().unwrap();
+    drop(open(root.path(), "a", "eagle3", Existing::Continue).unwrap());
+    fs::rename(root.path().join("a"), root.path().join("b")).unwrap();
+    drop(open(root.path(), "b", "eagle3", Existing::SetAside).unwrap());
+    fs::create_dir(root.path().join("c")).unwrap();
+    fs::copy(
+        root.path().join("b").join(RUN),
+        root.path().join("c").join(RUN),
+    )
+    .unwrap();
+    drop(open(root.path(), "c", "eagle3", Existing::Continue).unwrap());
+    drop(open(root.path(), "c", "eagle3", Existing::SetAside).unwrap());
+    for name in ["b", "c"] {
+        let found = aside::find(&root.path().join(name)).unwrap();
+        let found: Vec<&Path> = found.iter().map(aside::Aside::path).collect();
+        assert_eq!(found, [root.path().join(format!("{name}.old-1"))]);
+    }
+    // What cannot be read can still make room.
+    fs::write(root.path().join("b").join(RUN), "{").unwrap();
+    open(root.path(), "b", "eagle3", Existing::Continue).unwrap_err();
+    drop(open(root.path(), "b", "eagle3", Existing::SetAside).unwrap());
+}
+
+#[test]
+fn a_run_is_described_by_another_recipe_once_a_stage_is_started_or_all_are_done() {
+    let root = tempfile::tempdir().unwrap();
+    let open = |toml: &str| {
+        let run = RunName {
+            root: root.path(),
+            name: "a",
+            recipe: "eagle3",
+        };
+        RunFolder::open(run, toml, Existing::Continue).unwrap()
+    };
+    let described = || fs::read_to_string(root.path().join("a").join(RECIPE)).unwrap();
+    drop(open("steps = 1\n"));
+    assert_eq!(described(), "steps = 1\n");
+    let run = open("steps = 2\n");
+    assert_eq!(described(), "steps = 1\n");
+    run.start("train", Start::default()).unwrap();
+    assert_eq!(described(), "steps = 2\n");
+    drop(run);
+    let run = open("steps = 3\n");
+    assert_eq!(described(), "steps = 2\n");
+    run.describe().unwrap();
+    assert_eq!(described(), "steps = 3\n");
+    drop(run);
+    // Whoever knows no recipe leaves the one that is there.
+    let run = RunFolder::existing(root.path(), "a").unwrap();
+    run.start("train", Start::default()).unwrap();
+    assert_eq!(described(), "steps = 3\n");
+}
+
+#[test]
+fn a_journal_that_a_stage_has_set_aside_is_found_whether_the_stage_is_done_or_not() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let manifest = run.start("regenerate", Start::default()).unwrap();
+    let folder = run.stage("regenerate");
+    let journal = "train.jsonl.journal.old-1";
+    for name in ["train.jsonl", "train.jsonl.journal", journal, "notes.old-1"] {
+        fs::write(folder.join(name), "").unwrap();
+    }
+    // Somebody else's, in no stage.
+    fs::create_dir(run.path().join("notes")).unwrap();
+    fs::write(run.path().join("notes").join(journal), "").unwrap();
+    let found = || {
+        let found = aside::find(run.path()).unwrap();
+        let found = found.iter().map(|aside| aside.path().to_owned());
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(found(), [folder.join(journal)]);
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    assert_eq!(found(), [folder.join(journal)]);
+}
+
+#[test]
 fn runs_that_cannot_be_written_are_said_to_be_so() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("file");
@@ -145,6 +223,9 @@ fn names_that_lead_elsewhere_are_refused() {
         assert!(error.contains("folder name"), "{name:?}: {error}");
     }
     check_name("qwen3-8b_eagle3.v1").unwrap();
+    check_name(&"a".repeat(128)).unwrap();
+    let told = check_name(&"a".repeat(129)).unwrap_err().to_string();
+    assert!(told.contains("of at most 128 letters"), "{told}");
 }
 
 #[test]
@@ -258,6 +339,46 @@ fn what_was_set_aside_is_found_and_removed_unless_it_is_in_use_or_a_run_of_its_o
     drop(held);
     assert_eq!(entries(root.path()).unwrap(), ["a", "a.old-2", "a.old-9"]);
     assert!(others.iter().all(|other| run.path().join(other).exists()));
+}
+
+#[test]
+fn what_is_set_aside_and_taken_back_is_known_without_being_read() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = json!({"train": {"rate": 1}});
+    let manifest = run.start("train", start(&settings, "1")).unwrap();
+    let weights = |folder: &str| run.stage(folder).join("drafter/weights");
+    let large = weights("train");
+    fs::create_dir(large.parent().unwrap()).unwrap();
+    // Just large enough to be remembered, with another hash than its own, so that it shows who reads it.
+    File::create(&large)
+        .unwrap()
+        .set_len((4 << 20) + 1)
+        .unwrap();
+    run.remember([(large, "as remembered".to_owned())]).unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    assert!(run.asides("train").unwrap().is_empty());
+    run.set_aside("train").unwrap();
+    // Somebody else's.
+    fs::create_dir(run.stage("train.old-2")).unwrap();
+    assert_eq!(run.asides("train").unwrap(), ["train.old-1"]);
+    let hash = |folder: &str| run.sha256(&weights(folder)).unwrap();
+    assert_eq!(hash("train.old-1"), "as remembered");
+    let wanted = inputs("1");
+    let state = |stage: &str| {
+        let wanted = Wanted {
+            settings: &settings,
+            inputs: &wanted,
+            effect: |_| Effect::StartsOver,
+            ends: &|| Ok(0),
+        };
+        run.stage_state(stage, wanted).unwrap()
+    };
+    assert_eq!(state("train.old-1"), StageState::Done(Value::Null));
+    run.take_back("train.old-1", "train").unwrap();
+    assert_eq!(hash("train"), "as remembered");
+    assert_eq!(state("train"), StageState::Done(Value::Null));
+    assert!(run.asides("train").unwrap().is_empty());
 }
 
 #[test]

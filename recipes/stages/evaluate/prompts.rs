@@ -36,6 +36,19 @@ impl Evaluated {
         Ok(found)
     }
 
+    /// Leaves out what has no room in a context of so many `places`, which is `whose`.
+    pub(crate) fn fit(&mut self, whose: &str, places: usize) {
+        let mut left_out = 0;
+        for set in &mut self.read.sets {
+            let all = set.prompts.len();
+            set.prompts
+                .retain(|prompt| has_room(&prompt.tokens, places));
+            left_out += all - set.prompts.len();
+        }
+        self.read.others.retain(|prompt| has_room(prompt, places));
+        self.warnings.extend(too_long(whose, places, left_out));
+    }
+
     fn of_held_out(prompts: Vec<Prompt>, name: &str, table: &EvaluateTable) -> Self {
         let (prompts, repeats) = distinct(prompts);
         let repeats = repeated(name, repeats).map(|told| format!("evaluate: {told}"));
@@ -83,13 +96,17 @@ pub(crate) fn decoded(read: &ReadSets) -> impl Iterator<Item = &Prompt> {
 fn fitting(mut prompts: Vec<Prompt>, places: usize) -> (Vec<Prompt>, Option<String>) {
     let all = prompts.len();
     prompts.retain(|prompt| has_room(&prompt.tokens, places));
-    let too_long = all - prompts.len();
-    let told = (too_long > 0).then(|| {
+    let left_out = all - prompts.len();
+    (prompts, too_long("the target's", places, left_out))
+}
+
+/// What to say of so many prompts that are left out because they fill a context, which is `whose`.
+fn too_long(whose: &str, places: usize, left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| {
         format!(
-            "evaluate: held-out prompts that fill the target's context of {places} tokens and are left out: {too_long}"
+            "evaluate: held-out prompts that fill {whose} context of {places} tokens and are left out: {left_out}"
         )
-    });
-    (prompts, told)
+    })
 }
 
 /// What is said where fewer prompts are `there` than were asked for.
@@ -207,5 +224,34 @@ mod tests {
         assert_eq!(kept.len(), 2);
         assert!(told.unwrap().ends_with("left out: 1"));
         assert_eq!(fitting(kept, 5).1, None);
+    }
+
+    #[test]
+    fn what_has_no_room_with_a_further_target_is_left_out_and_counted() {
+        let of = |lengths: &[usize]| -> Vec<Vec<u32>> {
+            lengths.iter().map(|&length| vec![1; length]).collect()
+        };
+        let set = |lengths: &[usize]| PromptSet {
+            name: "a".into(),
+            prompts: of(lengths).into_iter().map(Prompt::from).collect(),
+        };
+        let mut evaluated = Evaluated {
+            read: ReadSets {
+                sets: vec![set(&[3, 5, 8]), set(&[9])],
+                others: of(&[4, 6]),
+                ..ReadSets::default()
+            },
+            warnings: Vec::new(),
+        };
+        evaluated.fit("`B`'s", 9);
+        let told =
+            "evaluate: held-out prompts that fill `B`'s context of 9 tokens and are left out: 1";
+        assert_eq!(evaluated.warnings, [told]);
+        evaluated.fit("`C`'s", 5);
+        let kept: Vec<usize> = decoded(&evaluated.read).map(|of| of.tokens.len()).collect();
+        assert_eq!((kept, evaluated.read.others.len()), (vec![3], 1));
+        assert!(evaluated.warnings[1].ends_with("left out: 2"));
+        evaluated.fit("`C`'s", 5);
+        assert_eq!(evaluated.warnings.len(), 2);
     }
 }

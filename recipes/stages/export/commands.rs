@@ -8,6 +8,7 @@ use spectrain_checkpoints::launch::{Launch, Server, quote};
 
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
+use crate::recipe::inline::assigned;
 use crate::recipe::tables::Engine;
 use crate::runtime::target::variables_of;
 
@@ -32,8 +33,13 @@ pub(super) fn check(drafter: &dyn Trained, engine_asked: Engine, writing: &Writi
     }
     let mut names: Vec<&str> = servers.iter().map(|engine| engine.name()).collect();
     names.dedup();
+    let against = drafter.against(engine_asked)?;
+    let why = match &against[..] {
+        [] => String::new(),
+        keys => format!(", because of {}", assigned(keys)),
+    };
     bail!(
-        "{} is not known to load {} drafters like this one; these do: {}",
+        "{} is not known to load {} drafters like this one{why}; these do: {}",
         engine_asked.name(),
         drafter.kind(),
         names.join(", ")

@@ -11,9 +11,11 @@ use crate::cli::progress::counted;
 use crate::errors::Misuse;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
+use crate::runtime::texts::is_whole;
 use crate::stages::context::StageContext;
 use crate::stages::features::header::header;
 use crate::stages::features::known::Known;
+use crate::stages::features::masks::Masks;
 use crate::stages::features::places::{HELD_OUT, answers_at};
 
 /// Runs the stage `features`.
@@ -22,40 +24,41 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
     let prepared = context.folder("prepare");
     let train = TokenShards::open(prepared.join("train"))?;
     let held_out = TokenShards::open(prepared.join("eval"))?;
-    write(context, &stage, ("features", "data.train"), &train)?;
-    write(
-        context,
-        &stage.join(HELD_OUT),
-        ("held out", "data.eval"),
-        &held_out,
-    )?;
+    let known = known(context, &wanted(context, &train)?)?;
+    let with = (Masks::Prepared, &known);
+    write(context, &stage, ("features", "data.train"), &train, with)?;
+    let named = ("held out", "data.eval");
+    write(context, &stage.join(HELD_OUT), named, &held_out, with)?;
     Ok(json!({"samples": train.len(), "held_out": held_out.len()}))
 }
 
 /// Runs the stage `answers`: held-out texts are what drafters are judged by, at every temperature.
 pub(super) fn answers(context: &StageContext) -> Result<Value> {
     let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
+    let known = known(context, &wanted(context, &held_out)?)?;
+    let with = (Masks::of_answers(context.recipe), &known);
+    check_told_apart(&held_out, with)?;
     for sampling in context.recipe.evaluate.samplings() {
         let folder = answers_at(context, sampling.temperature);
         let what = format!("answers at T={}", sampling.temperature);
-        write(context, &folder, (&what, "data.eval"), &held_out)?;
+        write(context, &folder, (&what, "data.eval"), &held_out, with)?;
     }
     Ok(json!({"texts": held_out.len()}))
 }
 
-/// Writes the features of `tokens`, from where an earlier run stopped.
+/// Writes the features of `tokens`, which are among those that are known, from where an earlier run stopped.
 fn write(
     context: &StageContext,
     folder: &Path,
     (what, key): (&str, &str),
     tokens: &TokenShards,
+    (masks, known): (Masks, &Known),
 ) -> Result<()> {
-    let header = wanted(context, tokens)?;
-    let known = known(context, &header)?;
     let share = context.array.share(tokens.len());
     if share.is_empty() {
         return Ok(());
     }
+    let header = wanted(context, tokens)?;
     let mut writer = context.feature_writer(folder, header, share)?;
     let mut progress = context.progress(what, share.end);
     for number in writer.next_sample() as usize..share.end as usize {
@@ -70,12 +73,34 @@ fn write(
                  in `tokens.jsonl` beside their features"
             );
         };
-        writer.push(&found.sample(sample.tokens, sample.loss_mask))?;
+        let loss_mask = masks.of(sample, known);
+        writer.push(&found.sample(sample.tokens, loss_mask))?;
         progress.set(1 + number as u64, "samples");
     }
     context.finish_features(writer, folder)?;
     progress.finish(counted(share.end - share.first, "sample"));
     Ok(())
+}
+
+/// Fails where no held-out text tells what the target was asked. Single ones that do not are left out when drafters are judged.
+fn check_told_apart(tokens: &TokenShards, (masks, known): (Masks, &Known)) -> Result<()> {
+    let mut samples = tokens.iter();
+    if tokens.is_empty() || samples.any(|sample| !is_whole(masks.of(sample, known))) {
+        return Ok(());
+    }
+    let import = "of texts without a loss mask `spectrain features import --mask assistant` finds the answers";
+    let nothing_tells =
+        "so that nothing tells the target's answers in held-out texts from what it was asked";
+    match masks {
+        Masks::Imported => bail!(
+            "`data.mask`: expected `assistant` or `last_turn`, because the loss masks of the imported texts have every token, \
+             {nothing_tells}; found `all`; {import}"
+        ),
+        Masks::Prepared => bail!(
+            "the loss masks of held-out texts: expected some that leave out what the target was asked, found every token in all of \
+             them, {nothing_tells}; {import}"
+        ),
+    }
 }
 
 /// What features of `tokens` must be of.

@@ -56,13 +56,23 @@ impl Known {
 
     /// The features of these tokens, if they are there.
     pub(super) fn of(&self, tokens: &[u32]) -> Option<Bits> {
+        let (folder, stored) = self.stored(tokens)?;
+        Some(folder.bits(&stored, tokens.len()))
+    }
+
+    /// The loss mask that these tokens have beside their features, if they are there.
+    pub(super) fn loss_mask(&self, tokens: &[u32]) -> Option<&[u8]> {
+        let (_, stored) = self.stored(tokens)?;
+        Some(&stored.loss_mask[..tokens.len()])
+    }
+
+    /// The sample that begins with these tokens.
+    fn stored(&self, tokens: &[u32]) -> Option<(&Folder, StoredSample<'_>)> {
         let &(folder, sample) = self.place(tokens)?;
         let folder = &self.folders[folder];
         let stored = folder.shards.get(sample);
-        stored
-            .tokens
-            .starts_with(tokens)
-            .then(|| folder.bits(&stored, tokens.len()))
+        let is_it = stored.tokens.starts_with(tokens);
+        is_it.then_some((folder, stored))
     }
 
     /// Whether they are.

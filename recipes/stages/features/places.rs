@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::recipe::tables::EvaluateTable;
 use crate::stages::context::StageContext;
 
+/// What says which features are in a folder of them, with a digest of each of its files.
+pub const FEATURES: &str = "features.json";
+
 /// Where the features of held-out samples are in the folder of the stage `features`.
 pub const HELD_OUT: &str = "held_out";
 

@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use anyhow::Result;
 use spectrain_data::tokens::TokenShards;
+use spectrain_eval::evenly;
 use spectrain_models::{Capture, TargetParts};
 
 use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::servers::{PROVEN, Servers};
-use crate::runtime::prompts::spread;
+use crate::runtime::prompts::distinct_tokens;
 use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
 
-/// Prompts that the target answers, for drafters to be judged by.
-pub fn held_out_prompts(context: &StageContext) -> Result<Vec<Vec<u32>>> {
+/// Prompts that the target answers, for drafters to be judged by, each once; and how many were left out because they repeat others.
+pub fn held_out_prompts(context: &StageContext) -> Result<(Vec<Vec<u32>>, usize)> {
     let recipe = context.recipe;
     let count = recipe.evaluate.of_eval().max(recipe.train.decode_prompts);
-    Ok(spread(prepare::prompts(context.run)?, count))
+    let (prompts, repeated) = distinct_tokens(prepare::prompts(context.run)?);
+    Ok((evenly(prompts, count), repeated))
 }
 
 /// Finds the servers of the recipe, and proves each by samples of the first of `sets`, once it is known that they take the samples
@@ -47,7 +49,7 @@ pub fn open(
     let samples: Vec<_> = samples.map(|length| length + 1).collect();
     servers.check_lengths(&samples, ("samples", "set `data.max_length`"))?;
     let answer = recipe.evaluate.max_new_tokens;
-    let prompts = held_out_prompts(context)?;
+    let (prompts, _) = held_out_prompts(context)?;
     let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.len() + answer).collect();
     let what = "held-out prompts with their answers";
     servers.check_lengths(&prompts, (what, "set `evaluate.max_new_tokens`"))?;

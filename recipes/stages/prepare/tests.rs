@@ -53,6 +53,19 @@ struct Left {
 }
 
 #[test]
+fn it_is_said_why_more_rows_than_prompts_are_held_out() {
+    let told = "prepare: held out of `data.train` for the evaluation:";
+    let why = "rows with the same prompt stay together";
+    for (prompts, rows, expected) in [
+        (64, 64, format!("{told} 64 prompts in 64 rows")),
+        (64, 65, format!("{told} 64 prompts in 65 rows: {why}")),
+        (1, 1, format!("{told} 1 prompt in 1 row")),
+    ] {
+        assert_eq!(told_of_held_out(prompts, rows), expected);
+    }
+}
+
+#[test]
 fn variables_of_the_template_decide_on_samples_and_prompts_and_are_recorded() {
     let root = fixture();
     let template = "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>a\n{{ m.content }}<|im_end|>\n\
