@@ -131,6 +131,8 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
         existing: Existing::Continue,
         device: &device,
         ranks: 1,
+        only: &[],
+        parts: None,
     };
     let held = target_type(recipe.target.dtype, &device);
     let estimate = plan::estimate(&asked).unwrap().unwrap();

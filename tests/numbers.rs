@@ -103,6 +103,8 @@ fn tried(text: &str, path: &str, value: u64, workspace: &Workspace) -> Result<()
             existing: Existing::Continue,
             device: "cpu",
             ranks: 1,
+            only: &[],
+            parts: None,
         };
         plan::plan(&asked)?;
         asked.check()
@@ -236,6 +238,8 @@ fn the_largest_numbers_together_have_a_plan_too() {
             existing: Existing::Continue,
             device: "cpu",
             ranks: 1,
+            only: &[],
+            parts: None,
         };
         let text = plan::plan(&asked).unwrap().text;
         assert!(text.contains("memory, together"), "{text}");

@@ -1,8 +1,9 @@
 //! A plan says what the run does: it is refused where the run is, and finds stages done, stale or damaged as the run does.
+use serde_json::Value;
 use spectrain_data::tokenizer::Tokenizer;
 
 use crate::fake_hub::{FakeHub, Repository};
-use crate::workspace::{Outcome, RECIPE, REFUSED, Workspace};
+use crate::workspace::{CONVERSATIONS, Outcome, RECIPE, REFUSED, Workspace};
 
 fn recipe(workspace: &Workspace, words: &[&str]) -> Outcome {
     workspace.run(&[&["recipe", "recipe.toml"], words].concat())
@@ -26,40 +27,48 @@ fn stage(workspace: &Workspace, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no `{name}`: {plan:#?}"))
 }
 
-/// Settings and words with which a run is refused before anything is begun, and what is said.
-const REFUSALS: [(&[&str], &[&str], &str); 10] = [
-    (&["data.train=absent.jsonl"], &[], "`absent.jsonl`"),
+/// Settings with which a run is refused before anything is begun, how the program ends, and what is said: with 2 where a value makes
+/// no sense for the target, with 1 where something is not there.
+const REFUSALS: [(&str, i32, &str); 13] = [
+    ("data.train=absent.jsonl", 1, "`absent.jsonl`"),
     (
-        &["data.template=absent.jinja"],
-        &[],
+        "data.template=absent.jinja",
+        1,
         "cannot read `absent.jinja`",
     ),
+    ("drafter.captured_layers=[7]", 2, "ascending layers below"),
+    ("drafter.kv_heads=3", 2, "a divisor of"),
+    ("drafter.draft_vocab=500", 2, "at most the target's 300"),
     (
-        &["drafter.captured_layers=[7]"],
-        &[],
-        "ascending layers below",
+        "features.mode=served",
+        2,
+        "`target.server` is missing; `features.mode = \"served\"` needs it",
     ),
-    (&["drafter.kv_heads=3"], &[], "a divisor of"),
     (
-        &["drafter.draft_vocab=500"],
-        &[],
-        "at most the target's 300",
+        "evaluate.drafts=[{ shape = \"best_first\", nodes = 4 }]",
+        2,
+        "`evaluate.drafts`: expected a drafter that makes all steps in one pass",
     ),
-    (&["start=train.jsonl"], &[], "`start`"),
     (
-        &["target.model=org/model"],
-        &[],
+        "evaluate.training_free=[{ name = \"early-layers\", layers = 9 }]",
+        2,
+        "`evaluate.training_free`: `early-layers:9`",
+    ),
+    ("start=train.jsonl", 1, "`start`"),
+    (
+        "target.model=org/model",
+        1,
         "`HF_HUB_OFFLINE` is set; without a network, name a folder",
     ),
     (
-        &["evaluate.targets=[\"org/other\"]"],
-        &[],
+        "evaluate.targets=[\"org/other\"]",
+        1,
         "cannot open the target `org/other`",
     ),
-    (&["start=org/drafter"], &[], "the start `org/drafter`"),
+    ("start=org/drafter", 1, "the start `org/drafter`"),
     (
-        &["evaluate.prompts=[\"math-500\"]"],
-        &[],
+        "evaluate.prompts=[\"math-500\"]",
+        1,
         "cannot download the prompts `math-500`",
     ),
 ];
@@ -67,11 +76,11 @@ const REFUSALS: [(&[&str], &[&str], &str); 10] = [
 #[test]
 fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
     let workspace = Workspace::new();
-    for (changes, words, message) in REFUSALS {
-        let words = [&set(changes)[..], words].concat();
+    for (change, code, message) in REFUSALS {
+        let words = set(&[change]);
         let run = recipe(&workspace, &words);
         let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat());
-        assert_eq!((run.code, plan.code), (Some(1), Some(1)), "{plan:#?}");
+        assert_eq!((run.code, plan.code), (Some(code), Some(code)), "{plan:#?}");
         assert!(run.stderr.contains(message), "{run:#?}");
         let said = run.stderr.trim().strip_prefix("error: ").unwrap();
         assert!(plan.stderr.contains(said), "{run:#?} {plan:#?}");
@@ -84,6 +93,48 @@ fn a_plan_is_refused_where_the_run_is_and_in_the_same_words() {
         }
         assert!(!workspace.path("runs").exists(), "nothing was begun");
     }
+}
+
+#[test]
+fn what_no_training_stage_could_do_is_refused_before_anything_is_begun() {
+    let stages = crate::training_stages::workspace();
+    let distilled = Workspace::new();
+    let text = other("distillspec", "fresh = { layers = 1 }", "target")
+        + "[features]\nmode = \"streamed\"\n[objective]\non_policy = { fraction = 0.5 }\n";
+    distilled.write("recipe.toml", text);
+    let unjudged =
+        "key `objective.on_policy.fraction`: expected 0 with `features.mode = \"streamed\"`";
+    let unmeasured = "validations of the stage `adapt` do not count τ";
+    let cases: [(&Workspace, &[&str], &str); 2] = [
+        (&stages, &["train.validate_samples=0"], unmeasured),
+        (&distilled, &[], unjudged),
+    ];
+    for (workspace, changes, told) in cases {
+        let words = set(changes);
+        recipe(workspace, &words).misused(&[told]);
+        recipe(workspace, &[&words[..], &["--plan"]].concat()).misused(&[told]);
+        assert!(!workspace.path("runs").exists(), "nothing was begun");
+    }
+}
+
+#[test]
+fn a_plan_counts_by_what_was_prepared_only_where_that_stays_done() {
+    let workspace = Workspace::finished();
+    workspace.write_conversations("big.jsonl", 0, 10 * CONVERSATIONS);
+    let tokens = |words: &[&str]| {
+        let plan = recipe(&workspace, &[&["--plan", "--json"], words].concat()).succeeded();
+        let json: Value = serde_json::from_str(&plan.stdout).unwrap();
+        json["estimates"]["data_tokens"].as_u64().unwrap()
+    };
+    let counted = workspace.json("runs/run/prepare/train/tokens.json");
+    let counted = counted["tokens"].as_u64().unwrap();
+    assert_eq!(tokens(&[]), counted);
+    // Of a run that is not there the size of the files tells it.
+    let other = tokens(&set(&["name=other"]));
+    assert_eq!(tokens(&["--fresh"]), other);
+    let big = tokens(&set(&["data.train=big.jsonl"]));
+    assert!(big > 2 * counted, "{big} {counted}");
+    assert_eq!(big, tokens(&set(&["name=other", "data.train=big.jsonl"])));
 }
 
 #[test]
@@ -231,7 +282,7 @@ fn a_plan_is_refused_where_texts_hold_the_token_that_stands_for_tokens_to_come()
         .replace("draft_steps = 2", "anchors = 4");
     workspace.write("recipe.toml", text);
     // Each of the conversations has two messages.
-    let times = 2 * crate::workspace::CONVERSATIONS;
+    let times = 2 * CONVERSATIONS;
     let told = format!(
         "`[drafter] mask_token`: expected a token that no text holds, found {held}, which the texts hold {times} times"
     );
@@ -259,7 +310,96 @@ fn texts_longer_than_the_context_of_the_target_are_warned_of() {
     let left_out = "context of 40 tokens and are left out: 1";
     assert!(run.stderr.contains(left_out), "{run:#?}");
     let fits = recipe(&workspace, &["--plan"]).succeeded();
-    assert!(!fits.stdout.contains("\nwarnings:"), "{fits:#?}");
+    let warns = fits.stdout.contains("max_position_embeddings");
+    assert!(!warns, "{fits:#?}");
+}
+
+#[test]
+fn what_is_wrong_with_the_text_of_a_target_is_said_by_plan_run_and_linter() {
+    let workspace = Workspace::new();
+    let words = set(&["data.template_variables.enable_thinkng=false"]);
+    let unread = "the chat template reads no variable `enable_thinkng`";
+    let endless = "the target has no stop token";
+    let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
+    let warned = plan.stdout.split("\nwarnings:\n").nth(1).unwrap();
+    for told in [unread, endless] {
+        assert!(warned.contains(told), "{plan:#?}");
+    }
+    let run = recipe(&workspace, &[&words[..], &["--stage", "prepare"]].concat()).succeeded();
+    for told in [unread, endless] {
+        assert_eq!(run.stderr.matches(told).count(), 1, "{run:#?}");
+    }
+    let lint = "data lint --target target --train train.jsonl";
+    let linted = workspace.run_line(format!("{lint} --template-variable enable_thinkng=false"));
+    let linted = linted.failed(&["1 problem in the data"]);
+    assert!(linted.stdout.contains(unread), "{linted:#?}");
+    assert!(linted.stderr.contains(endless), "{linted:#?}");
+    // One that has a stop token, read by a template with such a variable.
+    workspace.write("target/generation_config.json", "{\"eos_token_id\": 1}");
+    let template = workspace.text("target/chat_template.jinja");
+    let template = format!("{{% if enable_thinking %}}{{% endif %}}{template}");
+    workspace.write("target/chat_template.jinja", template);
+    let read = set(&["data.template_variables.enable_thinking=false"]);
+    let plan = recipe(&workspace, &[&read[..], &["--plan"]].concat()).succeeded();
+    for told in ["reads no variable", endless] {
+        assert!(!plan.stdout.contains(told), "{plan:#?}");
+    }
+    let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
+    let near = format!("{unread}; did you mean `enable_thinking`?");
+    assert!(plan.stdout.contains(&near), "{plan:#?}");
+}
+
+#[test]
+fn a_linter_says_that_texts_may_be_longer_than_the_context_of_the_target() {
+    let workspace = Workspace::new();
+    workspace.write_target_of("short", 7, |spec| spec.max_positions = 40);
+    let told = "`--max-length` is 64, but the target's `max_position_embeddings` is 40";
+    for (line, warns) in [
+        ("data lint --train train.jsonl --max-length 64", true),
+        ("data lint --train train.jsonl --max-length 40", false),
+        (
+            "data prepare --data train.jsonl --out in --max-length 64",
+            true,
+        ),
+    ] {
+        let outcome = workspace.run_line(format!("{line} --target short"));
+        assert_eq!(outcome.stderr.contains(told), warns, "{line}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_larger_than_the_disk_is_told_by_the_run_as_by_its_plan() {
+    let workspace = Workspace::new();
+    let words = set(&[
+        "train.steps=1000000000",
+        "train.save_every=1",
+        "train.keep=1000000000",
+    ]);
+    let told = " of the disk, and ";
+    let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
+    assert!(plan.stdout.contains(told), "{plan:#?}");
+    let run = recipe(&workspace, &[&words[..], &["--stage", "prepare"]].concat()).succeeded();
+    assert_eq!(run.stderr.matches(told).count(), 1, "{run:#?}");
+}
+
+#[test]
+fn a_target_whose_weights_are_not_those_of_its_configuration_is_refused_before_anything_is_begun() {
+    let workspace = Workspace::new();
+    let config = workspace.json("target/config.json");
+    for (key, value, tensor) in [
+        ("num_hidden_layers", 7, "model.layers.6."),
+        ("vocab_size", 400, "model.embed_tokens.weight"),
+    ] {
+        let mut changed = config.clone();
+        changed[key] = value.into();
+        workspace.write("target/config.json", changed.to_string());
+        let told =
+            format!("`target/config.json`: `{key}` does not fit the weights: tensor `{tensor}");
+        for words in [&[][..], &["--plan"]] {
+            recipe(&workspace, words).failed(&["cannot open the target `target`", &told]);
+        }
+        assert!(!workspace.path("runs").exists(), "nothing was begun");
+    }
 }
 
 /// A recipe of this kind for one of the targets of a workspace.
@@ -349,14 +489,29 @@ fn engines_that_do_not_load_a_drafter_with_its_settings_are_named_before_it_is_t
         let plan = plan_for_engines(&workspace, "eagle3", drafter, export).succeeded();
         let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words.contains(told), expected, "{drafter}: {plan:#?}");
+        let keys = format!("{told} (`{drafter}`)");
+        assert_eq!(words.contains(&keys), expected, "{drafter}: {plan:#?}");
         assert_eq!(
             words.contains("these do: `vllm`, `sglang`"),
             expected,
             "{plan:#?}"
         );
     }
+    let drafter = "norm_before_residual = true\nnorm_output = true";
+    let export = "to = [\"vllm\", \"sglang\", \"llama-cpp\"]";
+    let plan = plan_for_engines(&workspace, "eagle3", drafter, export).succeeded();
+    let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "`export.to`: `sglang`, `llama-cpp` are not known to load a drafter with these settings (",
+        "`norm_before_residual = true`",
+        "`norm_output = true`",
+        ", and no command for them will be printed; these do: `vllm`",
+    ] {
+        let (_, warned) = words.split_once(" warnings: ").unwrap();
+        assert!(warned.contains(part), "no `{part}`: {plan:#?}");
+    }
     let (drafter, export) = ("mask_token = 0\ncausal = true", "to = [\"hf\"]");
-    plan_for_engines(&workspace, "dflash", drafter, export).failed(&["`export.to`", "causal"]);
+    plan_for_engines(&workspace, "dflash", drafter, export).misused(&["`export.to`", "causal"]);
 }
 
 #[test]
@@ -373,6 +528,56 @@ fn a_plan_is_refused_where_its_run_is_one_of_another_recipe() {
     recipe(&workspace, &["--plan"]).failed(&refused);
     recipe(&workspace, &["--plan", "--fresh"]).succeeded();
     assert!(workspace.files("runs") == before, "a plan leaves nothing");
+}
+
+#[test]
+fn a_plan_is_made_of_the_stages_that_are_asked_for() {
+    let workspace = Workspace::new();
+    let plan = |stages: &[&str]| {
+        let stages = stages.iter().flat_map(|stage| ["--stage", *stage]);
+        let words: Vec<&str> = ["--plan"].into_iter().chain(stages).collect();
+        recipe(&workspace, &words)
+    };
+    let words = |plan: &Outcome| plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = words(&plan(&["prepare"]).succeeded());
+    for part in [
+        "stages: prepare runs train not asked for export not asked for evaluate not asked for",
+        " time: prepare ",
+    ] {
+        assert!(told.contains(part), "no `{part}`: {told}");
+    }
+    let (_, times) = told.split_once(" time: ").unwrap();
+    let (times, _) = times.split_once(" together ").unwrap();
+    assert!(!times.contains("train"), "{times}");
+    // As the run, which names the stage too.
+    let told = "stage `prepare`: it has to come first: name it with `--stage prepare` too";
+    plan(&["train"]).failed(&["the run would be refused: ", told]);
+    recipe(&workspace, &["--stage", "train"]).failed(&["stage `prepare` has to come first"]);
+    recipe(&workspace, &["--stage", "prepare"]).succeeded();
+    let told = words(&plan(&["train"]).succeeded());
+    assert!(told.contains("stages: prepare done in ") && told.contains(" train runs export not"));
+    let sweep = ["--plan", "--stage", "prepare", "--sweep", "seed=0,1"];
+    let told = words(&recipe(&workspace, &sweep).succeeded());
+    assert!(told.contains("run-seed-1 runs "), "{told}");
+}
+
+#[test]
+fn a_plan_says_that_a_stage_between_those_that_are_asked_for_has_to_be_named() {
+    let workspace = Workspace::new();
+    let stored = set(&["features.mode=stored"]);
+    let named = |stages: &[&'static str], more: &[&'static str]| {
+        let stages = stages.iter().flat_map(|stage| ["--stage", *stage]);
+        let words: Vec<&str> = stages.chain(more.iter().copied()).collect();
+        recipe(&workspace, &[&stored[..], &words[..]].concat())
+    };
+    named(&["prepare", "features"], &[]).succeeded();
+    workspace.write_conversations("train.jsonl", 1, 41);
+    let plan = named(&["prepare", "train"], &["--plan"]).succeeded();
+    let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = " features has to be named with `--stage features` too if what it reads changes";
+    assert!(words.contains(told), "{plan:#?}");
+    let refused = "stage `features` has to come first and is out of date";
+    named(&["prepare", "train"], &[]).failed(&[refused, "run it with `--stage features` too"]);
 }
 
 #[test]

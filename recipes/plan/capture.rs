@@ -1,6 +1,5 @@
 //! How fast servers hand out hidden states, measured by asking for some.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use anyhow::{Error, Result};
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
-use super::data::prepared;
+use super::data::TrainingData;
 use super::estimate::Estimate;
 use super::words::{count, duration};
 use crate::errors::with_causes;
@@ -46,7 +45,7 @@ impl CapturePlan {
     /// The recipe does not say how they are asked.
     pub(super) fn measure(
         recipe: &ResolvedRecipe,
-        run: &Path,
+        data: &TrainingData,
         sizes: &Sizes,
         estimate: Option<&Estimate>,
     ) -> Result<Option<Self>> {
@@ -59,7 +58,7 @@ impl CapturePlan {
         let layers = recipe.method.capture(&sizes.spec)?;
         let mut settings = settings(&recipe.target, &recipe.features, &layers, &sizes.spec)?;
         settings.timeout = settings.timeout.min(Duration::from_secs(TIMEOUT));
-        let length = prepared(run).map(|index| index.tokens as usize / index.samples.max(1));
+        let length = data.counted_sample().map(|tokens| tokens as usize);
         let length = length.unwrap_or(recipe.data.max_length).clamp(1, LONGEST);
         let text = Text {
             length,
@@ -193,7 +192,8 @@ fn speed(url: &str, settings: CaptureSettings, text: &Text, under_way: usize) ->
     Ok(tokens? as f64 / started.elapsed().as_secs_f64())
 }
 
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+/// What a thread returns.
+pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     match thread.join() {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),

@@ -41,6 +41,7 @@ impl Asked<'_> {
                 sampling,
                 drafts: evaluate.choices(reach.own),
                 verifier: evaluate.verifier.into(),
+                ends: None,
                 thinking: None,
                 seed: evaluate.seed,
             };
@@ -117,6 +118,8 @@ mod tests {
             existing: Existing::Continue,
             device: "cpu",
             ranks: 1,
+            only: &[],
+            parts: None,
         }
     }
 

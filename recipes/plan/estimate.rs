@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::DType;
 use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
 use spectrain_models::{FrozenType, TargetSpec};
 use spectrain_train::{Judges, TrainConfig, Workload};
 
-use super::data::{MOST_PASSES, data_tokens};
+use super::data::{MOST_PASSES, TrainingData};
 use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
@@ -22,6 +23,9 @@ use crate::runtime::sizes::{
     Sizes, folder_of, idle_parameters, part_parameters, target_parameters,
 };
 use crate::runtime::target::check_computed;
+
+/// How many times the passes that are recommended by the sizes of files may be made of the tokens that are counted then.
+const COUNTED: f64 = 1.5;
 
 /// What a run takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,18 +49,21 @@ pub struct Estimate {
     /// Bytes on the disk that saved states, the drafter and its exported folders take.
     checkpoint_bytes: u64,
     pub(super) data_tokens: Option<u64>,
+    /// Whether these were counted; else the sizes of files tell them.
+    pub(super) is_counted: bool,
     /// Of each stage that trains, with its FLOP for each token.
     pub(super) steps: Vec<(Steps, f64)>,
     /// Known once the data is, where training is counted in epochs.
     pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
-    /// FLOP/s, and how that is known.
-    pub(super) speed: (f64, String),
+    /// The name of the device of each process, and the type in which it holds the target.
+    device: String,
+    held: DType,
 }
 
 impl Estimate {
-    /// The estimate for a target of these sizes.
-    pub(crate) fn of(asked: &Asked, sizes: &Sizes) -> Result<Self> {
+    /// The estimate for a target of these sizes and this training data.
+    pub(super) fn of(asked: &Asked, sizes: &Sizes, data: &TrainingData) -> Result<Self> {
         let (recipe, device, spec) = (asked.recipe, asked.device, &sizes.spec);
         let footprint = recipe.footprint(spec)?;
         let mode = recipe.features.mode;
@@ -64,7 +71,7 @@ impl Estimate {
         let held = device::target_type(recipe.target.dtype, device);
         let target_bytes = in_bytes(sizes, mode, held, device);
         let mut peaks = Vec::from_iter(synthetic_peak(recipe, spec, target_parameters));
-        let data_tokens = data_tokens(recipe, &asked.runs.join(&recipe.name));
+        let data_tokens = data.tokens();
         let (mut memory, mut unroll) = (Memory::default(), (1, 1));
         let (mut flop, mut weighed, mut tokens) = (0.0, 0_u64, Some(0_u64));
         let mut steps = Vec::new();
@@ -99,20 +106,22 @@ impl Estimate {
             feature_bytes: data_tokens.filter(|_| mode.is_stored()).map(of_features),
             checkpoint_bytes: checkpoints(recipe, &footprint),
             data_tokens,
+            is_counted: data.is_counted(),
             train_tokens: tokens,
             flops_per_token: flop / weighed.max(1) as f64,
-            speed: speed(device, asked.ranks, held.dtype),
+            device: device.to_owned(),
+            held: held.dtype,
         })
     }
 
-    pub(super) fn text(&self, recipe: &ResolvedRecipe, sizes: &Sizes, device: &str) -> String {
+    pub(super) fn text(&self, recipe: &ResolvedRecipe, sizes: &Sizes) -> String {
         let mut text = String::new();
         for (name, value) in self
             .sizes(sizes)
             .into_iter()
             .chain(self.memory())
             .chain(self.disk(recipe))
-            .chain(self.time(device))
+            .chain(self.time())
         {
             text += &beside(&format!("  {name}"), 25, &value);
         }
@@ -129,9 +138,14 @@ impl Estimate {
         self.peaks.iter().map(|(_, bytes)| *bytes).max()
     }
 
+    /// FLOP/s, and how that is known. A CPU is measured by the first who asks, so that only those do who tell times.
+    pub(super) fn speed(&self) -> (f64, String) {
+        speed(&self.device, self.processes, self.held)
+    }
+
     /// How long the training takes, once it is known on how many tokens.
     pub(super) fn training_seconds(&self) -> Option<f64> {
-        let (speed, _) = &self.speed;
+        let (speed, _) = self.speed();
         self.train_tokens
             .map(|tokens| tokens as f64 * self.flops_per_token / speed)
     }
@@ -148,8 +162,8 @@ impl Estimate {
     }
 
     /// What [`text`](Self::text) says, as numbers.
-    pub(super) fn json(&self, sizes: &Sizes, device: &str) -> Value {
-        let (memory, (speed, source)) = (&self.memory, &self.speed);
+    pub(super) fn json(&self, sizes: &Sizes) -> Value {
+        let (memory, (speed, source)) = (&self.memory, self.speed());
         let steps: Map<String, Value> = self.steps.iter().map(|(of, _)| of.json()).collect();
         let peaks = self.peaks.iter();
         let peaks: Map<String, Value> = peaks
@@ -182,7 +196,7 @@ impl Estimate {
             "trained_tokens": self.train_tokens,
             "training_steps": steps,
             "flop_per_token": self.flops_per_token,
-            "speed": {"flop_per_second": speed, "device": device, "source": source},
+            "speed": {"flop_per_second": speed, "device": self.device, "source": source},
             "training_seconds": self.training_seconds(),
         })
     }
@@ -290,11 +304,16 @@ impl Estimate {
                 times(passes)
             )
         };
-        // The data's tokens are an estimate where only the size of files is known.
-        (passes > 1.5 * MOST_PASSES as f64).then(told)
+        let is_more = match self.is_counted {
+            // Steps are chosen by the sizes of files, in which are more bytes than those of the texts: counted, the tokens are fewer.
+            true => passes > COUNTED * MOST_PASSES as f64,
+            // Steps are whole, so that as many as are recommended may be a part of a pass more.
+            false => passes as u64 > MOST_PASSES,
+        };
+        is_more.then(told)
     }
 
-    fn time(&self, device: &str) -> [(&'static str, String); 3] {
+    fn time(&self) -> [(&'static str, String); 3] {
         let later = || "known once `data.train` is there".to_owned();
         let training = self.train_tokens.map(|trained| {
             let steps = self.steps.iter().filter_map(|(of, _)| of.words());
@@ -308,11 +327,11 @@ impl Estimate {
                 _ => tokens,
             }
         });
-        let (speed, source) = &self.speed;
+        let (speed, source) = self.speed();
         let per_token = self.flops_per_token / 1e9;
         let on = match self.processes {
-            many if many > 1 && device::is_gpu(device) => format!("{many} devices"),
-            _ => device.to_owned(),
+            many if many > 1 && device::is_gpu(&self.device) => format!("{many} devices"),
+            _ => self.device.clone(),
         };
         let time = self.training_seconds().map(duration);
         let time = time.map(|time| format!("{time} for its steps alone"));
@@ -322,7 +341,7 @@ impl Estimate {
                 "speed",
                 format!(
                     "{per_token:.2} GFLOP per token, {} on {on} ({source})",
-                    flops(*speed)
+                    flops(speed)
                 ),
             ),
             ("training time", time.unwrap_or_else(later)),

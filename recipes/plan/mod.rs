@@ -8,8 +8,9 @@ use spectrain_checkpoints::columns::beside;
 
 use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
-use crate::runtime::sizes::Sizes;
+use crate::runtime::sizes::{Sizes, unknown_sizes};
 
+mod answering;
 mod capture;
 pub(crate) mod data;
 mod drafts;
@@ -36,6 +37,7 @@ mod tests;
 pub(crate) mod words;
 
 use capture::CapturePlan;
+use data::TrainingData;
 pub use estimate::Estimate;
 use on_hub::OnHub;
 use resolved::{commented, resolved};
@@ -81,7 +83,9 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     text += &part("read of the target", &lines.unwrap_or_default());
     let found = estimates(asked, sizes.as_ref(), (&stages, &refused), &mut text);
     let own = asked.device_elsewhere().into_iter().chain(asked.warnings());
+    let own = own.chain(asked.of_text());
     let warnings = own.chain(of_hub.warnings).chain(found.warnings);
+    let warnings = warnings.chain(answering::silent(recipe, &stages));
     let warnings: Vec<String> = warnings.collect();
     text += &part("warnings", &warnings);
     if !refused.is_empty() {
@@ -129,17 +133,18 @@ fn estimates(
     text.push_str("\nestimates:\n");
     let Some(sizes) = sizes else {
         let model = recipe.model().unwrap_or_default();
-        let none = "known once it is on this machine";
-        _ = writeln!(text, "  none: the sizes of `{model}` are {none}");
+        let none = unknown_sizes(model, recipe.target.revision.as_deref());
+        _ = writeln!(text, "  none: {none}");
         return known;
     };
-    let estimate = Estimate::of(asked, sizes);
+    let data = TrainingData::of(asked, stages);
+    let estimate = Estimate::of(asked, sizes, &data);
     match &estimate {
         Ok(estimate) => {
-            text.push_str(&estimate.text(recipe, sizes, asked.device));
+            text.push_str(&estimate.text(recipe, sizes));
             known.warnings = room::warnings(asked, estimate);
             known.warnings.extend(estimate.many_passes(recipe));
-            known.numbers = estimate.json(sizes, asked.device);
+            known.numbers = estimate.json(sizes);
         }
         Err(error) => {
             let why = with_causes(error);
@@ -150,16 +155,17 @@ fn estimates(
             _ = writeln!(text, "  none: {why}");
         }
     }
-    let (lines, numbers, captured) = servers(asked, sizes, estimate.as_ref().ok());
+    let (lines, numbers, captured) = servers(asked, sizes, estimate.as_ref().ok(), &data);
     known.capture = numbers;
     *text += &part("servers of the target", &lines);
     if let Ok(estimate) = &estimate {
-        let left = stages.iter().filter(|stage| !stage.done);
+        let left = stages.iter().filter(|stage| stage.is_left());
         let left: Vec<&str> = left.map(|stage| stage.name).collect();
         let from = Known {
             asked: *asked,
             sizes,
             estimate,
+            data: &data,
             captured,
         };
         let times = StageTimes::of(&from, &left);
@@ -175,9 +181,9 @@ fn servers(
     asked: &Asked,
     sizes: &Sizes,
     estimate: Option<&Estimate>,
+    data: &TrainingData,
 ) -> (Vec<String>, Value, Option<f64>) {
-    let run = asked.runs.join(&asked.recipe.name);
-    match CapturePlan::measure(asked.recipe, &run, sizes, estimate) {
+    match CapturePlan::measure(asked.recipe, data, sizes, estimate) {
         Ok(None) => (Vec::new(), Value::Null, None),
         Ok(Some(measured)) => (measured.lines(), measured.json(), measured.seconds()),
         Err(error) => {
@@ -188,11 +194,23 @@ fn servers(
     }
 }
 
-/// What the run takes, where the sizes of its target need no download.
+/// What a run takes that this machine does not have, as far as both are known.
+pub fn too_little_room(asked: &Asked) -> Vec<String> {
+    // Why there is no estimate the run comes to by itself.
+    let known = estimate(asked).ok().flatten();
+    known.map_or_else(Vec::new, |known| room::warnings(asked, &known))
+}
+
+/// What the run takes, where the sizes of its target need no download. Nothing is hashed: of the data counts what the files say,
+/// whatever a run of this name has counted.
 ///
 /// # Errors
 /// The drafter does not fit the target, or its own sizes are not known here.
 pub fn estimate(asked: &Asked) -> Result<Option<Estimate>> {
-    let sizes = target_sizes::of(asked.recipe);
-    sizes.map(|sizes| Estimate::of(asked, &sizes)).transpose()
+    let Some(sizes) = target_sizes::of(asked.recipe) else {
+        return Ok(None);
+    };
+    // In the memory is no count of the data, and nothing is said of the disk of a run that may have counted it.
+    let data = TrainingData::of(asked, &[]);
+    Estimate::of(asked, &sizes, &data).map(Some)
 }

@@ -4,22 +4,29 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
+use serde_json::Value;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hub::{Repository, check_model};
 use spectrain_checkpoints::known::{dialect_of, open_folder};
+use spectrain_data::template::ChatTemplate;
 
+use crate::errors::{Misuse, with_causes};
 use crate::families::described::reading_for;
 use crate::families::drafter_folder::architectures_in;
 use crate::families::model_at_start;
 use crate::plan::{offline, samples, target_sizes};
+use crate::recipe::inline::assigned;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportTable, FeatureMode};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runs::run_folder::{self, Existing, RunFolder, RunName, Status, manifest_in};
+use crate::runtime::capture::servers::check_folders;
 use crate::runtime::pair::with_way_out;
 use crate::runtime::server::client::Client;
 use crate::runtime::sizes::folder_of;
+use crate::runtime::text::{Text, longer_texts};
+use crate::runtime::weights::check_weights;
 use crate::runtime::{device, prompt_sets, start_at, target};
 use crate::stages::inputs::settings;
 use crate::stages::order;
@@ -27,6 +34,11 @@ use crate::stages::order;
 /// Fails with the first of them.
 fn first(refusals: Vec<Error>) -> Result<()> {
     refusals.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What a check has found wrong with a value of the recipe, by itself or beside its target.
+fn of_value(checked: Result<()>) -> Result<()> {
+    checked.map_err(|error| Misuse(with_causes(&error)).into())
 }
 
 /// What is asked for.
@@ -42,6 +54,10 @@ pub struct Asked<'a> {
     pub device: &'a str,
     /// How many processes train together, each on such a device.
     pub ranks: usize,
+    /// The stages that are planned; all where none is named.
+    pub only: &'a [String],
+    /// Where the parts of an array job are, as `--parts` says it.
+    pub parts: Option<&'a str>,
 }
 
 impl<'a> Asked<'a> {
@@ -71,16 +87,20 @@ impl<'a> Asked<'a> {
     /// The same but for what is only so here, what this program was built without and what is not on this machine: it may be
     /// trained elsewhere.
     fn refusals_anywhere(&self) -> Vec<Error> {
+        let trainable = self.recipe.check_trainable();
         let checks = [
+            of_value(trainable.map_err(Error::from)),
             self.check_start(),
-            self.check_target_type(),
+            of_value(self.check_target_type()),
             run_folder::check(self.run(), self.existing),
             self.check_models(),
-            self.check_drafter(),
+            of_value(self.check_drafter()),
             self.check_drafter_model(),
-            self.check_drafts(),
-            self.check_training_free(),
-            self.check_target(),
+            of_value(self.check_drafts()),
+            of_value(self.check_training_free()),
+            of_value(self.check_features()),
+            self.check_computed(),
+            self.check_weights(),
             self.check_addresses(),
         ];
         let checks = checks.into_iter().chain(self.check_files());
@@ -158,19 +178,47 @@ impl<'a> Asked<'a> {
     fn unloaded(&self) -> Option<String> {
         let is_usual = self.recipe.export.to == ExportTable::default().to;
         let names = |engines: &[Engine]| {
-            let mut names: Vec<&str> = engines.iter().map(|engine| engine.key()).collect();
+            let mut names: Vec<&'static str> = engines.iter().map(|engine| engine.key()).collect();
             names.dedup();
-            format!("`{}`", names.join("`, `"))
+            names
         };
+        let quoted = |names: &[&str]| format!("`{}`", names.join("`, `"));
         let [unknown, known] = self.engines().ok()?;
+        let mut keys: Vec<(String, Value)> = Vec::new();
+        for key in unknown.iter().flat_map(|engine| self.against(*engine)) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let keys = match keys.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", assigned(&keys)),
+        };
+        let [unknown, known] = [unknown, known].map(|engines| names(&engines));
+        let (are, them) = match unknown.len() {
+            1 => ("is", "it"),
+            _ => ("are", "them"),
+        };
         let is_told = !is_usual && !unknown.is_empty() && !known.is_empty();
         is_told.then(|| {
             format!(
-                "`export.to`: {} is not known to load a drafter with these settings, and no command for it will be printed; these do: {}",
-                names(&unknown),
-                names(&known)
+                "`export.to`: {} {are} not known to load a drafter with these settings{keys}, and no command for {them} will be \
+                 printed; these do: {}",
+                quoted(&unknown),
+                quoted(&known)
             )
         })
+    }
+
+    /// The keys of `[drafter]` that keep an engine from loading the drafter, each by itself, with their values.
+    pub fn against(&self, engine: Engine) -> Vec<(String, Value)> {
+        let class = self.target_class();
+        let found = target_sizes::of(self.recipe).map(|sizes| {
+            let method = &self.recipe.method;
+            method.against(engine, &sizes.spec, class.as_deref())
+        });
+        // What is wrong with the settings is refused elsewhere.
+        found.and_then(Result::ok).unwrap_or_default()
     }
 
     /// That no engine would serve the drafter, where the class of a target on this machine says so.
@@ -188,16 +236,23 @@ impl<'a> Asked<'a> {
 
     /// That texts are longer than the target was made for.
     fn longer_texts(&self) -> Option<String> {
-        let sizes = target_sizes::of(self.recipe)?;
-        let (longest, positions) = (self.recipe.data.max_length, sizes.spec.max_positions);
-        let is_longer = longest > positions;
-        let told = || {
-            format!(
-                "`data.max_length` is {longest}, but the target's `max_position_embeddings` is {positions}: in longer texts \
-                 the target computes with positions that it was not made for, and prompts of that length are not decoded"
-            )
+        let positions = target_sizes::of(self.recipe)?.spec.max_positions;
+        longer_texts("data.max_length", self.recipe.data.max_length, positions)
+    }
+
+    /// What the stage `prepare` will say of the target and of the variables of its chat template, where these are on this machine.
+    pub(super) fn of_text(&self) -> Vec<String> {
+        let Some(folder) = self.target_folder() else {
+            return Vec::new();
         };
-        is_longer.then(told)
+        // What cannot be read of it is refused elsewhere.
+        let Ok(text) = Text::of(&folder, &self.recipe.data) else {
+            return Vec::new();
+        };
+        let template = text.template.as_ref();
+        let unread = template.map(ChatTemplate::unread_variables);
+        let unread = unread.unwrap_or_default().into_iter();
+        unread.chain(text.endless(&folder)).collect()
     }
 
     /// Whether training can start from `start`, of which and of the target nothing is downloaded.
@@ -341,8 +396,8 @@ impl<'a> Asked<'a> {
 
     /// Whether the drafter can start from the model that it names.
     fn check_drafter_model(&self) -> Result<()> {
-        match self.recipe.method.model() {
-            Some(model) => model_at_start::check_here(model, self.target_folder().as_deref()),
+        match self.recipe.method.model_at_start() {
+            Some(start) => model_at_start::check_here(&start, self.target_folder().as_deref()),
             None => Ok(()),
         }
     }
@@ -362,8 +417,9 @@ impl<'a> Asked<'a> {
         is_kept.then(|| run.join(stage.name).join("target"))
     }
 
-    /// Whether what the target computes can be had: here, from servers that are named, or from what was imported.
-    fn check_target(&self) -> Result<()> {
+    /// Whether the keys go together that say how what the target computes is had: here, from servers that are named, or from what was
+    /// imported.
+    fn check_features(&self) -> Result<()> {
         let (recipe, mode) = (self.recipe, self.recipe.features.mode);
         if !recipe.features.from.is_empty()
             && !matches!(mode, FeatureMode::Stored | FeatureMode::Served)
@@ -385,15 +441,8 @@ impl<'a> Asked<'a> {
                 recipe.json["features"]["mode"]
             );
         }
-        let is_named = recipe.model().map(Path::new);
         if mode.computes_target() {
-            self.check_keys(&[], "")?;
-            return match is_named {
-                Some(folder) if folder.join("config.json").exists() => {
-                    target::check_computed(folder)
-                }
-                _ => Ok(()),
-            };
+            return self.check_keys(&[], "");
         }
         let (needed, judged_by) = match mode {
             FeatureMode::Imported => (&["features.imported"][..], "the imported texts"),
@@ -402,7 +451,32 @@ impl<'a> Asked<'a> {
                 "the servers' answers to `data.eval`",
             ),
         };
-        self.check_keys(needed, judged_by)
+        self.check_keys(needed, judged_by)?;
+        match mode {
+            FeatureMode::Imported => Ok(()),
+            _ => Ok(check_folders(&recipe.target)?),
+        }
+    }
+
+    /// Whether this program computes the target, where it has to and the target is in a folder.
+    fn check_computed(&self) -> Result<()> {
+        let folder = self.recipe.model().map(Path::new);
+        let folder = folder.filter(|folder| folder.join(CONFIG).exists());
+        match folder.filter(|_| self.recipe.features.mode.computes_target()) {
+            Some(folder) => target::check_computed(folder),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the weights of targets on this machine are those of which their configurations speak.
+    fn check_weights(&self) -> Result<()> {
+        let (recipe, mode) = (self.recipe, self.recipe.features.mode);
+        let own = recipe.model();
+        let own = own.and_then(|model| folder_of(model, recipe.target.revision.as_deref()));
+        let further = recipe.evaluate.targets.iter();
+        let further = further.filter_map(|model| folder_of(model, None));
+        let mut folders = own.into_iter().chain(further);
+        folders.try_for_each(|folder| check_weights(&folder, mode))
     }
 
     /// Fails where keys about where features come from are missing or go with another mode, or where prompts are named that

@@ -5,13 +5,11 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use spectrain_models::TargetSpec;
 
+use crate::families::described::LAYER;
 use crate::plan::preflight::Asked;
 
 /// A key of a table, and what its value becomes.
 type Becomes = (&'static str, &'static str, Value);
-
-/// The keys of `[drafter]` that are sizes of a layer, in the order of [`TargetSpec::layer_sizes`].
-const LAYER: [&str; 3] = ["d_ff", "heads", "kv_heads"];
 
 /// What keys become that leave the choice to the target or the drafter.
 pub(super) fn resolved(asked: &Asked, target: &TargetSpec) -> Vec<Becomes> {

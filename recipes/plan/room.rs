@@ -5,6 +5,7 @@ use std::path::Path;
 use super::estimate::Estimate;
 use super::words::bytes;
 use crate::plan::preflight::Asked;
+use crate::runs::run_folder::Existing;
 use crate::runtime::device::is_gpu;
 use crate::runtime::machine_memory::MachineMemory;
 use crate::runtime::writable::{free_space, writable};
@@ -15,7 +16,7 @@ pub(super) fn warnings(asked: &Asked, estimate: &Estimate) -> Vec<String> {
     let of_cpu = estimate.all_processes().filter(|_| !is_gpu(asked.device));
     let memory = of_cpu.and_then(|needed| too_little_memory(needed, MachineMemory::here()?.total));
     let run = asked.runs.join(&asked.recipe.name);
-    let disk = too_little_disk(&run, estimate.disk_bytes());
+    let disk = too_little_disk(&run, asked.existing, estimate.disk_bytes());
     memory.into_iter().chain(disk).collect()
 }
 
@@ -30,9 +31,9 @@ fn too_little_memory(needed: u64, there: u64) -> Option<String> {
     (needed > there).then(text)
 }
 
-/// What is said of the disk under a run that is not there yet: of one that is, a part of the bytes is on the disk already.
-fn too_little_disk(run: &Path, needed: u64) -> Option<String> {
-    if run.exists() {
+/// What is said of the disk under a run that begins: of one that goes on, a part of the bytes is on the disk already.
+fn too_little_disk(run: &Path, existing: Existing, needed: u64) -> Option<String> {
+    if existing == Existing::Continue && run.exists() {
         return None;
     }
     let folder = writable(run).ok()?;
@@ -56,12 +57,16 @@ mod tests {
     fn a_run_that_is_larger_than_the_disk_is_told() {
         let root = tempfile::tempdir().unwrap();
         let run = root.path().join("runs/a");
-        assert_eq!(too_little_disk(&run, 1), None);
-        let told = too_little_disk(&run, u64::MAX).unwrap();
+        let continued = |needed: u64| too_little_disk(&run, Existing::Continue, needed);
+        assert_eq!(continued(1), None);
+        let told = continued(u64::MAX).unwrap();
         assert!(told.contains(" of the disk, and "), "{told}");
         assert!(told.contains(&root.path().display().to_string()), "{told}");
         std::fs::create_dir_all(&run).unwrap();
-        assert_eq!(too_little_disk(&run, u64::MAX), None);
+        assert_eq!(continued(u64::MAX), None);
+        // What is set aside stays on the disk.
+        let fresh = too_little_disk(&run, Existing::SetAside, u64::MAX);
+        assert!(fresh.is_some());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use spectrain_models::TargetSpec;
 
+use super::data::TrainingData;
 use super::estimate::Estimate;
 use super::on_hub::OnHub;
 use super::preflight::Asked;
@@ -17,7 +18,6 @@ use super::target_sizes;
 use super::words::{bytes, duration, part};
 use crate::errors::with_causes;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runtime::sizes::Sizes;
 use crate::stages::inputs::settings;
 use crate::stages::order;
 
@@ -34,14 +34,9 @@ struct Takes {
 
 impl Takes {
     /// `stages` says what becomes of each.
-    fn of(
-        asked: &Asked,
-        known: Option<(&Estimate, &Sizes)>,
-        features: Features,
-        stages: &[Planned],
-    ) -> Self {
-        let is_trained = |name: &&str| stages.iter().any(|of| of.name == *name && of.done);
-        let estimate = known.map(|(estimate, _)| estimate);
+    fn of(asked: &Asked, known: Option<&Known>, features: Features, stages: &[Planned]) -> Self {
+        let is_trained = |name: &&str| stages.iter().any(|of| of.name == *name && !of.is_left());
+        let estimate = known.map(|known| known.estimate);
         let disk_bytes = match features {
             Features::Own => Estimate::disk_bytes,
             Features::Linked => Estimate::own_disk_bytes,
@@ -53,7 +48,7 @@ impl Takes {
                 true => Some(0.0),
                 false => estimate.and_then(Estimate::training_seconds),
             },
-            seconds: known.map(|known| seconds(asked, known, features, stages)),
+            seconds: known.map(|known| seconds(known, features, stages)),
         }
     }
 
@@ -93,26 +88,16 @@ enum Features {
 }
 
 /// How long the stages of a run take that are its own and not done, as far as that can be estimated.
-fn seconds(
-    asked: &Asked,
-    (estimate, sizes): (&Estimate, &Sizes),
-    features: Features,
-    planned: &[Planned],
-) -> f64 {
-    let trains = asked.recipe.method.stages();
-    let stages = order::of(asked.recipe).into_iter().map(|stage| stage.name);
+fn seconds(known: &Known, features: Features, planned: &[Planned]) -> f64 {
+    let recipe = known.asked.recipe;
+    let trains = recipe.method.stages();
+    let stages = order::of(recipe).into_iter().map(|stage| stage.name);
     let linked =
         |stage: &&'static str| matches!(features, Features::Linked) && !trains.contains(stage);
-    let is_done = |stage: &&'static str| planned.iter().any(|of| of.name == *stage && of.done);
-    let own = stages.skip_while(linked).filter(|stage| !is_done(stage));
+    let is_left = |stage: &&'static str| planned.iter().all(|of| of.name != *stage || of.is_left());
+    let own = stages.skip_while(linked).filter(is_left);
     let own: Vec<&str> = own.collect();
-    let known = Known {
-        asked: *asked,
-        sizes,
-        estimate,
-        captured: None,
-    };
-    StageTimes::of(&known, &own).seconds()
+    StageTimes::of(known, &own).seconds()
 }
 
 /// What the stages before the training of a run are made from: of runs in which that is the same, each later one links what the
@@ -151,15 +136,23 @@ impl<'a> Row<'a> {
                 Features::Own
             }
         };
-        // Why there is no estimate is among the refusals.
-        let estimate = sizes.as_ref();
-        let estimate = estimate.and_then(|sizes| Estimate::of(asked, sizes).ok());
-        let known = estimate.as_ref().zip(sizes.as_ref());
         // What is wrong with a run's folder is told where it is trained.
         let stages = stages::stages(asked).unwrap_or_default();
+        let data = TrainingData::of(asked, &stages);
+        // Why there is no estimate is among the refusals.
+        let estimate = sizes.as_ref();
+        let estimate = estimate.and_then(|sizes| Estimate::of(asked, sizes, &data).ok());
+        let known = estimate.as_ref().zip(sizes.as_ref());
+        let known = known.map(|(estimate, sizes)| Known {
+            asked: *asked,
+            sizes,
+            estimate,
+            data: &data,
+            captured: None,
+        });
         Self {
             name: &asked.recipe.name,
-            takes: Takes::of(asked, known, features, &stages),
+            takes: Takes::of(asked, known.as_ref(), features, &stages),
             refusals: stages::with_refusals(refusals, &stages),
             stages,
         }
@@ -168,7 +161,7 @@ impl<'a> Row<'a> {
     /// What becomes of it, in a word or two.
     fn state(&self) -> &'static str {
         let mut stages = self.stages.iter();
-        match (self.stages.is_empty(), stages.all(|stage| stage.done)) {
+        match (self.stages.is_empty(), stages.all(|stage| !stage.is_left())) {
             (false, true) => "done",
             _ if self.stages.iter().any(|stage| stage.done) => "goes on",
             _ => "runs",

@@ -5,7 +5,7 @@ use spectrain_checkpoints::columns::{beside, wrapped};
 use spectrain_eval::{DraftChoice, Reach, drafted};
 use spectrain_models::Sampling;
 
-use super::data::{answers_to_write, tokens_of_sample};
+use super::data::{TrainingData, answers_to_write};
 use super::estimate::Estimate;
 use super::pace::{Pace, Passed};
 use super::words::{count, duration, grouped};
@@ -13,6 +13,7 @@ use crate::families::footprint::Packed;
 use crate::plan::preflight::Asked;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::device;
+use crate::runtime::prompt_sets;
 use crate::runtime::sizes::{Sizes, body_parameters};
 
 /// Tokens a second that the stage `prepare` makes of texts.
@@ -39,6 +40,7 @@ pub(super) struct Known<'a> {
     pub(super) asked: Asked<'a>,
     pub(super) sizes: &'a Sizes,
     pub(super) estimate: &'a Estimate,
+    pub(super) data: &'a TrainingData<'a>,
     /// Seconds that servers take to hand out the hidden states, where they were measured.
     pub(super) captured: Option<f64>,
 }
@@ -278,14 +280,13 @@ impl Known<'_> {
             return later();
         };
         let training = recipe.training(stage);
-        let (flops, _) = self.estimate.speed;
+        let (flops, _) = self.estimate.speed();
         let seconds = trained as f64 * per_token / flops;
         let validations = number.div_ceil(training.validate_every.max(1) as u64);
-        let run = self.asked.runs.join(&recipe.name);
         let prompts = training.decode_prompts as f64;
         let written = training.decode_tokens as f64;
-        let read =
-            training.validate_samples as f64 * tokens_of_sample(recipe, &run) + prompts * written;
+        let held_out = training.validate_samples as f64 * self.data.tokens_of_sample();
+        let read = held_out + prompts * written;
         let validated = validations as f64 * read * per_token * FORWARD / flops;
         let answered = match recipe.features.mode.computes_target() {
             true => {
@@ -322,8 +323,9 @@ impl Known<'_> {
     fn evaluate(&self, pace: &Pace) -> Lasts {
         let recipe = self.asked.recipe;
         let table = &recipe.evaluate;
-        let sets = table.sets().len() * table.of_each_set();
-        let prompts = table.of_eval() + sets;
+        let sets = table.sets().iter();
+        let sets = sets.map(|set| prompt_sets::count(set, table.of_each_set()));
+        let prompts = self.data.prompts(table.of_eval()) + sets.sum::<usize>();
         let tokens = prompts as f64 * table.max_new_tokens as f64;
         let Ok(reach) = recipe.method.reach(&self.sizes.spec) else {
             return (None, "the drafter's sizes are not known here".into());

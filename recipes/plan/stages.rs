@@ -15,8 +15,9 @@ use crate::runtime::prompt_sets;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
+use crate::stages::array::ArrayJob;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::{check_type, instead, keeps_work, listed, unfit};
+use crate::stages::in_order::{check_going_on, instead, listed, unfit, wanted_again};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
@@ -28,10 +29,14 @@ pub(super) struct Planned {
     pub(super) state: String,
     /// Whether nothing is left to do.
     pub(super) done: bool,
+    /// Whether it is asked for.
+    asked: bool,
 }
 
 /// How a state begins in which a stage cannot run; why follows.
 const CANNOT_RUN: &str = "cannot run: ";
+/// What becomes of a stage that was interrupted.
+const GOES_ON: &str = "goes on where it was interrupted";
 /// How the states begin in which what was done is done again; why follows.
 const STARTS_OVER: &str = "starts over: ";
 const RUNS_AGAIN: &str = "runs again: ";
@@ -44,6 +49,11 @@ impl Planned {
             Some(why) if is_told(why, refused) => "cannot run, as the error says",
             _ => &self.state,
         }
+    }
+
+    /// Whether something is left to do that is asked for.
+    pub(super) fn is_left(&self) -> bool {
+        self.asked && !self.done
     }
 
     /// Whether what was done is done again.
@@ -81,84 +91,145 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<Planned>> {
         device_name: asked.device.into(),
         target_type: device::target_type(recipe.target.dtype, asked.device),
         output: Output::Quiet,
-        array: Default::default(),
+        array: ArrayJob {
+            part: None,
+            parts: asked.parts.map(str::to_owned),
+        },
         group: None,
     };
+    let stages = order::of(recipe);
+    let is_asked = |stage: &Stage| order::is_selected(stage.name, asked.only);
+    let last = stages.iter().rposition(is_asked).unwrap_or(0);
     let mut after: Option<&str> = None;
     let mut states = Vec::new();
-    for stage in order::of(recipe) {
+    for (place, stage) in stages.iter().enumerate() {
         let manifest = match asked.existing {
             Existing::SetAside => None,
             Existing::Continue => manifest_in(run.path(), stage.name)?,
         };
-        let (state, done) = match (manifest, after) {
-            (None, _) => ("runs".to_owned(), false),
-            (Some(manifest), None) => state(&context, &stage, manifest.seconds)?,
-            (Some(_), Some(name)) => (
-                format!("runs again if the output of `{name}` changes"),
-                false,
-            ),
+        let may_stay = manifest.is_some() && after.is_some();
+        let becomes = match (manifest, after) {
+            (None, None) if may_be_taken_back(asked, &context, stage)? => {
+                becomes(&context, stage, None)?
+            }
+            (None, _) => Becomes::to_do("runs"),
+            (Some(manifest), None) => becomes(&context, stage, manifest.seconds)?,
+            (Some(_), Some(name)) => {
+                Becomes::to_do(format!("runs again if the output of `{name}` changes"))
+            }
         };
-        if !done && after.is_none() {
+        if !becomes.stays && after.is_none() {
             after = Some(stage.name);
         }
+        let (name, is_asked) = (stage.name, is_asked(stage));
+        let state = match place < last {
+            _ if is_asked || becomes.stays => becomes.told,
+            true if may_stay => {
+                format!("has to be named with `--stage {name}` too if what it reads changes")
+            }
+            true => {
+                format!("{CANNOT_RUN}it has to come first: name it with `--stage {name}` too")
+            }
+            false => "not asked for".to_owned(),
+        };
         states.push(Planned {
-            name: stage.name,
+            name,
             state,
-            done,
+            done: becomes.done && (is_asked || becomes.stays),
+            asked: is_asked,
         });
     }
     Ok(states)
 }
 
-/// What becomes of a stage that was started, and whether it is done.
-fn state(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<(String, bool)> {
+/// What becomes of a stage.
+struct Becomes {
+    /// For people.
+    told: String,
+    /// Whether nothing is left to do.
+    done: bool,
+    /// Whether what stands in its place stays as it is.
+    stays: bool,
+}
+
+impl Becomes {
+    /// Something is left to do.
+    fn to_do(told: impl Into<String>) -> Self {
+        Self {
+            told: told.into(),
+            done: false,
+            stays: false,
+        }
+    }
+}
+
+/// Whether something was set aside of a stage in whose place nothing is, and it can be told here whether that is wanted again.
+fn may_be_taken_back(asked: &Asked, context: &StageContext, stage: &Stage) -> Result<bool> {
+    Ok(asked.existing == Existing::Continue
+        && !context.run.asides(stage.name)?.is_empty()
+        && missing_model(context).is_none())
+}
+
+/// What becomes of a stage that was started, or of which something was set aside.
+fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Result<Becomes> {
     if let Some(model) = missing_model(context) {
-        return Ok((
-            format!("runs again if `{model}`, which is not on this machine, has changed"),
-            false,
-        ));
+        let told = format!("runs again if `{model}`, which is not on this machine, has changed");
+        return Ok(Becomes::to_do(told));
     }
-    let state = match context.state(stage) {
-        Ok(state) => state,
-        Err(error) => return Ok((format!("{CANNOT_RUN}{}", with_causes(&error)), false)),
+    let cannot = |error: &Error| Becomes::to_do(format!("{CANNOT_RUN}{}", with_causes(error)));
+    let found = context.state(stage).and_then(|state| {
+        let again = wanted_again(context, stage, &state)?;
+        Ok((state, again))
+    });
+    let state = match found {
+        Ok((_, Some((aside, state)))) => return Ok(taken_back(context, &aside, state)),
+        Ok((state, None)) => state,
+        Err(error) => return Ok(cannot(&error)),
     };
-    if keeps_work(&state)
-        && let Err(error) = check_type(context, stage)
-    {
-        return Ok((format!("{CANNOT_RUN}{}", with_causes(&error)), false));
+    if let Err(error) = check_going_on(context, stage, &state) {
+        return Ok(cannot(&error));
     }
-    let text = match state {
-        StageState::Done(_) => {
-            return Ok((
-                format!("done in {}", duration(seconds.unwrap_or(0.0))),
-                true,
-            ));
-        }
-        StageState::Missing => "runs".into(),
-        StageState::Interrupted if stage.resumes => "goes on where it was interrupted".into(),
-        StageState::Interrupted => "starts over after an interruption".into(),
-        StageState::Longer { steps, what } => {
-            format!("goes on from step {steps}: {}", what.join(", "))
-        }
+    Ok(match state {
+        StageState::Done(_) => Becomes {
+            told: format!("done in {}", duration(seconds.unwrap_or(0.0))),
+            done: true,
+            stays: true,
+        },
+        StageState::Missing => Becomes::to_do("runs"),
+        StageState::Interrupted if stage.resumes => Becomes::to_do(GOES_ON),
+        StageState::Interrupted => Becomes::to_do("starts over after an interruption"),
+        StageState::Longer { steps, what } => Becomes::to_do(longer(steps, &what)),
         StageState::Unfit { steps, what } => {
-            format!(
-                "{CANNOT_RUN}it {}",
-                unfit(context, stage.name, steps, &what)
-            )
+            let why = unfit(context, stage.name, steps, &what);
+            Becomes::to_do(format!("{CANNOT_RUN}it {why}"))
         }
-        StageState::Damaged(what) => format!("{RUNS_AGAIN}{}", listed(&what)),
+        StageState::Damaged(what) => Becomes::to_do(format!("{RUNS_AGAIN}{}", listed(&what))),
         StageState::Changed(what) => {
             let instead = instead(context, stage)?;
             let parts = [format!("{STARTS_OVER}{}", what.join(", "))];
-            parts
-                .into_iter()
-                .chain(instead)
-                .collect::<Vec<_>>()
-                .join("; ")
+            let parts: Vec<String> = parts.into_iter().chain(instead).collect();
+            Becomes::to_do(parts.join("; "))
         }
+    })
+}
+
+/// That a training goes on to another end.
+fn longer(steps: u64, what: &[String]) -> String {
+    format!("goes on from step {steps}: {}", what.join(", "))
+}
+
+/// What becomes of a stage that takes back what was set aside under this name, in this state.
+fn taken_back(context: &StageContext, aside: &str, state: StageState) -> Becomes {
+    let (how, done) = match state {
+        StageState::Done(_) => ("which is done".to_owned(), true),
+        StageState::Longer { steps, what } => (longer(steps, &what), false),
+        _ => (GOES_ON.to_owned(), false),
     };
-    Ok((text, false))
+    Becomes {
+        told: format!("takes back `{}`, {how}", context.folder(aside).display()),
+        done,
+        stays: false,
+    }
 }
 
 /// A model of the recipe, a dataset or a set of prompts, that would have to be downloaded to compare it with what a stage was made from.

@@ -41,8 +41,10 @@ fn estimated_on(ranks: usize, recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Pat
         existing: Existing::Continue,
         device: "cuda:0",
         ranks,
+        only: &[],
+        parts: None,
     };
-    Estimate::of(&asked, sizes).unwrap()
+    Estimate::of(&asked, sizes, &TrainingData::of(&asked, &[])).unwrap()
 }
 
 fn text(recipe: &ResolvedRecipe, runs: &Path, device: &str) -> String {
@@ -56,6 +58,8 @@ fn planned(ranks: usize, recipe: &ResolvedRecipe, runs: &Path, device: &str) -> 
         existing: Existing::Continue,
         device,
         ranks,
+        only: &[],
+        parts: None,
     };
     plan_with(&asked, &mut nowhere()).unwrap()
 }
@@ -88,6 +92,77 @@ fn a_drafter_to_start_from_that_could_not_be_looked_up_is_warned_of() {
     let told =
         "  `start`: `nobody/drafter` was not looked up: `http://127.0.0.1:9` cannot be reached: ";
     assert!(text.contains(told), "{text}");
+}
+
+#[test]
+fn servers_at_whose_addresses_nobody_is_are_warned_of() {
+    let root = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let mut recipe = qwen3();
+    recipe.regenerate = Some(RegenerateTable {
+        server: Some(url.as_str().into()),
+        wait: 7,
+        ..RegenerateTable::default()
+    });
+    let text = text(&recipe, root.path(), "cuda:0");
+    let told = format!("  `regenerate.server`: no server answers at `{url}`: ");
+    let line = text.lines().find(|line| line.starts_with(&told));
+    let line = line.unwrap_or_else(|| panic!("no `{told}`: {text}"));
+    let waits = "; the run waits for one, for at most 7 s (`regenerate.wait`)";
+    assert!(line.ends_with(waits), "{line}");
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_known_without_a_plan() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    let told = |recipe: &ResolvedRecipe| {
+        too_little_room(&Asked {
+            recipe,
+            runs: root.path(),
+            existing: Existing::Continue,
+            device: "cuda:0",
+            ranks: 1,
+            only: &[],
+            parts: None,
+        })
+    };
+    recipe.train.steps = 1_000_000;
+    recipe.train.save_every = 1;
+    recipe.train.keep = 1_000_000;
+    let warned = told(&recipe);
+    let is_told = warned
+        .iter()
+        .any(|line| line.contains(" of the disk, and "));
+    assert!(is_told, "{warned:?}");
+    recipe.target.model = Some("nobody/nothing".into());
+    assert_eq!(told(&recipe), [""; 0]);
+}
+
+#[test]
+fn how_much_room_a_run_takes_is_known_without_what_its_stages_have_done() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.train.batch_tokens = 1 << 30;
+    // Who looks at the stages fails here, as the run does later.
+    let stage = root.path().join("qwen3/prepare");
+    std::fs::create_dir_all(&stage).unwrap();
+    std::fs::write(stage.join("manifest.json"), "{").unwrap();
+    let asked = Asked {
+        recipe: &recipe,
+        runs: root.path(),
+        existing: Existing::Continue,
+        device: "cpu",
+        ranks: 1,
+        only: &[],
+        parts: None,
+    };
+    assert!(stages::stages(&asked).is_err());
+    let warned = too_little_room(&asked);
+    let memory = |line: &String| line.contains(" of memory at its peak, and ");
+    assert!(warned.len() == 1 && memory(&warned[0]), "{warned:?}");
 }
 
 #[test]
@@ -140,8 +215,30 @@ fn more_passes_over_the_data_than_help_are_told() {
     };
     assert!(warned(100));
     assert!(!warned(20_000));
+    // A thousand steps of 4,096 tokens, of 4 bytes each.
+    let rows = |passes: usize| 4 * 4_096_000 / passes / (row.len() + 1);
+    assert!(warned(rows(22)));
+    assert!(!warned(rows(20)));
     recipe.train.steps = 1;
     assert!(!text(&recipe, root.path(), "cuda:0").contains("times over the data"));
+}
+
+#[test]
+fn passes_that_were_chosen_by_the_sizes_of_files_may_be_more_once_tokens_are_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let recipe = qwen3();
+    let sizes = target_sizes::of(&recipe).unwrap();
+    let mut estimate = estimated(&recipe, &sizes, root.path());
+    let mut warned = |passes: u64| {
+        estimate.data_tokens = Some(4_096_000 / passes);
+        [false, true].map(|is_counted| {
+            estimate.is_counted = is_counted;
+            estimate.many_passes(&recipe).is_some()
+        })
+    };
+    assert_eq!(warned(20), [false, false]);
+    assert_eq!(warned(25), [true, false]);
+    assert_eq!(warned(32), [true, true]);
 }
 
 #[test]
@@ -237,7 +334,7 @@ fn several_devices_share_the_optimisers_state_and_the_time() {
     let root = tempfile::tempdir().unwrap();
     let found = [1, 4, 100].map(|ranks| {
         let estimate = estimated_on(ranks, &recipe, &sizes, root.path());
-        (estimate.memory.drafter, estimate.speed.0)
+        (estimate.memory.drafter, estimate.speed().0)
     });
     let [(alone, slow), (of_four, fast), (of_many, _)] = found;
     // AdamW's two moments of 399,523,840 parameters, of which the head's 131,072,000 are one rank's.

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::recipe::inline::is_bare;
+
 /// An override as TOML of its own, at positions after the end of the file: an error's position tells which one it is about.
 pub(super) struct Change {
     pub(super) given: String,
@@ -32,13 +34,7 @@ impl Change {
             bail!("expected KEY=VALUE");
         };
         let (key, value) = (key.trim(), value.trim());
-        let plain = |part: &str| {
-            !part.is_empty()
-                && part
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
-        };
-        if !key.split('.').all(plain) {
+        if !key.split('.').all(is_bare) {
             bail!("expected a key such as `train.steps`, found `{key}`");
         }
         let pad = " ".repeat(start);

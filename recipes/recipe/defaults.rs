@@ -29,10 +29,15 @@ pub(super) fn fill<D: Settings, O: Settings>(file: &mut File<D, O>, given: &dyn 
     }
 }
 
+/// Tokens of a batch of whole rows, where one of `batch` tokens is asked for and a row, which is never empty, has `row`.
+pub(crate) fn whole_rows(batch: u64, row: u64) -> u64 {
+    (batch / row).max(1).saturating_mul(row)
+}
+
 /// A batch is of whole rows, and a tenth of the steps at most warms up.
 fn fill_training(training: &mut TrainConfig, row: usize, given: &dyn Fn(&str) -> bool) {
     if !given("batch_tokens") && row > 0 {
-        training.batch_tokens = (training.batch_tokens / row).max(1).saturating_mul(row);
+        training.batch_tokens = whole_rows(training.batch_tokens as u64, row as u64) as usize;
     }
     if !given(WARM_UP) {
         training.warmup_steps = match training.steps {

@@ -26,7 +26,7 @@ const RIVALS: [([&str; 2], &str); 2] = [
 ];
 
 /// The key that says the same as this one.
-fn rival(key: &str) -> Option<&'static str> {
+pub(crate) fn rival(key: &str) -> Option<&'static str> {
     let mut pairs = RIVALS.iter();
     pairs.find_map(|([one, other], _)| match key {
         key if key == *one => Some(*other),
@@ -117,6 +117,12 @@ impl<'a> Document<'a> {
         }
         fill(&mut file, &|key| self.sets(key));
         Ok(file)
+    }
+
+    /// The tables as they were given: no default is in them.
+    pub(super) fn tables(&self) -> Result<toml::Table> {
+        toml::Table::deserialize(toml::Deserializer::from(self.table.clone()))
+            .map_err(|error| self.explain(error, None))
     }
 
     /// Whether the file or an override sets this key, which has its table before it.

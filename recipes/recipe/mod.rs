@@ -1,7 +1,7 @@
 //! Reads a recipe file: TOML, with overrides from the command line, into tables and the method of its drafter.
 
 mod change;
-mod defaults;
+pub(crate) mod defaults;
 pub mod document;
 pub mod file;
 pub(crate) mod inline;

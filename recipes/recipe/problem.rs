@@ -30,6 +30,12 @@ impl Problem {
             message: self.message,
         }
     }
+
+    /// The same with the option that sets the key on a command line.
+    pub fn of_option(&self) -> Misuse {
+        let option = self.key.replace('_', "-");
+        Misuse(format!("`--{option}`: {}", self.message))
+    }
 }
 
 impl From<Problem> for Misuse {

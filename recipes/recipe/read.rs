@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result, anyhow};
 use spectrain_checkpoints::launch::quote;
 use spectrain_checkpoints::printable;
 use toml::de::DeTable;
@@ -59,6 +59,55 @@ pub fn is_set(path: &Path, overrides: &[String], keys: &[String]) -> Result<bool
     Ok(keys.iter().any(|key| document.sets(key)))
 }
 
+/// The tables that overrides make by themselves, without those of a recipe.
+pub fn overridden(overrides: &[String]) -> Result<toml::Table> {
+    let changes = Change::all(overrides, 1)?;
+    Document::parse("", &changes)?.tables()
+}
+
+/// What an error about a key says that is none of its table, before the key.
+const UNKNOWN: &str = "unknown field `";
+
+/// The table of a text in whose lines a parser's error is, by the line that it names.
+fn table_of<'t>(text: &'t str, message: &str) -> Option<&'t str> {
+    let (_, behind) = message.split_once("at line ")?;
+    let (line, _) = behind.split_once(',')?;
+    let lines: Vec<&str> = text.lines().take(line.parse().ok()?).collect();
+    let headers = lines.iter().rev().map(|line| line.trim());
+    let name = |line: &'t str| line.strip_prefix('[')?.split_once(']');
+    headers
+        .into_iter()
+        .find_map(name)
+        .map(|(table, _)| table.trim())
+}
+
+/// The error of a recipe of this kind about a key of `[drafter]` or `[objective]` that it does not have there, with where it is a key.
+fn of_other(kind: &str, text: &str, error: Error) -> Error {
+    let message = format!("{error:#}");
+    let found = table_of(text, &message);
+    let key = message.split_once(UNKNOWN).map(|(_, rest)| rest);
+    let Some((key, _)) = key.and_then(|rest| rest.split_once('`')) else {
+        return error;
+    };
+    let tables = registry::with_key(key);
+    let is_in = |(table, _): &(&str, Vec<&str>)| {
+        found == Some(*table) || message.contains(&format!("`--set {table}"))
+    };
+    if !tables.iter().any(is_in) {
+        return error;
+    }
+    let own = tables.iter().find(|(_, kinds)| kinds.contains(&kind));
+    let place = match own.or_else(|| tables.iter().find(|(_, kinds)| !kinds.is_empty())) {
+        None => return error,
+        Some((table, _)) if own.is_some() => format!("`[{table}]`"),
+        Some((table, kinds)) => {
+            let kinds = kinds.join(", ");
+            format!("`[{table}]` in recipes of other kinds ({kinds}), and this one is of `{kind}`")
+        }
+    };
+    anyhow!("{}; `{key}` is a key of {place}", message.trim_end())
+}
+
 /// Reads the text of a recipe file.
 pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
     let changes = Change::all(overrides, text.len() + 1)?;
@@ -74,7 +123,7 @@ pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
         };
         return Err(document.locate(&Problem::new("recipe", message)));
     };
-    let resolved = (kind.read)(&document)?;
+    let resolved = (kind.read)(&document).map_err(|error| of_other(kind.name, text, error))?;
     resolved
         .check()
         .map_err(|problem| document.locate(&problem))?;

@@ -8,9 +8,11 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::known::open_folder;
+use spectrain_data::mask::Masking;
 use spectrain_models::TargetSpec;
 use spectrain_train::TrainConfig;
 
+use crate::errors::with_causes;
 use crate::families::footprint::Footprint;
 use crate::families::method::Method;
 use crate::recipe::problem::{Problem, setting};
@@ -74,6 +76,11 @@ fn with_article(family: &str) -> String {
         false => "a",
     };
     format!("{article} {family}")
+}
+
+/// Settings of the objective that make no sense.
+fn of_objective(error: anyhow::Error) -> Problem {
+    Problem::new("objective", with_causes(&error))
 }
 
 impl fmt::Debug for ResolvedRecipe {
@@ -168,20 +175,93 @@ impl ResolvedRecipe {
     }
 
     fn check_training(&self) -> Result<(), Problem> {
-        let row = self.data.max_length;
-        if self.stages.is_empty() {
-            return self.train.check(row).map_err(setting);
-        }
-        if self.training_stages().is_empty() {
+        let trains_in_one = self.stages.is_empty();
+        let stages = match trains_in_one {
+            true => self.method.stages().to_vec(),
+            false => self.training_stages(),
+        };
+        if stages.is_empty() {
             let message = "expected steps in one of the stages, found 0 in each";
             return Err(Problem::new("train.steps", message));
         }
+        for stage in stages {
+            let checked = self.training(stage).check(self.data.max_length);
+            checked.map_err(|error| self.of_stage(stage, setting(error)))?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with `[train]` as a stage has it, by the key that says it for this stage.
+    fn of_stage(&self, stage: &str, problem: Problem) -> Problem {
+        let key = match self.stages.is_empty() {
+            true => problem.key,
+            false => problem.key.replacen("train", &format!("stages.{stage}"), 1),
+        };
+        Problem { key, ..problem }
+    }
+
+    /// Checks what training needs, and what was trained does without: commands that only read a run do not ask for it.
+    ///
+    /// # Errors
+    /// Validations of a stage would find nothing by which the best weights are chosen, or the drafter could not write in training.
+    pub(crate) fn check_trainable(&self) -> Result<(), Problem> {
         for stage in self.training_stages() {
-            let checked = self.training(stage).check(row).map_err(setting);
-            checked.map_err(|problem| Problem {
-                key: problem.key.replacen("train", &format!("stages.{stage}"), 1),
-                ..problem
-            })?;
+            self.check_measured(stage)?;
+        }
+        self.check_on_policy()
+    }
+
+    /// Checks that the validations of a stage find something by which the best weights are chosen.
+    fn check_measured(&self, stage: &str) -> Result<(), Problem> {
+        if self.training(stage).validate_samples > 0 {
+            return Ok(());
+        }
+        let drafts = self.method.drafts(stage).map_err(of_objective)?;
+        let is_answered = self.features.mode.computes_target();
+        let is_answered = is_answered || self.evaluate.temperatures.contains(&0.0);
+        let why = match (drafts, is_answered) {
+            (true, true) => return Ok(()),
+            (false, _) => "its drafter does not draft yet",
+            (true, false) => {
+                "they take the answers at temperature 0, and `evaluate.temperatures` has no 0"
+            }
+        };
+        Err(self.unmeasured(stage, why))
+    }
+
+    /// Validations of a stage that measure no loss, and do not count τ either: `why` says for what reason.
+    pub(crate) fn unmeasured(&self, stage: &str, why: &str) -> Problem {
+        let message = format!(
+            "expected at least 1, as validations of the stage `{stage}` do not count τ, which would choose the best weights without \
+             it: {why}; found 0"
+        );
+        let problem = Problem::new("train.validate_samples", message);
+        // A stage that says nothing itself has what `[train]` says.
+        match self.train.validate_samples {
+            0 => problem,
+            _ => self.of_stage(stage, problem),
+        }
+    }
+
+    /// Checks, where the drafter writes in training, that there are replies to write anew, and the target to judge them.
+    fn check_on_policy(&self) -> Result<(), Problem> {
+        let mode = &self.json["features"]["mode"];
+        let why = match (self.features.mode.computes_target(), self.data.mask) {
+            (false, _) => format!(
+                "`features.mode = {mode}`, where the target is not here to judge what the drafter writes"
+            ),
+            (true, Masking::All) => {
+                "`data.mask = \"all\"`, where nothing tells the replies, which the drafter writes anew, from their prompts".to_owned()
+            }
+            (true, Masking::Assistant | Masking::LastTurn) => return Ok(()),
+        };
+        for stage in self.training_stages() {
+            let fraction = self.method.on_policy_fraction(stage);
+            let fraction = fraction.map_err(of_objective)?;
+            if fraction > 0.0 {
+                let message = format!("expected 0 with {why}, found {fraction}");
+                return Err(Problem::new("objective.on_policy.fraction", message));
+            }
         }
         Ok(())
     }

@@ -10,20 +10,14 @@ pub struct OwnTables {
     pub drafter: Schema,
     /// The table `[objective]`.
     pub objective: Schema,
-    /// The stages of the training.
-    pub stages: &'static [&'static str],
 }
 
 impl OwnTables {
-    /// That of a drafter with the settings `D` and an objective with the settings `O` that trains in these stages.
-    pub fn of<D: Settings, O: Settings>(
-        generator: &mut SchemaGenerator,
-        stages: &'static [&'static str],
-    ) -> Self {
+    /// That of a drafter with the settings `D` and an objective with the settings `O`.
+    pub fn of<D: Settings, O: Settings>(generator: &mut SchemaGenerator) -> Self {
         Self {
             drafter: generator.subschema_for::<D>(),
             objective: generator.subschema_for::<O>(),
-            stages,
         }
     }
 }

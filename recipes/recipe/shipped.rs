@@ -207,6 +207,9 @@ fn no_recipe(given: &Path, shown: &str) -> String {
     }
     let mut near = did_you_mean(shown, names());
     if near.is_empty() {
+        near = near_file(given);
+    }
+    if near.is_empty() {
         near = near_file(Path::new(&format!("{}{ENDING}", given.display())));
     }
     format!(

@@ -29,6 +29,16 @@ fn accept(text: &str, overrides: &[&str]) -> ResolvedRecipe {
     read(text, &overrides).unwrap()
 }
 
+/// Why a recipe that is read, as that of a finished run is, would not be trained.
+fn untrainable(text: &str, overrides: &[&str]) -> String {
+    let refused = accept(text, overrides).check_trainable();
+    refused.unwrap_err().to_string()
+}
+
+fn trainable(text: &str, overrides: &[&str]) {
+    accept(text, overrides).check_trainable().unwrap();
+}
+
 #[test]
 fn defaults_are_filled_in_and_written_out() {
     let recipe = accept(MINIMAL, &[]);
@@ -39,6 +49,26 @@ fn defaults_are_filled_in_and_written_out() {
     let again = read(&recipe.toml, &[]).unwrap();
     assert_eq!(again.json, recipe.json);
     assert_eq!(again.toml, recipe.toml);
+}
+
+#[test]
+fn a_key_of_another_kind_of_recipe_or_of_another_table_is_told_with_its_place() {
+    let text = format!("{MINIMAL}[drafter]\nfc_norm = true\n");
+    let told = refuse(&text, &["recipe=dflash"]);
+    let place = "`fc_norm` is a key of `[drafter]` in recipes of other kinds (eagle3";
+    assert!(told.contains(place), "{told}");
+    assert!(told.ends_with("and this one is of `dflash`"), "{told}");
+    let told = refuse(MINIMAL, &["recipe=medusa", "drafter.fc_norm=true"]);
+    assert!(told.contains(place), "{told}");
+    let told = refuse(MINIMAL, &["drafter.draft_steps=3"]);
+    assert!(
+        told.ends_with("`draft_steps` is a key of `[objective]`"),
+        "{told}"
+    );
+    for set in ["drafter.nothing=1", "train.fc_norm=true"] {
+        let told = refuse(MINIMAL, &[set]);
+        assert!(!told.contains("is a key of"), "{told}");
+    }
 }
 
 #[test]
@@ -556,6 +586,72 @@ fn a_name_of_another_trainer_is_asked_about_and_a_missing_one_is_explained() {
             && error.contains("`--set name=NAME`"),
         "{error}"
     );
+}
+
+#[test]
+fn a_stage_whose_validations_measure_nothing_is_not_trained() {
+    let deer = MINIMAL.replace("eagle3", "deer")
+        + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n";
+    let told = "expected at least 1, as validations of the stage `adapt` do not count τ";
+    for key in ["train.validate_samples", "stages.adapt.validate_samples"] {
+        let error = untrainable(&deer, &[&format!("{key}=0")]);
+        assert!(
+            error.starts_with(&format!("key `{key}`: {told}")),
+            "{error}"
+        );
+        assert!(error.contains("does not draft yet; found 0"), "{error}");
+    }
+    // The other stages draft.
+    for own in ["stages.adapt.validate_samples=4", "stages.adapt.steps=0"] {
+        trainable(&deer, &["train.validate_samples=0", own]);
+    }
+    // Without the target, validations take the answers that are there.
+    let unmeasured = ["features.mode=streamed", "train.validate_samples=0"];
+    trainable(MINIMAL, &unmeasured);
+    let drawn = [&unmeasured[..], &["evaluate.temperatures=[1.0]"]].concat();
+    let error = untrainable(MINIMAL, &drawn);
+    let told = "key `train.validate_samples`: expected at least 1";
+    assert!(
+        error.contains(told) && error.contains("`evaluate.temperatures` has no 0"),
+        "{error}"
+    );
+    trainable(MINIMAL, &["train.validate_samples=0", drawn[2]]);
+}
+
+#[test]
+fn a_drafter_writes_texts_of_its_own_only_where_the_target_is_there_to_judge_them() {
+    let text = MINIMAL.replace("eagle3", "distillspec")
+        + "[drafter]\nfresh = { layers = 1 }\n[objective]\non_policy = { fraction = 0.5 }\n";
+    for mode in ["live", "stored"] {
+        trainable(&text, &[&format!("features.mode={mode}")]);
+    }
+    for mode in ["served", "streamed", "imported"] {
+        let mode = format!("features.mode={mode}");
+        let error = untrainable(&text, &[&mode]);
+        let told = "key `objective.on_policy.fraction`: expected 0 with `features.mode = ";
+        assert!(
+            error.starts_with(told) && error.ends_with("found 0.5"),
+            "{error}"
+        );
+        trainable(&text, &[&mode, "objective.on_policy.fraction=0.0"]);
+    }
+}
+
+#[test]
+fn a_drafter_writes_replies_anew_only_where_the_mask_tells_them_from_prompts() {
+    let text = MINIMAL.replace("eagle3", "distillspec")
+        + "[drafter]\nfresh = { layers = 1 }\n[objective]\non_policy = { fraction = 0.5 }\n";
+    for mask in ["assistant", "last_turn"] {
+        trainable(&text, &[&format!("data.mask={mask}")]);
+    }
+    let error = untrainable(&text, &["data.mask=all"]);
+    let told = "key `objective.on_policy.fraction`: expected 0 with `data.mask = \"all\"`";
+    assert!(
+        error.contains(told) && error.ends_with("found 0.5"),
+        "{error}"
+    );
+    let without = ["data.mask=all", "objective.on_policy.fraction=0.0"];
+    trainable(&text, &without);
 }
 
 #[test]

@@ -56,11 +56,21 @@ fn with_list(text: &str) -> Option<String> {
     }
     let (_, found) = before.rsplit_once("invalid type: ")?;
     let found = found.strip_suffix(", ")?;
-    let entry = match found.strip_prefix("string ") {
-        Some(string) => string,
-        None => found.split('`').nth(1)?,
+    let entries = match found.strip_prefix("string ") {
+        Some(string) => entries(string),
+        None => found.split('`').nth(1)?.to_owned(),
     };
-    Some(format!("{before}{LIST}, such as `[{entry}]`{after}"))
+    Some(format!("{before}{LIST}, such as `[{entries}]`{after}"))
+}
+
+/// The entries of a list that is written as a string, which is in quotes: numbers, or strings between commas.
+fn entries(string: &str) -> String {
+    let parts: Vec<&str> = string.trim_matches('"').split(',').map(str::trim).collect();
+    if parts.iter().all(|part| part.parse::<f64>().is_ok()) {
+        return parts.join(", ");
+    }
+    let quoted: Vec<String> = parts.iter().map(|part| format!("\"{part}\"")).collect();
+    quoted.join(", ")
 }
 
 #[cfg(test)]
@@ -77,6 +87,14 @@ mod tests {
             (
                 "invalid type: string \"vllm\", expected a sequence\nin `export.to`\n",
                 "invalid type: string \"vllm\", expected a list, such as `[\"vllm\"]`\nin `export.to`\n",
+            ),
+            (
+                "invalid type: string \"1,3,4\", expected a sequence",
+                "invalid type: string \"1,3,4\", expected a list, such as `[1, 3, 4]`",
+            ),
+            (
+                "invalid type: string \"vllm,sglang\", expected a sequence",
+                "invalid type: string \"vllm,sglang\", expected a list, such as `[\"vllm\", \"sglang\"]`",
             ),
             (
                 "invalid type: map, expected a sequence",

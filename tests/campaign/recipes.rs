@@ -111,6 +111,8 @@ fn plan(recipe: &ResolvedRecipe, runs: &Path) {
         existing: Existing::Continue,
         device: "cpu",
         ranks: 1,
+        only: &[],
+        parts: None,
     };
     match estimate(&asked) {
         Ok(_) => {}
