@@ -1,6 +1,7 @@
 //! The error of a wrong request, and how errors are told.
 
-/// A request that makes no sense, whatever else is on the disk: the program ends with 2, as for an unknown argument.
+/// A request that makes no sense: an option, or a value of the recipe that is wrong by itself or for a target of such sizes, whatever
+/// else is on the disk. The program ends with 2, as for an unknown argument.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misuse(pub String);

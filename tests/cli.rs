@@ -63,7 +63,7 @@ Options:
       --plan               Print the resolved recipe, what would run and what it
                            would take, and stop
       --json               With `--plan`, print it as JSON
-      --stage <NAME>       Run only this stage; may be repeated
+      --stage <NAME>       Run or plan only this stage; may be repeated
       --set <KEY=VALUE>    Set one key of the recipe, such as `train.steps=100`;
                            may be repeated
       --sweep <KEY=V,V>    Train once with each of these values of a key, such
@@ -180,11 +180,33 @@ fn misuse_ends_with_2_and_says_what_there_is() {
 }
 
 #[test]
+fn numbers_and_words_that_make_no_sense_for_texts_are_refused_by_their_options() {
+    let workspace = Workspace::new();
+    let prepare = "data prepare --target target --data train.jsonl --out out";
+    let lint = "data lint --target target --train train.jsonl";
+    for (line, told) in [
+        (
+            format!("{prepare} --max-length 1"),
+            "`--max-length`: expected",
+        ),
+        (
+            format!("{prepare} --min-trained-tokens 0"),
+            "`--min-trained-tokens`: expected",
+        ),
+        (format!("{lint} --turns expand --mask all"), "`--turns`: "),
+        (
+            format!("{lint} --draft-vocab 5000"),
+            "`--draft-vocab`: expected less than the target's vocabulary of 300 tokens, found 5000",
+        ),
+    ] {
+        workspace.run_line(line).misused(&[told]);
+    }
+    assert!(!workspace.path("out").exists());
+}
+
+#[test]
 fn options_that_would_have_no_effect_are_refused() {
     let workspace = Workspace::of(RECIPE);
-    workspace
-        .run_line("recipe recipe.toml --plan --stage prepare")
-        .misused_by_usage(&["'--plan'", "'--stage <NAME>'"]);
     let served = "evaluate --target t --prompts p.jsonl --server http://a:1";
     for option in [
         "--outputs o.jsonl",
@@ -316,6 +338,21 @@ fn a_benchmark_measures_at_least_once_and_on_a_device() {
         "`reverse_kl`",
     ]);
     refused("bench --device gpu").misused_by_usage(&["'gpu'", "known devices: cpu, cuda:N"]);
+    workspace
+        .run(&["bench", "--divergence", "{ jsd = 3.0 }"])
+        .misused_by_usage(&["expected a jsd between 0 and 1, found 3"]);
+    // What would change nothing about the task that is asked for.
+    for (option, task, tasks) in [
+        ("--divergence tv", "train-medusa", "`train`"),
+        ("--keep-activations", "plain", "`train`"),
+        ("--gradient-checkpointing", "verify", "`train-pard`"),
+        ("--int8", "train", "`capture`"),
+    ] {
+        let refused = refused(&format!("bench --task {task} {option}"));
+        let name = option.split(' ').next().unwrap();
+        let refused = refused.misused(&[&format!("`{name}`: expected"), tasks, task]);
+        assert_eq!(refused.stdout, "", "{refused:#?}");
+    }
 }
 
 #[test]

@@ -7,12 +7,16 @@ use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::{DType, NamedTensor, write_safetensors};
 use spectrain_data::features::FeatureShards;
 
-use crate::own_texts::{OwnTexts, write_deepspec};
+use crate::own_texts::{OwnTexts, multiply_head, write_deepspec};
 use crate::workspace::{Files, Outcome, RECIPE, Workspace};
 
 /// Stored features of the target's own texts in `runs/run/features`, and the same in speculators' layout in `theirs`.
 fn workspace() -> Workspace {
-    let workspace = OwnTexts::default().workspace();
+    workspace_of(&OwnTexts::default())
+}
+
+fn workspace_of(texts: &OwnTexts) -> Workspace {
+    let workspace = texts.workspace();
     workspace
         .run_line("recipe recipe.toml --set features.mode=stored --stage prepare --stage features")
         .succeeded();
@@ -262,6 +266,23 @@ fn states_of_other_places_layers_and_models_are_refused() {
 }
 
 #[test]
+fn logits_that_are_much_too_large_for_the_texts_are_told() {
+    const WARNING: &str = "lacks a factor of its logits";
+    let workspace = workspace_of(&OwnTexts {
+        temperature: 1.0,
+        sure: 8.0,
+        ..OwnTexts::default()
+    });
+    let told = import(&workspace, "theirs", "").succeeded();
+    assert!(!told.stdout.contains(WARNING), "{told:#?}");
+    multiply_head(&workspace, 8.0);
+    let told = import(&workspace, "theirs", "").succeeded();
+    assert!(told.stdout.contains(WARNING), "{told:#?}");
+    let found = workspace.json("ours/import.json");
+    assert_eq!(found["proof"]["readings"][0]["sharpness"], 0.5);
+}
+
+#[test]
 fn a_normed_state_beside_the_others_must_be_the_same() {
     let workspace = workspace();
     change(&workspace, |tensors| {
@@ -335,6 +356,25 @@ fn drafters_are_trained_and_judged_by_imported_texts() {
     let report = workspace.json("runs/imported/evaluate/report.json");
     assert_eq!(report["texts"][0]["temperature"], json!(0.0));
     assert!(report["settings"][0]["overall"]["tau"].as_f64().unwrap() >= 1.0);
+    // A held-out text in which nothing tells what the target was asked is left out, also of what is known of the prompts.
+    let rows = workspace.text("ours/tokens.jsonl");
+    let mut rows = rows.lines().map(str::to_owned);
+    let [whole, other] = [rows.next(), rows.next()].map(Option::unwrap);
+    let mut whole: Value = serde_json::from_str(&whole).unwrap();
+    let mask = whole["loss_mask"].as_array_mut().unwrap();
+    mask[1..].fill(json!(1));
+    workspace.write("mixed.jsonl", format!("{whole}\n{other}\n"));
+    let outcome = workspace
+        .run_line(format!(
+            "recipe imported.toml --set name=mixed --set data.eval=mixed.jsonl {set}"
+        ))
+        .succeeded();
+    let told = "evaluate: texts of `mixed` with every token in the loss mask";
+    assert!(outcome.stderr.contains(told), "{outcome:#?}");
+    let report = workspace.json("runs/mixed/evaluate/report.json");
+    assert_eq!(report["texts"][0]["conversations"], json!(1));
+    assert_eq!(report["known_prompts"], json!({"known": 1, "of": 1}));
+    assert_eq!(report["choosing_prompts"], json!({"chose": 1, "of": 1}));
     // Texts that were not imported, and keys that do not go together.
     workspace
         .run_line(format!("recipe recipe.toml --set name=other {set}"))
@@ -342,11 +382,57 @@ fn drafters_are_trained_and_judged_by_imported_texts() {
     let words = "recipe imported.toml --set features.mode=imported --plan";
     workspace
         .run_line(words)
-        .failed(&["`features.imported` is missing"]);
+        .misused(&["`features.imported` is missing"]);
     let words = "recipe imported.toml --set features.imported=ours --plan";
     workspace
         .run_line(words)
-        .failed(&["`features.imported`", "\"imported\""]);
+        .misused(&["`features.imported`", "\"imported\""]);
+}
+
+#[test]
+fn where_every_token_is_trained_on_imported_masks_tell_the_answers() {
+    let workspace = workspace();
+    import(&workspace, "theirs", "").succeeded();
+    let own = samples(&workspace, "ours");
+    let recipe = RECIPE.replace("eval = \"eval.jsonl\"\n", "mask = \"all\"\n");
+    let recipe = recipe.replace("\"train.jsonl\"", "\"ours/tokens.jsonl\"");
+    workspace.write("imported.toml", recipe.replace("\"run\"", "\"imported\""));
+    let words = "recipe imported.toml --set features.mode=imported --set features.imported=ours \
+                 --stage prepare --stage features --stage answers";
+    workspace.run_line(words).succeeded();
+    let trained = samples(&workspace, "runs/imported/features");
+    let is_whole = |sample: &(_, Vec<u8>, _, _)| sample.1.iter().all(|bit| *bit == 1);
+    assert!(trained.iter().all(is_whole));
+    let answers = samples(&workspace, "runs/imported/answers/T=0");
+    assert!(answers.len() == 2 && answers.iter().all(|answer| own.contains(answer)));
+    // Earlier versions wrote other masks, and did not record which.
+    let manifest = "runs/imported/answers/manifest.json";
+    let mut earlier = workspace.json(manifest);
+    let inputs = earlier["inputs"].as_object_mut().unwrap();
+    inputs.remove("the loss mask of imported texts").unwrap();
+    // With it the manifest would be one that was changed.
+    earlier.as_object_mut().unwrap().remove("sha256");
+    workspace.write(manifest, earlier.to_string());
+    let again = workspace.run_line(words).succeeded();
+    for told in [
+        "features: done before",
+        "answers: starts over: the loss mask of imported texts is a new input",
+    ] {
+        assert!(again.stderr.contains(told), "no `{told}`: {again:#?}");
+    }
+    let again = workspace.run_line(words).succeeded();
+    assert!(again.stderr.contains("answers: done before"), "{again:#?}");
+    // Where no mask tells an answer, there is nothing to judge drafters on.
+    let states = "theirs/hidden_states --layer-ids 2,3,6";
+    import(&workspace, states, " --mask all").succeeded();
+    let other = words.replace(
+        "imported.toml",
+        "imported.toml --set name=own --set data.mask=assistant",
+    );
+    for words in [words, &other] {
+        let refused = "the held-out rows of `data.train`: it holds no prompt";
+        workspace.run_line(words).failed(&[refused]);
+    }
 }
 
 #[test]
@@ -363,6 +449,44 @@ fn an_import_that_was_stopped_goes_on() {
     workspace.run_line(words).succeeded();
     assert_eq!(samples(&workspace, "ours"), own);
     assert!(Path::new(&workspace.path("ours/tokens.jsonl")).exists());
+}
+
+#[test]
+fn an_import_of_other_states_of_the_same_texts_is_refused() {
+    let workspace = workspace();
+    let words = "features import theirs --target target --out ours --samples-per-shard 2";
+    workspace.run_line(words).succeeded();
+    let [whole, before] = ["theirs/hidden_states", "ours"].map(|folder| workspace.files(folder));
+    // A layer that only the target could tell from the right one.
+    change(&workspace, |tensors| {
+        rows(tensors, |_, row| row[0].reverse())
+    });
+    let refused = [
+        "`ours`: sample 0: expected the hidden states in `theirs`, found others of the same text",
+        "choose another `--out`",
+    ];
+    workspace.run_line(words).failed(&refused);
+    assert!(workspace.files("ours") == before, "nothing has changed");
+    // Nor does an import go on with them that was stopped.
+    std::fs::remove_file(workspace.path("ours/features-00001.arrow")).unwrap();
+    workspace.run_line(words).failed(&refused);
+    // Every sample counts.
+    restore(&workspace, &whole);
+    let (name, bytes) = whole.iter().next_back().unwrap();
+    let path = workspace.path("theirs/hidden_states").join(name);
+    let mut tensors = read_safetensors(&path).unwrap();
+    rows(&mut tensors, |_, row| row[1].reverse());
+    write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
+    workspace
+        .run_line("features import theirs --target target --out ours2")
+        .succeeded();
+    std::fs::write(&path, bytes).unwrap();
+    workspace
+        .run_line("features import theirs --target target --out ours2")
+        .failed(&["`ours2`: sample ", "choose another `--out`"]);
+    workspace.run_line(words).succeeded();
+    let own = samples(&workspace, "runs/run/features");
+    assert_eq!(samples(&workspace, "ours"), own);
 }
 
 #[test]

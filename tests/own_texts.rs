@@ -1,8 +1,11 @@
 //! Texts that a test's target wrote, and features of them in other programs' layouts.
+use std::collections::BTreeMap;
+
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
-use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder};
+use spectrain_checkpoints::folder::read_safetensors;
+use spectrain_checkpoints::{DType, ModelFolder, NamedTensor, write_folder, write_safetensors};
 use spectrain_data::features::FeatureShards;
 use spectrain_eval::{DecodeSettings, Decoder};
 use spectrain_models::device::test_device;
@@ -10,10 +13,13 @@ use spectrain_models::{Capture, DraftShape, Sampling, load_target};
 
 use crate::workspace::Workspace;
 
-/// How many texts, and how long.
+/// How many texts, how long, and how they are written.
 pub struct OwnTexts {
     pub texts: u32,
     pub tokens: usize,
+    pub temperature: f64,
+    /// What the target's head is multiplied with: the larger, the surer it is of what it says.
+    pub sure: f32,
 }
 
 impl Default for OwnTexts {
@@ -21,16 +27,19 @@ impl Default for OwnTexts {
         Self {
             texts: 10,
             tokens: 40,
+            temperature: 0.0,
+            sure: 1.0,
         }
     }
 }
 
 impl OwnTexts {
     /// A workspace whose target has a final norm that changes what goes through it, and whose data are texts that the target
-    /// wrote greedily.
+    /// wrote.
     pub fn workspace(&self) -> Workspace {
         let workspace = Workspace::new();
         with_a_norm(&workspace);
+        multiply_head(&workspace, self.sure);
         workspace.write("train.jsonl", self.rows(&workspace, 0));
         workspace.write("eval.jsonl", self.rows(&workspace, self.texts));
         workspace
@@ -44,7 +53,7 @@ impl OwnTexts {
         let settings = DecodeSettings {
             max_new_tokens: self.tokens,
             draft: DraftShape::Chain { length: 1 },
-            sampling: Sampling::GREEDY,
+            sampling: Sampling::at(self.temperature),
             stop: Vec::new(),
             shadow: None,
         };
@@ -52,7 +61,7 @@ impl OwnTexts {
             let prompt: Vec<u32> = (0..9 + number % 4)
                 .map(|at| (5 + 31 * number + 7 * at) % 300)
                 .collect();
-            let mut rng = StdRng::seed_from_u64(0);
+            let mut rng = StdRng::seed_from_u64(u64::from(number));
             let answer = decoder.plain(&prompt, &settings, &mut rng).unwrap().tokens;
             let mut mask = vec![0; prompt.len()];
             mask.resize(prompt.len() + answer.len(), 1);
@@ -82,6 +91,20 @@ fn with_a_norm(workspace: &Workspace) {
         .map(|(name, bytes)| (name.to_str().unwrap(), &bytes[..]))
         .collect();
     write_folder(&workspace.path("target"), &config, &tensors, &texts).unwrap();
+}
+
+/// Multiplies the head of the target.
+pub fn multiply_head(workspace: &Workspace, factor: f32) {
+    let path = workspace.path("target/model.safetensors");
+    let mut tensors = read_safetensors(&path).unwrap();
+    let head = tensors
+        .iter_mut()
+        .find(|tensor| tensor.name == "lm_head.weight");
+    let head = head.unwrap();
+    let values = head.to_f32().unwrap();
+    let values = values.iter().map(|value| factor * value);
+    *head = NamedTensor::from_f32(&head.name, head.shape.clone(), values.collect());
+    write_safetensors(&path, &tensors, &BTreeMap::new()).unwrap();
 }
 
 /// Writes stored features as DeepSpec does.

@@ -107,8 +107,7 @@ fn python_reads_metrics_jsonl() {
     };
     // `step 2/6 loss 5.1234 …` of the log, of every second step.
     let logged = told.lines().filter_map(|line| {
-        let (_, step) = line.split_once(" step ")?;
-        let (step, rest) = step.split_once("/6 loss ")?;
+        let (step, rest) = line.strip_prefix("step ")?.split_once("/6 loss ")?;
         Some(format!("step {step} loss {}", rest.split(' ').next()?))
     });
     let losses: Vec<String> = logged.collect();

@@ -198,7 +198,14 @@ fn a_run_is_watched_once_where_there_is_no_terminal() {
     assert_eq!(workspace.files("runs"), before, "the run is not touched");
     workspace.unfinish("train");
     let text = workspace.run(&["watch", "run"]).succeeded().stdout;
-    assert!(text.contains("train begun"), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = "train begun export stale evaluate stale";
+    assert!(words.contains(told), "{text}");
+    let results = text.lines().filter(|line| line.starts_with("T=0, greedy"));
+    assert!(
+        results.clone().count() > 0 && results.clone().all(|line| line.ends_with(", stale")),
+        "{text}"
+    );
 }
 
 #[test]

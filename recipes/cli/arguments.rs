@@ -1,10 +1,12 @@
 //! Arguments that several commands have.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::Result;
 use burn::prelude::Device;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::Dataset;
@@ -18,7 +20,7 @@ use spectrain_models::{FrozenType, TrainingFree};
 
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
-use crate::recipe::tables::{PromptEntry, TargetType};
+use crate::recipe::tables::{DataTable, PromptEntry, TargetType};
 use crate::runtime::{device, target};
 
 /// Where a command computes.
@@ -67,9 +69,10 @@ impl TargetDevice {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct DataArgument {
-    /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset on the hub (`hf://org/name`)
-    #[arg(long, value_name = "PATH")]
-    data: Option<PathBuf>,
+    /// Conversations: a file, a folder, a pattern such as `data/*.jsonl`, or a dataset on the hub (`hf://org/name`); or a table or a
+    /// list as in `data.train` of a recipe, such as `{ path = "b.jsonl", weight = 2 }`; may be repeated
+    #[arg(long, value_name = "PATH", value_parser = sources_parser())]
+    data: Vec<Sources>,
     /// In place of `--data`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
@@ -101,23 +104,60 @@ pub struct UnusableArgument {
 
 impl DataArgument {
     /// Where they are.
-    pub fn origin(&self) -> Result<Origin> {
-        origin(self.data.as_deref(), self.preset.as_deref())
+    pub fn sources(&self) -> Result<Sources> {
+        together(&self.data, self.preset.as_deref())
     }
 }
 
-/// Where the rows are that a path or else the name of a preset stands for.
-pub(crate) fn origin(path: Option<&Path>, preset: Option<&str>) -> Result<Origin> {
-    let found = match (path, preset) {
-        (Some(path), _) => Origin::read(path.to_owned()),
-        (None, name) => Preset::find(name.unwrap_or_default()).map(Origin::Preset),
-    };
-    Ok(found.map_err(Misuse)?)
+/// Where the rows are that options name, or else a preset.
+pub(crate) fn together(given: &[Sources], preset: Option<&str>) -> Result<Sources> {
+    match preset {
+        Some(name) => Ok(Origin::Preset(Preset::find(name).map_err(Misuse)?).into()),
+        None => Ok(given.iter().cloned().collect()),
+    }
 }
 
-/// The dataset at a place; downloads what is missing.
-pub(crate) fn dataset(origin: Origin, output: Output) -> Result<Dataset> {
-    let fetched = Sources::from(origin).fetch(&target::hub_options())?;
+/// Reads where rows are: a path or an address, or a table or a list of these as in a recipe.
+pub(crate) fn sources(given: OsString) -> Result<Sources, String> {
+    let written = given.to_str().map(str::trim_start);
+    let read = match written.filter(|text| is_written_out(text)) {
+        Some(text) => written_out(text)?,
+        None => Origin::read(given.into())?.into(),
+    };
+    let data = DataTable {
+        train: Some(read.clone()),
+        ..DataTable::default()
+    };
+    data.check().map_err(|problem| problem.message)?;
+    Ok(read)
+}
+
+/// The same for the command line, where a path need not be UTF-8.
+pub(crate) fn sources_parser() -> impl TypedValueParser<Value = Sources> {
+    OsStringValueParser::new().try_map(sources)
+}
+
+/// Whether a text is a table or a list and no path: patterns may begin with a bracket too, but not with one before a quoted text or
+/// a table.
+fn is_written_out(text: &str) -> bool {
+    let first_inside = text.strip_prefix('[').map(str::trim_start);
+    text.starts_with('{') || first_inside.is_some_and(|inside| inside.starts_with(['"', '\'', '{']))
+}
+
+/// Reads a table or a list as `data.train` has it.
+fn written_out(text: &str) -> Result<Sources, String> {
+    #[derive(serde::Deserialize)]
+    struct Given {
+        train: Sources,
+    }
+    let read = toml::from_str::<Given>(&format!("train = {text}"));
+    read.map(|read| read.train)
+        .map_err(|error| in_words(error.message()))
+}
+
+/// The dataset of these sources; downloads what is missing.
+pub(crate) fn dataset(sources: &Sources, output: Output) -> Result<Dataset> {
+    let fetched = sources.fetch(&target::hub_options())?;
     for data in fetched.of_hub() {
         output.say(data);
         if let Some(remark) = &data.remark {
@@ -241,6 +281,44 @@ pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_named_by_paths_or_as_in_a_recipe() {
+        let read = |given: &str| sources(given.into()).map(|found| serde_json::json!(found));
+        for (given, expected) in [
+            ("a.jsonl", serde_json::json!("a.jsonl")),
+            ("[ab]*.jsonl", serde_json::json!("[ab]*.jsonl")),
+            ("hf://org/name", serde_json::json!("hf://org/name")),
+            (
+                r#"{ path = "a.jsonl", weight = 2 }"#,
+                serde_json::json!({"path": "a.jsonl", "weight": 2.0}),
+            ),
+            (
+                r#"["a.jsonl", { preset = "gsm8k" }]"#,
+                serde_json::json!(["a.jsonl", {"preset": "gsm8k", "weight": 1.0}]),
+            ),
+        ] {
+            assert_eq!(read(given).unwrap(), expected, "{given}");
+        }
+        for (given, told) in [
+            (
+                r#"{ path = "a", wieght = 2 }"#,
+                "found the key `wieght`; did you mean `weight`?",
+            ),
+            (r#"{ path = "a", weight = 0 }"#, "expected a weight above 0"),
+            ("hf://a/b/c", "`hf://org/name@revision`"),
+            (r#"["a" "b"]"#, ""),
+        ] {
+            let refused = read(given).unwrap_err();
+            assert!(refused.contains(told), "{given}: {refused}");
+        }
+        let several = ["a", r#"["b", { path = "c", weight = 2 }]"#];
+        let several = several.map(|given| sources(given.into()).unwrap());
+        assert_eq!(together(&several, None).unwrap().each().len(), 3);
+        let preset = together(&[], Some("gsm8k")).unwrap();
+        assert_eq!(preset.to_string(), "the preset `gsm8k`");
+        assert!(together(&[], Some("gsm9k")).is_err());
+    }
 
     #[test]
     fn template_variables_are_json_or_else_texts() {

@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod commands;
+mod log;
 pub mod progress;
 pub mod run;
 mod signals;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use spectrain_checkpoints::printable_lines;
+pub use spectrain_data::words::counted;
 
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -63,12 +64,6 @@ impl Output {
 /// Whether what goes to a terminal, or to something else, has colours: not where `NO_COLOR` is set (<https://no-color.org>).
 pub fn has_colours(is_terminal: bool) -> bool {
     is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
-}
-
-/// So many of a thing, whose name is that of one.
-pub fn counted(count: u64, unit: &str) -> String {
-    let end = if count == 1 { "" } else { "s" };
-    format!("{count} {unit}{end}")
 }
 
 /// Writes a line to standard error. Where that cannot be written to there is nobody to tell, and no reason to stop.
@@ -206,11 +201,5 @@ mod tests {
         assert_eq!(told, "regenerate: 113/300, 0 s, 2 failed");
         progress.extend_to(0);
         assert_eq!(progress.line(""), "regenerate: 113, 0 s");
-    }
-
-    #[test]
-    fn one_of_a_thing_is_not_called_several() {
-        let found = [0, 1, 2].map(|count| counted(count, "sample"));
-        assert_eq!(found, ["0 samples", "1 sample", "2 samples"]);
     }
 }

@@ -1,6 +1,5 @@
 //! Reads the command line, runs a command, and says how it ended.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -31,7 +30,8 @@ use crate::cli::commands::report::ReportArguments;
 use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::commands::track::TrackCommand;
 use crate::cli::commands::watch::WatchArguments;
-use crate::cli::progress::{has_colours, print, tell};
+use crate::cli::log::Plain;
+use crate::cli::progress::{print, tell};
 use crate::cli::signals;
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::RECIPES;
@@ -109,11 +109,12 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
     ),
     (
         MISUSED,
-        "the request makes no sense: an option, or a key or value of the recipe",
+        "the request makes no sense: an option, or a key or value of the recipe, by itself or for a target of such sizes",
     ),
     (
         INTERRUPTED_STATUS,
-        "it was interrupted, by Ctrl-C or SIGTERM; the same command goes on",
+        "it was interrupted, by Ctrl-C or SIGTERM. Given again, `recipe`, `data regenerate` and `features import` go on from there; \
+         other commands begin again",
     ),
 ];
 
@@ -132,11 +133,10 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(has_colours(std::io::stderr().is_terminal()))
-        .with_target(false)
-        .without_time()
+        .with_ansi(false)
         // A log that cannot be written must not end what it is about.
         .log_internal_errors(false)
+        .event_format(Plain)
         .init();
     match signals::listen().and_then(|()| arguments.run()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -237,6 +237,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_goes_on_after_an_interruption_is_named_and_is_a_command() {
+        let (_, told) = EXIT_STATUS.last().unwrap();
+        let named: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, ["recipe", "data regenerate", "features import"]);
+        for words in named {
+            let command = Arguments::command();
+            let found = words
+                .split(' ')
+                .try_fold(&command, |command, name| command.find_subcommand(name));
+            assert!(found.is_some(), "{words}");
+        }
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Answered {
 
 /// Fails where conversations in `out` were not answered.
 pub fn check_answered(report: &RegenerateReport, out: &Path) -> Result<()> {
-    let (failed, total) = (report.failed.len(), report.rows - report.unchanged.count());
+    let (failed, total) = (report.failed.len(), report.conversations());
     let out = out.display();
     match failed {
         0 => Ok(()),
@@ -168,5 +168,25 @@ pub fn check_answered(report: &RegenerateReport, out: &Path) -> Result<()> {
             "{failed} of {total} conversations were not regenerated; `{out}.report` names them, `{out}` has the \
              others; the same command tries again"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversations_that_failed_are_told_among_those_that_were_asked_for() {
+        let failed = json!({"row": 7, "place": "`a` row 7", "turn": 1, "tries": 2, "reason": "no"});
+        let mut report = RegenerateReport {
+            rows: 10,
+            passed_over: 4,
+            failed: vec![serde_json::from_value(failed).unwrap()],
+            ..RegenerateReport::default()
+        };
+        report.unchanged.tokens.push(3);
+        let told = check_answered(&report, Path::new("out.jsonl")).unwrap_err();
+        let expected = "1 of 5 conversations were not regenerated; `out.jsonl.report` names them";
+        assert!(told.to_string().starts_with(expected), "{told}");
     }
 }

@@ -53,6 +53,14 @@ impl Task {
         )
     }
 
+    /// Whether it is a training step.
+    pub(crate) fn trains(self) -> bool {
+        matches!(
+            self,
+            Self::Train | Self::TrainMedusa | Self::TrainDFlash | Self::TrainPard
+        )
+    }
+
     /// Tokens of one time.
     pub(crate) fn tokens(self, size: Size) -> usize {
         let sizes = Sizes::of(size);

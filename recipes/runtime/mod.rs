@@ -32,4 +32,5 @@ pub mod text;
 pub mod text_trial;
 pub mod texts;
 pub mod trial;
+pub mod weights;
 pub(crate) mod writable;

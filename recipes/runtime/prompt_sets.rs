@@ -184,6 +184,21 @@ fn own(path: &Path, chosen: &ChosenSet) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
+/// How many prompts a set has, as far as they are `wanted`: by the rows of its file, where that is one's own; else as many as are
+/// wanted.
+pub(crate) fn count(entry: &PromptEntry, wanted: usize) -> usize {
+    let rows = || {
+        let chosen = entry.choose().ok()?;
+        let Some(Origin::Path(path)) = &chosen.origin else {
+            return None;
+        };
+        let dataset = Dataset::from(own(path, &chosen).ok()?);
+        let rows = read_prompts(&dataset, chosen.fields.clone()).ok()?;
+        Some(rows.filter(|row| row.is_ok()).take(wanted).count())
+    };
+    rows().unwrap_or(wanted)
+}
+
 /// Whether prompts are read from a file, which need not be there yet.
 pub(crate) fn are_read_from(entries: &[PromptEntry], file: &Path) -> bool {
     let chosen = entries.iter().filter_map(|entry| entry.choose().ok());

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, PromptSet};
+use spectrain_eval::{CalibrationPrompts, DraftChoice, MeasuredOn, Prompt, PromptSet, evenly};
 
 use crate::recipe::tables::EvaluateTable;
 
@@ -28,6 +28,13 @@ pub fn distinct(prompts: Vec<Prompt>) -> (Vec<Prompt>, usize) {
     (kept, repeated)
 }
 
+/// The same of prompts after whose answers nothing is asked.
+pub fn distinct_tokens(prompts: Vec<Vec<u32>>) -> (Vec<Vec<u32>>, usize) {
+    let (kept, repeated) = distinct(prompts.into_iter().map(Prompt::from).collect());
+    let kept = kept.into_iter().map(|prompt| prompt.tokens);
+    (kept.collect(), repeated)
+}
+
 /// What is said of so many prompts of `name` that were left out because they repeat others.
 pub fn repeated(name: &str, count: usize) -> Option<String> {
     (count > 0).then(|| {
@@ -37,19 +44,10 @@ pub fn repeated(name: &str, count: usize) -> Option<String> {
     })
 }
 
-/// At most `count` prompts, spread evenly.
-pub fn spread<T>(prompts: Vec<T>, count: usize) -> Vec<T> {
-    let total = prompts.len();
-    let count = count.min(total);
-    let mut taken = (0..count).map(|i| i * total / count).peekable();
-    let keep = |(index, prompt)| (taken.next_if_eq(&index).is_some()).then_some(prompt);
-    prompts.into_iter().enumerate().filter_map(keep).collect()
-}
-
 /// At most `count` prompts to evaluate, spread evenly, and the first turns of the others.
 pub fn split(prompts: Vec<Prompt>, count: usize) -> (Vec<Prompt>, Vec<Vec<u32>>) {
     let all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
-    let judged = spread(prompts, count);
+    let judged = evenly(prompts, count);
     let others = beside(&judged, all);
     (judged, others)
 }
@@ -65,14 +63,17 @@ pub fn beside<'a>(
     prompts
 }
 
-/// As many prompts as `table` calibrates trees and tunes thresholds on, of `others` or, without any, of those evaluated.
+/// The prompts that `table` calibrates trees and tunes thresholds on, where it does: `others` or, without any, those evaluated.
 pub fn calibration(
     others: Vec<Vec<u32>>,
     sets: &[PromptSet],
     table: &EvaluateTable,
 ) -> CalibrationPrompts {
-    let wanted = table.drafts.iter().filter_map(DraftChoice::prompts);
-    let (from, measured_on) = if others.is_empty() {
+    let mut wanted = table.drafts.iter().filter_map(DraftChoice::prompts);
+    if wanted.next().is_none() {
+        return CalibrationPrompts::default();
+    }
+    let (prompts, measured_on) = if others.is_empty() {
         let evaluated = sets.iter().flat_map(|set| &set.prompts);
         let evaluated = evaluated.map(|prompt| prompt.tokens.clone());
         (evaluated.collect(), MeasuredOn::Evaluated)
@@ -80,7 +81,7 @@ pub fn calibration(
         (others, MeasuredOn::Others)
     };
     CalibrationPrompts {
-        prompts: spread(from, wanted.max().unwrap_or(0)),
+        prompts,
         measured_on,
     }
 }
@@ -109,11 +110,17 @@ mod tests {
             calibration(others, &[PromptSet { name, prompts }], &table)
         };
         let found = calibrated_on(5);
-        assert_eq!(found.prompts, [[1], [5]]);
+        assert_eq!(found.of(2), [[1], [5]]);
         assert_eq!(found.measured_on, MeasuredOn::Others);
         let found = calibrated_on(10);
-        assert_eq!(found.prompts, [[0], [5]]);
+        assert_eq!(found.of(2), [[0], [5]]);
         assert_eq!(found.measured_on, MeasuredOn::Evaluated);
+        // Where nothing is found on prompts, none are held.
+        let none = EvaluateTable::default();
+        assert_eq!(
+            calibration(prompts, &[], &none),
+            CalibrationPrompts::default()
+        );
     }
 
     #[derive(Debug)]
@@ -160,13 +167,5 @@ mod tests {
         assert_eq!(count, 3);
         assert!(repeated("a", count).unwrap().ends_with(": 3"));
         assert_eq!(repeated("a", 0), None);
-    }
-
-    #[test]
-    fn prompts_are_taken_evenly_and_never_twice() {
-        let prompts: Vec<Vec<u32>> = (0..10).map(|i| vec![i]).collect();
-        assert_eq!(spread(prompts.clone(), 3), [[0], [3], [6]]);
-        assert_eq!(spread(prompts.clone(), 10), prompts);
-        assert_eq!(spread(prompts.clone(), 64), prompts);
     }
 }

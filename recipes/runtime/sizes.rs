@@ -7,9 +7,11 @@ use spectrain_checkpoints::{DType, HubOptions, ModelFolder, hub};
 use spectrain_models::few_rows::INT8_BLOCK;
 use spectrain_models::{FrozenType, PartsConfig, Routing, TargetSpec, TransformerConfig, is_part};
 
+use crate::errors::with_causes;
 use crate::runtime::device::is_gpu;
 use crate::runtime::known_targets;
 use crate::runtime::model_files::read_json;
+use crate::runtime::target;
 
 /// Sizes of the target, and where they come from.
 pub(crate) struct Sizes {
@@ -63,6 +65,18 @@ pub(crate) fn sizes_of(model: &str, revision: Option<&str>) -> Option<Sizes> {
             "sizes of `{model}` from this program's list, as it is not on this machine yet"
         ),
     })
+}
+
+/// Why [`sizes_of`] has none of a model: what is wrong with it where it is on this machine.
+pub(crate) fn unknown_sizes(model: &str, revision: Option<&str>) -> String {
+    let wrong = folder_of(model, revision).and_then(|folder| target::spec(&folder).err());
+    match wrong {
+        Some(error) => format!(
+            "the sizes of `{model}` are not known: {}",
+            with_causes(&error)
+        ),
+        None => format!("the sizes of `{model}` are known once it is on this machine"),
+    }
 }
 
 /// Sizes of a model on this machine whose layers are none that are computed here: what a drafter takes for its own.
@@ -163,6 +177,18 @@ pub(crate) fn idle_parameters(spec: &TargetSpec) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_folder_is_why_its_sizes_are_not_known() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().to_str().unwrap();
+        let unknown = unknown_sizes(folder, None);
+        assert!(unknown.contains("are not known: "), "{unknown}");
+        assert!(unknown.contains("config.json"), "{unknown}");
+        let unknown = unknown_sizes("nobody/nothing", None);
+        let later = "the sizes of `nobody/nothing` are known once it is on this machine";
+        assert_eq!(unknown, later);
+    }
 
     #[test]
     fn a_target_takes_what_its_matrices_are_held_in() {

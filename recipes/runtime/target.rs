@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::folder::{CONFIG, GENERATION_CONFIG};
 use spectrain_checkpoints::known::dialect_of;
@@ -10,7 +10,7 @@ use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{HubOptions, ModelFolder, seal};
 use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::Tokenizer;
-use spectrain_models::{PartsConfig, TargetSpec, TransformerConfig, is_part};
+use spectrain_models::{Error, PartsConfig, TargetSpec, TransformerConfig, is_part};
 
 use crate::runs::hashes::HashMemory;
 use crate::runtime::interruption::interrupted;
@@ -137,15 +137,16 @@ pub fn other_target(drafter: &ModelFolder, target: &Path) -> Result<Option<Train
 pub fn spec(folder: &Path) -> Result<TargetSpec> {
     let path = folder.join("config.json");
     let config = read_json(&path)?;
-    match TransformerConfig::read(&config, &path) {
-        Ok(found) => Ok(found.spec),
-        // What the first says of an architecture that it knows is the better message.
-        Err(refused) => PartsConfig::read(&config, &path)
-            .ok()
-            .filter(|_| matches!(refused, spectrain_models::Error::Architecture { .. }))
-            .map(|found| found.spec)
-            .ok_or_else(|| refused.into()),
-    }
+    let refused = match TransformerConfig::read(&config, &path) {
+        Ok(found) => return Ok(found.spec),
+        // What this says of an architecture that it knows is the better message.
+        Err(refused) if !matches!(refused, Error::Architecture { .. }) => bail!(refused),
+        Err(refused) => refused,
+    };
+    let parts = PartsConfig::read(&config, &path);
+    let parts =
+        parts.map_err(|error| anyhow!("{refused}; nor can a server of it be used: {error}"));
+    Ok(parts?.spec)
 }
 
 /// What of the configuration of a target in a folder its drafters go without.
@@ -324,5 +325,19 @@ mod tests {
         let error = stop(json!({"eos_token_id": [1, 10]}), config).unwrap_err();
         let place = "`t/generation_config.json`: key `eos_token_id`: expected ids below 10";
         assert!(error.to_string().starts_with(place), "{error}");
+    }
+
+    #[test]
+    fn a_target_that_no_server_can_stand_in_for_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({
+            "model_type": "cohere2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100,
+            "layer_norm_eps": 1e-5,
+        });
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let error = spec(folder.path()).unwrap_err().to_string();
+        for told in ["unsupported architecture `cohere2`", "key `layer_norm_eps`"] {
+            assert!(error.contains(told), "{error}");
+        }
     }
 }

@@ -54,6 +54,16 @@ pub struct Prompts {
     pub roles: Roles,
 }
 
+/// What is said where texts may be longer, by the key or option `longest_by`, than the positions that the target was made for.
+pub(crate) fn longer_texts(longest_by: &str, longest: usize, positions: usize) -> Option<String> {
+    (longest > positions).then(|| {
+        format!(
+            "`{longest_by}` is {longest}, but the target's `max_position_embeddings` is {positions}: in longer texts the target \
+             computes with positions that it was not made for, and prompts of that length are not decoded"
+        )
+    })
+}
+
 impl Text {
     /// Reads tokenizer and template of the target in `folder`.
     pub fn of(folder: &Path, data: &DataTable) -> Result<Self> {
@@ -81,6 +91,16 @@ impl Text {
             let eos = self.tokenizer.eos_token();
             let token = eos.and_then(|eos| self.tokenizer.token_id(eos));
             token.into_iter().collect()
+        })
+    }
+
+    /// What is said where the target in `folder` has no stop token.
+    pub(crate) fn endless(&self, folder: &Path) -> Option<String> {
+        let stops = target::stop_tokens_by_text(folder).ok()?;
+        stops.is_empty().then(|| {
+            "the target has no stop token, so its texts end at their greatest length alone: expected `eos_token_id` in its \
+             `generation_config.json` or `config.json`, or `eos_token` in its `tokenizer_config.json`"
+                .to_owned()
         })
     }
 

@@ -57,8 +57,9 @@ pub fn judge(
     for (done, &conversation) in chosen.iter().enumerate() {
         check_interrupted()?;
         let answers = texts.answers(conversation, longest);
-        if !answers.is_empty() {
-            judged.add(&answers)?;
+        // Where it is known how long answers may be, what has none is compared, too.
+        if !answers.is_empty() || settings.ends.is_some() {
+            judged.add(&texts.asked(conversation), &answers)?;
         }
         progress.set(1 + done as u64, "conversations");
     }

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::{ModelFolder, seal};
+use spectrain_data::conversation::THOUGHT;
 use spectrain_data::tokenizer::{Continuation, Special, Tokenizer};
 use spectrain_eval::{
-    CalibrationPrompts, Comparison, Contender, DraftReport, DrafterReport, EvaluateSettings,
-    Evaluation, LosslessReport, PassRecord, PromptSet, Recommendation, Report, Sample,
-    SampleReport, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses, evaluate_all,
-    samples,
+    CalibrationPrompts, Comparison, Contender, DraftChoice, DraftReport, DrafterReport,
+    EvaluateSettings, Evaluation, LosslessReport, PassRecord, PromptSet, Recommendation, Report,
+    Sample, SampleReport, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses,
+    evaluate_all, samples,
 };
 
 use spectrain_models::FrozenType;
@@ -22,6 +23,7 @@ use crate::cli::progress::{Output, counted};
 use crate::families::family::Writing;
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::contenders::{Opened, Session};
+use crate::runtime::prompts::has_room;
 use crate::runtime::target;
 use crate::stages::export::commands::commands;
 
@@ -106,6 +108,10 @@ impl Trial<'_> {
             let checked = self.check(first, other);
             checked.with_context(|| format!("the target `{}`", other.report.model))?;
         }
+        for target in self.targets {
+            let checked = self.check_room(target);
+            checked.with_context(|| format!("the target `{}`", target.report.model))?;
+        }
         let mut found = Findings::default();
         for target in self.targets {
             match others {
@@ -143,7 +149,8 @@ impl Trial<'_> {
         let vocab = target::spec(&other.folder)?.vocab;
         let prompts = self.sets.iter().flat_map(|set| &set.prompts);
         let prompts = prompts.map(|prompt| &prompt.tokens);
-        let largest = prompts.chain(&self.calibration.prompts).flatten().max();
+        let measured_on = self.measured_on();
+        let largest = prompts.chain(&measured_on).flatten().max();
         if let Some(&token) = largest.filter(|&&token| token as usize >= vocab) {
             bail!(
                 "it knows {vocab} tokens, and the prompts contain token {token} of `{}`",
@@ -151,6 +158,45 @@ impl Trial<'_> {
             );
         }
         self.open(other)?.sessions(self.table).map(drop)
+    }
+
+    /// Fails unless `target` has room for a token behind each prompt. Of later turns it is not known yet how long they are; those
+    /// without room are left out.
+    fn check_room(&self, target: &TrialTarget) -> Result<()> {
+        let places = target::spec(&target.folder)?.max_positions;
+        let longest = places.saturating_sub(1);
+        let refused = |what: String, prompt: &[u32]| {
+            anyhow!(
+                "{what}: expected at most {longest} tokens, so that one more fits the context of {places}, found {}; \
+                 `spectrain evaluate --max-length {longest}` leaves longer prompts out",
+                prompt.len()
+            )
+        };
+        for set in self.sets {
+            let mut prompts = set.prompts.iter().map(|prompt| &prompt.tokens).enumerate();
+            if let Some((number, prompt)) = prompts.find(|(_, prompt)| !has_room(prompt, places)) {
+                return Err(refused(
+                    format!("prompt {number} of `{}`", set.name),
+                    prompt,
+                ));
+            }
+        }
+        let measured_on = self.measured_on();
+        match measured_on.iter().find(|prompt| !has_room(prompt, places)) {
+            None => Ok(()),
+            Some(prompt) => {
+                let what = "a prompt to calibrate a tree or tune a threshold on";
+                Err(refused(what.to_owned(), prompt))
+            }
+        }
+    }
+
+    /// The prompts that drafts are found on.
+    fn measured_on(&self) -> Vec<Vec<u32>> {
+        let counts = self.table.drafts.iter().filter_map(DraftChoice::prompts);
+        counts
+            .flat_map(|count| self.calibration.of(count))
+            .collect()
     }
 
     fn open(&self, target: &TrialTarget) -> Result<Opened> {
@@ -182,10 +228,13 @@ impl Trial<'_> {
             &settings,
             &mut |step| {
                 progress.extend_to(step.total as u64);
-                let (done, dataset) = (step.done as u64, step.dataset);
-                match step.what {
-                    "" => progress.set(done, format!("outputs of `{dataset}`")),
-                    what => progress.set(done, format!("outputs of `{dataset}`, {what}")),
+                let done = step.done as u64;
+                match (step.dataset, step.what) {
+                    ("", what) => progress.set(done, what),
+                    (dataset, "") => progress.set(done, format!("outputs of `{dataset}`")),
+                    (dataset, what) => {
+                        progress.set(done, format!("outputs of `{dataset}`, {what}"))
+                    }
                 }
             },
         )?;
@@ -321,9 +370,10 @@ fn classes(tokenizer: &Tokenizer) -> TokenClasses {
 
 /// The tokens around what a target thinks, where it has both.
 pub(crate) fn thinking(tokenizer: &Tokenizer) -> Option<Thinking> {
+    let [begins, ends] = THOUGHT.map(|mark| tokenizer.token_id(mark));
     Some(Thinking {
-        begins: tokenizer.token_id("<think>")?,
-        ends: tokenizer.token_id("</think>")?,
+        begins: begins?,
+        ends: ends?,
     })
 }
 

@@ -99,7 +99,7 @@ fn logged(line: &Map<String, Value>) -> Logged {
 pub(super) fn of_report(report: &Report, time: i64) -> Vec<Figure> {
     let mut figures = Vec::new();
     for setting in &report.settings {
-        let way = plain(&setting.heading());
+        let way = plain(&setting.of_target());
         let datasets = setting
             .datasets
             .iter()

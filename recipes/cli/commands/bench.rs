@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use spectrain_checkpoints::Mismatch;
 use spectrain_train::Divergence;
 
 use crate::cli::progress::print;
@@ -36,9 +37,9 @@ pub struct BenchArguments {
     /// Hold the matrices of the target's layers in eight bits; on the CPU.
     #[arg(long)]
     int8: bool,
-    /// What EAGLE-3's training step minimises, as `objective.divergence` of a recipe.
-    #[arg(long, default_value = "kl", value_parser = divergence)]
-    divergence: Divergence,
+    /// What EAGLE-3's training step minimises, as `objective.divergence` of a recipe; without it `kl`.
+    #[arg(long, value_parser = divergence)]
+    divergence: Option<Divergence>,
     /// `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu", value_parser = device::check_name)]
     device: String,
@@ -56,6 +57,7 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
     if let (true, Some(size), Some(task)) = (arguments.case, arguments.size, arguments.task) {
         return case(size, task, arguments);
     }
+    arguments.check_effects()?;
     let memory = if arguments.is_on_cpu() {
         "peak MiB above start"
     } else {
@@ -83,15 +85,51 @@ pub fn run(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
+/// Whether an option changes a task.
+type Changes = fn(Task) -> bool;
+
 impl BenchArguments {
     fn is_on_cpu(&self) -> bool {
         self.device == "cpu"
+    }
+
+    /// Fails on an option that changes nothing about the task that is asked for.
+    fn check_effects(&self) -> Result<(), Misuse> {
+        let Some(asked) = self.task else {
+            return Ok(());
+        };
+        let is_eagle3: Changes = |task| task == Task::Train;
+        let options: [(&str, bool, Changes); 4] = [
+            ("--divergence", self.divergence.is_some(), is_eagle3),
+            ("--keep-activations", self.keep_activations, is_eagle3),
+            (
+                "--gradient-checkpointing",
+                self.gradient_checkpointing,
+                Task::trains,
+            ),
+            ("--int8", self.int8, |task| !task.trains()),
+        ];
+        let mut options = options.into_iter();
+        let idle = options.find(|(_, is_given, changes)| *is_given && !changes(asked));
+        let Some((option, _, changes)) = idle else {
+            return Ok(());
+        };
+        let tasks = Task::value_variants().iter();
+        let tasks = tasks.filter(|&&task| changes(task));
+        let tasks: Vec<String> = tasks.map(|task| format!("`{}`", name(task))).collect();
+        Err(Misuse(format!(
+            "`{option}`: expected a `--task` that it changes, of {}, or none; found `{}`",
+            tasks.join(", "),
+            name(&asked)
+        )))
     }
 
     /// Runs a case in a process of its own.
     fn start(&self, task: &str, size: &str) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let repeat = self.repeat.to_string();
+        let divergence = self.divergence.map(given).transpose()?;
+        let divergence = divergence.iter();
         let status = std::process::Command::new(&program)
             .args(["bench", "--case", "--size", size, "--task", task])
             .args(["--repeat", &repeat, "--device", &self.device])
@@ -101,7 +139,7 @@ impl BenchArguments {
             )
             .args(self.keep_activations.then_some("--keep-activations"))
             .args(self.int8.then_some("--int8"))
-            .args(["--divergence", &given(self.divergence)?])
+            .args(divergence.flat_map(|of| ["--divergence", of.as_str()]))
             .status()
             .context("cannot start a case")?;
         check_interrupted()?;
@@ -117,7 +155,7 @@ fn given(divergence: Divergence) -> Result<String> {
     Ok(toml::Value::try_from(divergence)?.to_string())
 }
 
-/// A divergence as TOML, or its bare name.
+/// A divergence as TOML, or its bare name, that can be minimised.
 fn divergence(given: &str) -> Result<Divergence, String> {
     /// It by a key.
     #[derive(serde::Deserialize)]
@@ -132,7 +170,10 @@ fn divergence(given: &str) -> Result<Divergence, String> {
     };
     let table: Table = toml::from_str(&format!("divergence = {value}"))
         .map_err(|error| error.message().to_owned())?;
-    Ok(table.divergence)
+    match table.divergence.problem() {
+        Some((expected, found)) => Err(Mismatch::new(expected, found).to_string()),
+        None => Ok(table.divergence),
+    }
 }
 
 fn name(value: &impl ValueEnum) -> String {
@@ -155,7 +196,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         device,
         recompute: !arguments.keep_activations,
         int8: arguments.int8,
-        divergence: arguments.divergence,
+        divergence: arguments.divergence.unwrap_or(Divergence::Kl),
     };
     let start = memory("VmRSS");
     let mut work = setup.work(task)?;
@@ -206,5 +247,7 @@ mod tests {
             let read = divergence(text).unwrap();
             assert_eq!(divergence(&given(read).unwrap()), Ok(read), "{text}");
         }
+        let refused = divergence("{ jsd = 3.0 }").unwrap_err();
+        assert_eq!(refused, "expected a jsd between 0 and 1, found 3");
     }
 }

@@ -14,7 +14,7 @@ use spectrain_eval::{DraftReport, NOTHING_ACCEPTED};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
-use crate::cli::progress::{print, print_json};
+use crate::cli::progress::{counted, print, print_json};
 use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
@@ -225,8 +225,11 @@ impl fmt::Display for Measured {
         };
         write!(
             f,
-            "τ {:.2} on {} {what}: {} tokens accepted in {} passes",
-            self.tau, self.prompts, self.accepted, self.passes
+            "τ {:.2} on {} {what}: {} accepted in {}",
+            self.tau,
+            self.prompts,
+            counted(self.accepted as u64, "token"),
+            counted(self.passes as u64, "pass")
         )?;
         if self.limited {
             write!(f, "; `--count N` takes more")?;

@@ -15,20 +15,22 @@ use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::{PRESETS, Preset};
 use spectrain_data::prompts::sets::{HubFile, KNOWN};
 use spectrain_data::rows::is_same;
+use spectrain_data::sources::Sources;
 use spectrain_data::tokens::TokenWriter;
 use spectrain_data::unusable::Unusable;
 
 use crate::cli::arguments::{
     DataArgument, LimitArgument, TemplateArgument, UnusableArgument, check_written, dataset,
-    origin, word,
+    sources_parser, together, word,
 };
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
-use crate::cli::progress::{Output, print, print_json, tell};
+use crate::cli::progress::{Output, counted, print, print_json, tell};
+use crate::errors::Misuse;
 use crate::recipe::tables::DataTable;
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::target;
-use crate::runtime::text::Text;
+use crate::runtime::text::{Text, longer_texts};
 use crate::runtime::writable::writable_file;
 
 /// Commands of `spectrain data`.
@@ -65,15 +67,16 @@ pub enum DataCommand {
 /// What is linted, and how.
 #[derive(Debug, clap::Args)]
 pub struct LintArguments {
-    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub (`hf://org/name`)
-    #[arg(long, value_name = "PATH", required_unless_present = "preset")]
-    train: Option<PathBuf>,
+    /// Conversations to train on: a file, a folder, a pattern or a dataset on the hub (`hf://org/name`); or a table or a list as in
+    /// `data.train` of a recipe, such as `{ path = "b.jsonl", weight = 2 }`; may be repeated
+    #[arg(long, value_name = "PATH", required_unless_present = "preset", value_parser = sources_parser())]
+    train: Vec<Sources>,
     /// In place of `--train`: the name of a dataset that `spectrain data presets` lists
     #[arg(long, value_name = "NAME", conflicts_with = "train")]
     preset: Option<String>,
-    /// Conversations to evaluate with
-    #[arg(long, value_name = "PATH")]
-    eval: Option<PathBuf>,
+    /// Conversations to evaluate with, given in the same way; may be repeated
+    #[arg(long, value_name = "PATH", value_parser = sources_parser())]
+    eval: Vec<Sources>,
     /// Samples to show; the tokens that are trained on are between ⟦ and ⟧
     #[arg(long, value_name = "N", default_value_t = 2)]
     show: usize,
@@ -141,12 +144,23 @@ impl TextArguments {
             unusable,
             ..DataTable::default()
         };
-        data.check()?;
+        data.check().map_err(|problem| problem.of_option())?;
         Text::of(&self.target_folder()?, &data)
     }
 
     fn target_folder(&self) -> Result<PathBuf> {
         target::resolve(&self.target, None)
+    }
+
+    /// Warns of what holds of the target and these arguments, whatever the rows are.
+    fn warn(&self, text: &Text) -> Result<()> {
+        let folder = self.target_folder()?;
+        let positions = target::spec(&folder)?.max_positions;
+        let longer = longer_texts("--max-length", self.max_length, positions);
+        for warning in longer.into_iter().chain(text.endless(&folder)) {
+            Output::detect().warn(warning);
+        }
+        Ok(())
     }
 }
 
@@ -187,7 +201,7 @@ pub fn run(command: &DataCommand) -> Result<()> {
             unusable,
             text,
         } => {
-            let dataset = dataset(data.origin()?, Output::detect())?.at_most(limit.rows());
+            let dataset = dataset(&data.sources()?, Output::detect())?.at_most(limit.rows());
             prepare((&dataset, out.as_path()), text, unusable.unusable)?;
         }
         DataCommand::Prompts => print(known_prompts())?,
@@ -206,6 +220,7 @@ fn prepare(
 ) -> Result<()> {
     check_written("--out", out, "--data", is_replaced(dataset, out))?;
     let text = arguments.open(unusable)?;
+    arguments.warn(&text)?;
     let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
     let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
     let unusable = dataset.unusable();
@@ -247,8 +262,11 @@ fn write_rows(path: &Path, report: &LintReport) -> Result<()> {
 
 impl LintArguments {
     fn run(&self) -> Result<()> {
-        let train = origin(self.train.as_deref(), self.preset.as_deref())?;
-        let eval = self.eval.as_deref().map(|eval| origin(Some(eval), None));
+        let train = together(&self.train, self.preset.as_deref())?;
+        let eval = match &self.eval[..] {
+            [] => None,
+            given => Some(together(given, None)?),
+        };
         let text = self.text.open(Unusable::Refuse)?;
         let linter = Linter {
             template: text.template.as_ref(),
@@ -259,12 +277,11 @@ impl LintArguments {
             shown: self.show,
             lists_rows: self.rows.is_some(),
         };
-        let eval = eval
-            .transpose()?
-            .map(|eval| dataset(eval, Output::detect()))
-            .transpose()?;
-        let train = dataset(train, Output::detect())?;
+        let eval = eval.map(|eval| dataset(&eval, Output::detect()));
+        let eval = eval.transpose()?;
+        let train = dataset(&train, Output::detect())?;
         self.check_written(&train, eval.as_ref())?;
+        self.text.warn(&text)?;
         let eval = eval.map(|eval| eval.rows()).transpose()?;
         let report = lint(
             train.rows()?.take_while(|_| !interrupted()),
@@ -286,10 +303,9 @@ impl LintArguments {
         } else {
             print(format!("{report}\n"))?;
         }
-        let problems = problems.len();
-        if problems > 0 {
-            let noun = if problems == 1 { "problem" } else { "problems" };
-            bail!("{problems} {noun} in the data, which the report names");
+        if !problems.is_empty() {
+            let problems = counted(problems.len() as u64, "problem");
+            bail!("{problems} in the data, which the report names");
         }
         Ok(())
     }
@@ -314,12 +330,12 @@ impl LintArguments {
     }
 
     /// The sizes of draft vocabulary that are asked for, of a target with so many tokens.
-    fn sizes(&self, vocab: usize) -> Result<&[usize]> {
+    fn sizes(&self, vocab: usize) -> Result<&[usize], Misuse> {
         let asked = &self.draft_vocabularies[..];
         if let Some(size) = asked.iter().find(|&&size| size >= vocab) {
-            bail!(
+            return Err(Misuse(format!(
                 "`--draft-vocab`: expected less than the target's vocabulary of {vocab} tokens, found {size}"
-            );
+            )));
         }
         Ok(if asked.is_empty() {
             &DRAFT_VOCABULARIES

@@ -269,7 +269,8 @@ impl EvaluateArguments {
         let prompts = || sets.iter().flat_map(|set| &set.prompts);
         // Told before it takes long.
         let run = folder.and_then(RunFolder::of_drafter);
-        let known = run.and_then(|run| known_prompts(run, prompts(), trial.output));
+        let known = run.map(|run| known_prompts(run, prompts(), trial.output));
+        let known = known.transpose()?.flatten();
         let mut report = trial.report()?;
         report.known_prompts = known;
         if let Some(folder) = folder {

@@ -12,13 +12,14 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_eval::Report;
 
-use crate::cli::progress::print;
+use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportType};
 use crate::runs::drafter_at::{DrafterAt, is_done};
+use crate::runs::outdated::{outdated, outdated_export};
 use crate::runs::places::{IMPORTED, trained};
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::target;
@@ -188,13 +189,23 @@ impl Exported {
             .with_context(|| format!("cannot read `{}`", path.display()))?;
         let recipe =
             read(&text, &[]).with_context(|| format!("cannot read `{}`", path.display()))?;
-        if !is_done(run, recipe.last_trained())? {
-            bail!(
-                "the run `{}` is not trained yet: run its recipe first",
-                run.display()
-            );
+        let stage = recipe.last_trained();
+        if !is_done(run, stage)? {
+            match outdated_export(run)? {
+                Some(told) => bail!(
+                    "the run `{}` is not trained anew yet: {told}",
+                    run.display()
+                ),
+                None => bail!(
+                    "the run `{}` is not trained yet: run its recipe first",
+                    run.display()
+                ),
+            }
         }
-        let folder = run.join(trained(recipe.last_trained()));
+        let folder = run.join(trained(stage));
+        if let Some(told) = outdated(run, stage, &folder)? {
+            Output::detect().warn(told);
+        }
         let target = ForTarget::find(run, &recipe, &folder, arguments.target.as_deref())?;
         let provenance = match exported_from(run, &folder)? {
             Some(provenance) => provenance,

@@ -160,6 +160,12 @@ fn imported(report: &ImportReport, out: &Path) -> String {
             100.0 * best.likeliest,
             proof.places
         ));
+        if best.is_blunt() {
+            text.push_str(
+                "warning: the texts fit the target's logits best at half their size or less. Either they were written at a high \
+                 temperature, or by another model, or the target's configuration lacks a factor of its logits\n",
+            );
+        }
     }
     text.push_str(&format!("captured layers: {:?}, ", report.captured_layers));
     text.push_str(match report.layers {

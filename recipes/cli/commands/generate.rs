@@ -13,7 +13,7 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, Reach, Ve
 use spectrain_models::{Capture, DraftShape, Proposer, Sampling, Target as _, load_target};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, draft};
-use crate::cli::progress::{Output, has_colours, print, tell};
+use crate::cli::progress::{Output, counted, has_colours, print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
 use crate::recipe::tables::EvaluateTable;
@@ -220,13 +220,14 @@ fn summary(generation: &Generation, drafted: bool) -> String {
     let (tokens, passes) = (generation.tokens.len(), generation.passes.len());
     let seconds = generation.seconds().total();
     let rate = tokens.saturating_sub(1) as f64 / seconds.max(1e-9);
-    let mut text = format!("{tokens} tokens, {rate:.1} tokens/s");
+    let mut text = format!("{}, {rate:.1} tokens/s", counted(tokens as u64, "token"));
     if drafted && passes > 0 {
         let emitted: usize = generation.passes.iter().map(|pass| pass.emitted).sum();
         let accepted: usize = generation.passes.iter().map(|pass| pass.accepted).sum();
         let tau = emitted as f64 / passes as f64;
         text.push_str(&format!(
-            ", {accepted} of them drafted, {passes} target passes, τ {tau:.2}"
+            ", {accepted} of them drafted, {}, τ {tau:.2}",
+            counted(passes as u64, "target pass")
         ));
     }
     text
@@ -314,6 +315,18 @@ mod tests {
             drafted(&generation),
             [false, true, true, false, false, false]
         );
+    }
+
+    #[test]
+    fn one_token_and_one_pass_are_not_called_several() {
+        let generation = Generation {
+            tokens: vec![1],
+            passes: vec![pass(0, 1)],
+            ..Generation::default()
+        };
+        let told = summary(&generation, true);
+        assert!(told.starts_with("1 token, "), "{told}");
+        assert!(told.contains(", 1 target pass, "), "{told}");
     }
 
     #[test]

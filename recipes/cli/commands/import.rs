@@ -8,12 +8,13 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::Meaning;
 use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::launch::quote;
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_models::load_target;
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
-use crate::cli::progress::print;
+use crate::cli::progress::{counted, print, tell};
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::families::registry::{open_as, open_drafter};
@@ -208,7 +209,18 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         );
     }
     run.finish(manifest, started.elapsed().as_secs_f64(), provenance)?;
-    print(format!("{text}imported to {}\n", drafter.display()))
+    print(format!("{text}imported to {}\n", drafter.display()))?;
+    tell(next(run, &arguments.target));
+    Ok(())
+}
+
+/// What can be done with an imported drafter. A folder here may have the run's name, so the run is named by its path.
+fn next(run: &RunFolder, target: &str) -> String {
+    let run = quote(&run.path().to_string_lossy());
+    let target = quote(target);
+    format!(
+        "next:\n  spectrain evaluate --target {target} --drafter {run} --prompts FILE\n  spectrain init --start {run} --data FILE    # trains it further"
+    )
 }
 
 impl Measured {
@@ -224,11 +236,11 @@ impl Measured {
 
     fn summary(&self) -> String {
         format!(
-            "{}: τ {:.3}, {} tokens accepted in {} passes",
+            "{}: τ {:.3}, {} accepted in {}",
             self.meaning.text,
             self.decoded.tau(),
-            self.decoded.total(),
-            self.decoded.accepted.len()
+            counted(self.decoded.total() as u64, "token"),
+            counted(self.decoded.accepted.len() as u64, "pass")
         )
     }
 

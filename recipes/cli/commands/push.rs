@@ -7,7 +7,7 @@ use serde_json::Value;
 use spectrain_checkpoints::hub::{
     Push, PushReport, Pushed, RepoType, Repository, Visibility, push, pushed_files,
 };
-use spectrain_checkpoints::{ModelFolder, printable, seal};
+use spectrain_checkpoints::{ModelFolder, printable, seal, speculators};
 
 use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
@@ -176,8 +176,7 @@ fn warn_of_target(model: &ModelFolder, repository: &str) {
 
 /// The target of a folder of the speculators library, where it is a path on this machine.
 fn local_target(config: &Value) -> Option<&str> {
-    let named = config["speculators_config"]["verifier"]["name_or_path"].as_str();
-    named.filter(|named| Path::new(named).is_absolute())
+    speculators::verifier(config).filter(|named| Path::new(named).is_absolute())
 }
 
 /// Keys of a configuration that are paths on this machine; those of the recipe by their names there.

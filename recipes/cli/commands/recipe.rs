@@ -25,7 +25,7 @@ use crate::stages::array::{ArrayJob, Part};
 use crate::stages::borrowed::borrow;
 use crate::stages::commands_again::commands_again;
 use crate::stages::context::StageContext;
-use crate::stages::part::check_stages;
+use crate::stages::part::{check_place, check_stages};
 use crate::stages::{in_order, kept, order, part, report};
 use crate::tracking::live::Live;
 
@@ -46,12 +46,12 @@ pub struct RecipeArguments {
     #[arg(long, value_name = "NAME", exclusive = true)]
     show: Option<String>,
     /// Print the resolved recipe, what would run and what it would take, and stop
-    #[arg(long, conflicts_with = "stages")]
+    #[arg(long)]
     plan: bool,
     /// With `--plan`, print it as JSON
     #[arg(long, requires = "plan")]
     json: bool,
-    /// Run only this stage; may be repeated
+    /// Run or plan only this stage; may be repeated
     #[arg(long = "stage", value_name = "NAME")]
     stages: Vec<String>,
     /// Set one key of the recipe, such as `train.steps=100`; may be repeated
@@ -102,6 +102,12 @@ fn show(plan: Plan, as_json: bool) -> Result<()> {
     }
 }
 
+/// What all ranks must have in common.
+fn identity(recipe: &ResolvedRecipe) -> String {
+    let identity = [env!("CARGO_PKG_VERSION"), &recipe.toml].join("\n");
+    sha256_bytes(identity.as_bytes())
+}
+
 /// Runs the command: as one of several ranks, if it is one.
 pub fn run(arguments: &RecipeArguments) -> Result<()> {
     if arguments.list {
@@ -127,6 +133,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
             .into()),
         };
     }
+    check_place(arguments.parts.as_deref(), &[&recipe])?;
     let ranks = match &place {
         Some(place) => place.count,
         None => arguments.devices().len().max(1),
@@ -144,9 +151,7 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         let plan = plan::plan(&arguments.asked(&recipe, &device, ranks))?;
         return show(plan, arguments.json);
     }
-    // What all ranks must have in common.
-    let identity = [env!("CARGO_PKG_VERSION"), &recipe.toml].join("\n");
-    let identity = sha256_bytes(identity.as_bytes());
+    let identity = identity(&recipe);
     let group = match &place {
         Some(place) if place.rank > 0 => {
             device::check_built(&device)?;
@@ -157,7 +162,8 @@ pub fn run(arguments: &RecipeArguments) -> Result<()> {
         None if ranks > 1 => Some(Group::start(ranks, &identity)?),
         None => None,
     };
-    let run = arguments.lead(&recipe, &device, group.as_ref(), &[])?;
+    let run = arguments.open(&recipe, &device, ranks)?;
+    let run = arguments.lead(&recipe, (run, device.as_str()), group.as_ref(), &[])?;
     group.iter().for_each(Group::end);
     if arguments.evaluates() {
         print(report::of_run(&RunFolder::unlocked(run))?)?;
@@ -213,18 +219,25 @@ impl RecipeArguments {
         self.read(&overrides).with_context(|| first.to_string())
     }
 
-    /// Trains every combination of the swept values in a run of its own, and prints τ of each.
-    fn run_sweep(&self, name: &str, combinations: &[Combination]) -> Result<()> {
+    /// The recipe of each combination of the swept values, all of them before any is trained: what is wrong with the last one is told
+    /// at once.
+    fn read_all(&self, name: &str, combinations: &[Combination]) -> Result<Vec<ResolvedRecipe>> {
         let read = |overrides: &[String]| {
             let recipe = self.read(&[&self.overrides, overrides].concat())?;
             order::selected(&recipe, &self.stages)?;
             Ok(recipe)
         };
-        // All are read before any is trained: what is wrong with the last one is told at once.
         let recipes = sweep::recipes(name, combinations, &read)?;
+        check_place(self.parts.as_deref(), &recipes.iter().collect::<Vec<_>>())?;
         if self.evaluates() {
             sweep::check_judged_alike(&recipes)?;
         }
+        Ok(recipes)
+    }
+
+    /// Trains every combination of the swept values in a run of its own, and prints τ of each.
+    fn run_sweep(&self, name: &str, combinations: &[Combination]) -> Result<()> {
+        let recipes = self.read_all(name, combinations)?;
         if self.plan {
             let asked = recipes
                 .iter()
@@ -235,11 +248,25 @@ impl RecipeArguments {
             let asked = self.asked(recipe, &self.device.device, 1);
             asked.check().with_context(|| combination.to_string())?;
         }
+        let folder = |recipe: &ResolvedRecipe| self.runs.join(&recipe.name);
+        // Those that have failed, or come later and are there, may have made what another needs. Where all start anew, none that was
+        // there before has.
+        let mut others: Vec<PathBuf> = match self.fresh {
+            true => Vec::new(),
+            false => recipes.iter().map(folder).collect(),
+        };
         let (mut done, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
             let of_all = format!("{} of {}: {combination}", number + 1, recipes.len());
             tell(&of_all);
-            match self.lead(recipe, &self.device.device, None, &runs) {
+            let device = self.device.device.as_str();
+            let led = self.open(recipe, device, 1).and_then(|run| {
+                if self.fresh {
+                    others.push(run.path().to_owned());
+                }
+                self.lead(recipe, (run, device), None, &others)
+            });
+            match led {
                 Ok(run) => {
                     done.push((combination, recipe));
                     runs.push(run);
@@ -277,6 +304,8 @@ impl RecipeArguments {
             existing: self.existing(),
             device,
             ranks,
+            only: &self.stages,
+            parts: self.parts.as_deref(),
         }
     }
 
@@ -285,42 +314,56 @@ impl RecipeArguments {
         order::is_selected("evaluate", &self.stages) && self.part.is_none()
     }
 
-    /// Runs the stages, of those of the training on other ranks, too. What an `earlier` run has made alike is taken from there.
+    /// Where progress goes.
+    fn output(&self) -> Output {
+        match self.quiet {
+            true => Output::Quiet,
+            false => Output::detect(),
+        }
+    }
+
+    /// Opens the folder of a run that nothing speaks against, and says what should be known before it. `name` is that of the device.
+    fn open(&self, recipe: &ResolvedRecipe, name: &str, ranks: usize) -> Result<RunFolder> {
+        if self.part.is_some() {
+            check_stages(&self.stages)?;
+        }
+        let asked = self.asked(recipe, name, ranks);
+        asked.check()?;
+        for warning in asked.warnings().into_iter().chain(self.room(&asked)) {
+            self.output().warn(warning);
+        }
+        match self.part {
+            None => RunFolder::open(asked.run(), &recipe.toml, self.existing()),
+            // Other parts may be captured in the same run.
+            Some(_) => RunFolder::shared(&self.runs, &recipe.name),
+        }
+    }
+
+    /// What is said where this machine has too little room for a run. Those of a sweep share what the first of them has made, and a
+    /// part is one of many that share a run.
+    fn room(&self, asked: &Asked) -> Vec<String> {
+        match self.are_several() || self.part.is_some() {
+            true => Vec::new(),
+            false => plan::too_little_room(asked),
+        }
+    }
+
+    /// Runs the stages, of those of the training on other ranks, too. What the runs in `others` have made alike is taken from there.
     /// Returns the run's folder.
     fn lead(
         &self,
         recipe: &ResolvedRecipe,
-        name: &str,
+        (run, name): (RunFolder, &str),
         group: Option<&Group>,
-        earlier: &[PathBuf],
+        others: &[PathBuf],
     ) -> Result<PathBuf> {
-        if self.part.is_some() {
-            check_stages(&self.stages)?;
-        }
-        let asked = self.asked(recipe, name, group.map_or(1, Group::count));
-        asked.check()?;
-        let output = if self.quiet {
-            Output::Quiet
-        } else {
-            Output::detect()
-        };
-        for warning in asked.warnings() {
-            output.warn(warning);
-        }
-        let run = match self.part {
-            None => RunFolder::open(asked.run(), &recipe.toml, self.existing())?,
-            // Other parts may be captured in the same run.
-            Some(_) => RunFolder::shared(&self.runs, &recipe.name)?,
-        };
-        let mut context = self.context(recipe, (&run, name, output), group)?;
+        let mut context = self.context(recipe, (&run, name, self.output()), group)?;
         if let Some(part) = self.part {
             part::capture(&mut context, part)
                 .map_err(|error| or_interrupted(error, Interrupted::Run))?;
             return Ok(run.path().to_owned());
         }
-        for other in earlier {
-            borrow(&context, other)?;
-        }
+        borrow(&context, others);
         let started = Instant::now();
         let tracked = Live::begin(run.path().to_owned(), recipe);
         let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {

@@ -31,7 +31,7 @@ pub fn run(arguments: &RegenerateArguments) -> Result<()> {
     } else {
         Output::detect()
     };
-    let data = dataset(arguments.data.origin()?, output)?;
+    let data = dataset(&arguments.data.sources()?, output)?;
     let data = data.at_most(arguments.limit.rows());
     let (answers, (tools, settings)) = Asked::open(arguments, &data, output)?;
     let wanted = RegenerateSettings {
@@ -88,12 +88,13 @@ fn nothing_captured(report: &RegenerateReport, folder: &Path, out: &Path) -> any
 }
 
 /// An error with what to do about it.
-fn advised(error: Error) -> anyhow::Error {
-    match &error {
-        Error::OtherJournal { .. } | Error::ForeignOutput { .. } => {
-            anyhow::anyhow!("{error}; `--fresh` moves what is there aside and starts anew")
-        }
-        _ => error.into(),
+fn advised(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    let error = error.into();
+    match error.downcast_ref() {
+        Some(
+            Error::OtherJournal { .. } | Error::ForeignOutput { .. } | Error::FeatureHeader { .. },
+        ) => anyhow::anyhow!("{error}; `--fresh` moves what is there aside and starts anew"),
+        _ => error,
     }
 }
 
@@ -114,7 +115,8 @@ impl Asked {
         output: Output,
     ) -> Result<(Self, Settings)> {
         if let (Some(folder), Some(recipe)) = (&arguments.capture, &arguments.recipe) {
-            let answers = CapturedAnswers::open(arguments, (recipe, data), folder, output)?;
+            let answers = CapturedAnswers::open(arguments, (recipe, data), folder, output);
+            let answers = answers.map_err(advised)?;
             let settings = answers.settings();
             let settings = (ToolRows::Copy, settings);
             return Ok((Self::Capturing(Box::new(answers)), settings));

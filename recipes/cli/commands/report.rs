@@ -172,7 +172,7 @@ impl ReportArguments {
     ) -> Result<()> {
         let compared = against::compared(baseline, reports)?;
         if let Some(file) = &self.csv {
-            write_file(file, paired_csv(&compared).as_bytes())?;
+            write(file, &paired_csv(&compared))?;
         }
         print(match self.json {
             true => against::as_json(name, &compared, remarks)?,
@@ -256,9 +256,20 @@ fn write_files(
     let csv = of_reports.map(|file| (file, csv(named)));
     let files: Vec<(&Path, String)> = [out, html, csv].into_iter().flatten().collect();
     for (file, text) in &files {
-        write_file(file, text.as_bytes())?;
+        write(file, text)?;
     }
     Ok(!files.is_empty())
+}
+
+/// Writes a file that was asked for, and says so.
+fn write(file: &Path, text: &str) -> Result<()> {
+    let before = match file.exists() {
+        true => " in place of the older one",
+        false => "",
+    };
+    write_file(file, text.as_bytes())?;
+    tell(format!("wrote `{}`{before}", file.display()));
+    Ok(())
 }
 
 /// The reports under their names, and what was noticed.

@@ -118,7 +118,7 @@ fn as_toml(schema: &mut Schema) {
 
 /// What the tables of a recipe have to be.
 fn properties(recipe: &Recipe, own: &OwnTables) -> Value {
-    let stages = match own.stages {
+    let stages = match recipe.stages {
         // A recipe that trains in one stage has no such table.
         [] | [_] => json!(false),
         several => json!({ "propertyNames": { "enum": several } }),

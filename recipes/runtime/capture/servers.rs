@@ -206,6 +206,14 @@ impl Servers {
     }
 }
 
+/// Fails where a table names a folder of this machine alone, and not what the servers call it.
+pub fn check_folders(table: &TargetTable) -> Result<(), Misuse> {
+    if table.server_folder.is_none() && table.local_folder.is_some() {
+        return Err(Misuse("`target.server_folder` is missing: what the servers call `target.local_folder`, into which they write hidden states".into()));
+    }
+    Ok(())
+}
+
 /// How the servers that a recipe names are asked.
 ///
 /// # Errors
@@ -216,9 +224,7 @@ pub fn settings(
     layers: &Capture,
     target: &TargetSpec,
 ) -> Result<CaptureSettings> {
-    if table.server_folder.is_none() && table.local_folder.is_some() {
-        return Err(Misuse("`target.server_folder` is missing: what the servers call `target.local_folder`, into which they write hidden states".into()).into());
-    }
+    check_folders(table)?;
     let folder = table.server_folder.clone().map(|on_server| SharedFolder {
         here: table
             .local_folder

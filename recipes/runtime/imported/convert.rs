@@ -6,12 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use spectrain_checkpoints::atomic::write_with;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{DType, ModelFolder};
-use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::foreign::{ForeignFeatures, ForeignStates, SaidLayers, open};
 use spectrain_models::{TargetParts, load_parts, load_target};
 
@@ -19,7 +19,7 @@ use super::evidence::Sample;
 use super::layers::{FoundLayer, Slots, check};
 use super::masks::{Unmasked, loss_mask};
 use super::proof::{TextProof, prove};
-use crate::cli::progress::{Output, counted};
+use crate::cli::progress::{Output, Progress, counted};
 use crate::runs::files::write_json;
 use crate::runs::run_folder::{LOCK, lock_for};
 use crate::runtime::bf16::words;
@@ -68,7 +68,7 @@ pub struct Import<'a> {
 }
 
 /// How features were imported.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportReport {
     /// Version of this program.
     pub spectrain: String,
@@ -153,14 +153,15 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
         d_model: target.spec.d_model,
         tokens_fingerprint: texts.fingerprint,
     };
-    let last_state = report.proof.last_state;
     let _lock = lock_for(wanted.out, "choose another `--out`")?;
-    write(
+    let conversion = Conversion {
         wanted,
-        found.as_ref(),
-        header,
-        (&target, &slots, last_state),
-    )?;
+        found: found.as_ref(),
+        target: &target,
+        slots: &slots,
+        last_state: report.proof.last_state,
+    };
+    conversion.write(header)?;
     write_tokens(wanted, found.as_ref())?;
     write_json(&wanted.out.join(IMPORT), &report)?;
     Ok(report)
@@ -287,23 +288,73 @@ fn states_of(found: &dyn ForeignFeatures, number: usize, tokens: usize) -> Resul
     Ok(states)
 }
 
-/// Writes the features of every sample, from where an earlier import stopped.
-fn write(
-    wanted: &Import,
-    found: &dyn ForeignFeatures,
-    header: FeatureHeader,
-    (target, slots, last_state): (&TargetParts, &Slots, LastState),
-) -> Result<()> {
-    let mut writer = FeatureWriter::open(wanted.out, header, wanted.samples_per_shard)?;
-    let mut progress = wanted.output.start("import", found.samples() as u64);
-    for number in writer.next_sample() as usize..found.samples() {
-        if let Err(interrupted) = check_interrupted() {
-            writer.pause()?;
-            return Err(interrupted);
+/// A folder on its way into stored features.
+struct Conversion<'a> {
+    wanted: &'a Import<'a>,
+    found: &'a dyn ForeignFeatures,
+    target: &'a TargetParts,
+    slots: &'a Slots,
+    last_state: LastState,
+}
+
+/// A sample as it is stored.
+struct Converted {
+    tokens: Vec<u32>,
+    loss_mask: Vec<u8>,
+    states: Bits,
+    /// Whether the last state went through the norm here, as exactly as the device computes.
+    normed_here: bool,
+}
+
+impl Conversion<'_> {
+    /// Writes the features of every sample, from where an earlier import of the same states stopped.
+    fn write(&self, header: FeatureHeader) -> Result<()> {
+        let (wanted, count) = (self.wanted, self.found.samples());
+        let mut writer = FeatureWriter::open(wanted.out, header, wanted.samples_per_shard)?;
+        let mut progress = wanted.output.start("import", count as u64);
+        self.check_written(&writer, &mut progress)?;
+        for number in writer.next_sample() as usize..count {
+            if let Err(interrupted) = check_interrupted() {
+                writer.pause()?;
+                return Err(interrupted);
+            }
+            let made = self.sample(number)?;
+            writer.push(&made.states.sample(&made.tokens, &made.loss_mask))?;
+            progress.set(number as u64 + 1, "samples");
         }
+        writer.finish()?;
+        progress.finish(counted(count as u64, "sample"));
+        Ok(())
+    }
+
+    /// Fails where what is written already is of other states. The header does not tell: it is that of the texts.
+    fn check_written(&self, writer: &FeatureWriter, progress: &mut Progress) -> Result<()> {
+        let mut number = 0;
+        writer.each_sample(&mut |written| {
+            check_interrupted()?;
+            let made = self.sample(number)?;
+            let last = &made.states.last;
+            let is_same_last = written.last == last
+                || (made.normed_here && first_apart(last, written.last).is_none());
+            if written.captured != made.states.captured || !is_same_last {
+                let out = self.wanted.out.display();
+                bail!(
+                    "`{out}`: sample {number}: expected the hidden states in `{}`, found others of the same text; choose another \
+                     `--out`, or remove `{out}` to import all of them anew",
+                    self.wanted.from.display()
+                );
+            }
+            number += 1;
+            progress.set(number as u64, "samples");
+            Ok(())
+        })
+    }
+
+    fn sample(&self, number: usize) -> Result<Converted> {
+        let (found, width) = (self.found, self.target.spec.d_model);
         let text = found.text(number)?;
         let states = states_of(found, number, text.tokens.len())?;
-        let mask = loss_mask(&text, number, wanted.unmasked.as_ref())?;
+        let loss_mask = loss_mask(&text, number, self.wanted.unmasked.as_ref())?;
         let captured = Captured {
             tokens: text.tokens.clone(),
             states: HiddenStates {
@@ -313,50 +364,50 @@ fn write(
             likely: Vec::new(),
         };
         let named = || format!("sample {number}");
-        let mut made = bits(&captured, last_state, target).with_context(named)?;
-        let width = target.spec.d_model;
+        let mut made = bits(&captured, self.last_state, self.target).with_context(named)?;
         // Here every token has its states, the last one as well.
         for (rows, slots) in [(&made.captured, found.slots() - 1), (&made.last, 1)] {
             check_states(rows, [slots.max(1), width]).with_context(named)?;
         }
+        let mut normed_here = self.last_state == LastState::BeforeNorm;
         if let Some(normed) = states.normed {
             check_normed(number, &made, &normed)?;
             made.last = normed;
+            normed_here = false;
         }
-        writer.push(&StoredSample {
-            tokens: &text.tokens,
-            loss_mask: &mask,
-            captured: &slots.columns(&made.captured, width),
-            last: &made.last,
-        })?;
-        progress.set(number as u64 + 1, "samples");
+        made.captured = self.slots.columns(&made.captured, width);
+        Ok(Converted {
+            tokens: text.tokens,
+            loss_mask,
+            states: made,
+            normed_here,
+        })
     }
-    writer.finish()?;
-    progress.finish(counted(found.samples() as u64, "sample"));
-    Ok(())
 }
 
 /// Fails where a last state beside the others is not what the norm makes of the one among them.
 fn check_normed(number: usize, made: &Bits, normed: &[u16]) -> Result<()> {
-    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-    let square = |bits: &u16| value(*bits).powi(2);
-    let mean = made.last.iter().map(square).sum::<f32>() / made.last.len().max(1) as f32;
-    let slack = 1e-3 * mean.sqrt();
-    let mut pairs = made.last.iter().zip(normed);
-    let is_apart = |&(made, found): &(&u16, &u16)| {
-        let (made, found) = (value(*made), value(*found));
-        let apart = (made - found).abs();
-        apart.is_nan() || apart > MOST_APART * made.abs() + slack
-    };
-    match pairs.find(is_apart) {
+    match first_apart(&made.last, normed) {
         None => Ok(()),
         Some((made, found)) => bail!(
-            "sample {number}: `{}`: expected {}, which the norm makes of the last slot, found {}",
+            "sample {number}: `{}`: expected {made}, which the norm makes of the last slot, found {found}",
             spectrain_data::foreign::LAST_NORMED,
-            value(*made),
-            value(*found)
         ),
     }
+}
+
+/// The first number of last states that were normed here that is further from the one that is found than rounding explains, with that.
+fn first_apart(made: &[u16], found: &[u16]) -> Option<(f32, f32)> {
+    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+    let square = |bits: &u16| value(*bits).powi(2);
+    let mean = made.iter().map(square).sum::<f32>() / made.len().max(1) as f32;
+    let slack = 1e-3 * mean.sqrt();
+    let pairs = made.iter().zip(found);
+    let mut pairs = pairs.map(|(made, found)| (value(*made), value(*found)));
+    pairs.find(|(made, found)| {
+        let apart = (made - found).abs();
+        apart.is_nan() || apart > MOST_APART * made.abs() + slack
+    })
 }
 
 /// Writes the texts as rows of tokens.

@@ -132,6 +132,7 @@ impl Places {
             moved.sum::<f64>() / ROTATIONS as f64
         });
         Likely {
+            sharpness,
             by_chance: by_chance.collect(),
             same: each(&|place| place.same),
             next: each(&|place| place.next),
@@ -181,6 +182,8 @@ pub(super) struct Judged {
 /// What the head makes of tokens at each place.
 #[derive(Debug, Clone)]
 pub(super) struct Likely {
+    /// What the logits were multiplied with.
+    pub(super) sharpness: f32,
     /// Of the state's own token.
     pub(super) same: Judged,
     /// Of the one behind it.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use burn::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use spectrain_data::foreign::SaidLayers;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Caches, Capture, LogitRows, Pass, Target, chain};
@@ -76,7 +76,7 @@ impl Slots {
 }
 
 /// A slot beside the target's own layers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FoundLayer {
     /// The layer that it is said to be.
     pub layer: usize,

@@ -5,7 +5,7 @@
 //! tried, the one that is said must go best with the texts, and chance must not explain that it does.
 
 use anyhow::{Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use spectrain_models::TargetParts;
 
 use super::evidence::{Places, Sample, all_norms, mean, standard_errors};
@@ -30,7 +30,7 @@ const TELLS: f64 = 0.02;
 const TELLS_ERRORS: f64 = 3.0;
 
 /// What was found of imported states.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TextProof {
     /// What the last state is.
     pub last_state: LastState,

@@ -1,7 +1,7 @@
 //! The ways to read captured states, and how well each goes with the texts.
 
 use burn::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use spectrain_models::TargetParts;
 use spectrain_models::weights::host_f32;
 
@@ -44,10 +44,11 @@ pub(super) struct Fit {
     /// The tokens that the states should make likely.
     pub(super) judged: Judged,
     by_chance: Vec<f64>,
+    sharpness: f32,
 }
 
 /// How well a reading goes with the texts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReadingReport {
     /// What would be so.
     pub reading: String,
@@ -57,6 +58,16 @@ pub struct ReadingReport {
     pub surprise_by_chance: f64,
     /// Share of places at which the head finds the text's token likeliest.
     pub likeliest: f64,
+    /// What the logits were multiplied with, as made the texts' tokens likeliest.
+    pub sharpness: f32,
+}
+
+impl ReadingReport {
+    /// Whether the logits fit the texts best at half their size or less. Texts that were sampled at a temperature near 1 fit
+    /// them as they are, and greedy ones where they are larger; logits that a factor of the model should have made smaller do not.
+    pub fn is_blunt(&self) -> bool {
+        self.sharpness < 0.7
+    }
 }
 
 impl Fit {
@@ -70,6 +81,7 @@ impl Fit {
             reading,
             judged: judged(best).clone(),
             by_chance: best.by_chance.clone(),
+            sharpness: best.sharpness,
         })
     }
 
@@ -99,6 +111,7 @@ impl Fit {
             surprise: self.surprise(),
             surprise_by_chance: self.surprise_by_chance(),
             likeliest: self.likeliest(),
+            sharpness: self.sharpness,
         }
     }
 }

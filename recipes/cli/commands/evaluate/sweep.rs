@@ -227,6 +227,21 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
     if settings.is_empty() {
         return;
     }
+    // Of several targets the server has one.
+    let is_served = |of: &&SettingReport| {
+        let target = of.target.as_ref();
+        target.is_none_or(|target| *target == report.model)
+    };
+    let settings: Vec<&SettingReport> = settings.iter().filter(is_served).collect();
+    if settings.is_empty() {
+        let note = format!(
+            "the server calls its model `{}`, which is the name of none of the targets, so there are no in-tree figures \
+             (spectrain's own) to compare with",
+            report.model
+        );
+        report.notes.push(note);
+        return;
+    }
     let is_same = |setting: &&SettingReport| {
         let is_chain = match setting.draft {
             DraftReport::Chain { length: of, tokens } => {
@@ -236,11 +251,12 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
         };
         is_chain && setting.drafter.is_none() && !setting.lossy && setting.sampling() == *sampling
     };
-    match settings.iter().find(is_same) {
+    match settings.into_iter().find(is_same) {
         Some(setting) => {
             let of_server = figures.tau_ci95;
             let found = InTree {
                 setting: setting.heading(),
+                target: setting.target.clone(),
                 tau: setting.overall.tau,
                 tau_ci95: setting.overall.tau_ci95,
                 survival: setting.overall.survival.clone(),

@@ -7,15 +7,16 @@ use serde_json::json;
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{
-    DrafterReport, ENOUGH, LEAST_LIKELIEST, Report, TargetReport, TextSettings, TextsReport,
+    DrafterReport, ENOUGH, LEAST_LIKELIEST, Report, TargetReport, TextSettings, TextsReport, evenly,
 };
 
 use super::EvaluateArguments;
 use crate::cli::progress::Output;
 use crate::errors::Misuse;
-use crate::recipe::tables::EvaluateTable;
+use crate::recipe::tables::{EvaluateTable, FeatureMode};
 use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::device::device_report;
+use crate::runtime::prompts::repeated;
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
@@ -34,6 +35,7 @@ impl EvaluateArguments {
         let [model] = &self.targets[..] else {
             return Err(Misuse(ONE_TARGET.into()).into());
         };
+        let output = Output::detect();
         let (device, held) = self.device.open()?;
         if held.int8 {
             return Err(Misuse(NO_LAYERS.into()).into());
@@ -43,11 +45,14 @@ impl EvaluateArguments {
         let (target, drafter) = (target::resolve_parts(model, None)?, at.folder()?);
         let parts = Parts::open(&target, &drafter, &device, dtype)?;
         let texts = StoredTexts::open(folder, &parts.drafter.capture()?, &parts.target)?;
-        let target_sha256 = &texts.header().target_sha256;
+        let target_sha256 = texts.header().target_sha256.clone();
         if !self.other_target {
-            check_target(&drafter, target_sha256, &target)?;
+            check_target(&drafter, &target_sha256, &target)?;
         }
-        let chosen = chosen(texts.len(), self.count);
+        let name = name_of(folder);
+        let texts = distinct(texts, &name, output);
+        let all = texts.len();
+        let chosen = evenly((0..all).collect(), self.count.unwrap_or(all));
         if self.temperatures.is_empty() {
             table.temperatures = vec![written_at(&texts, &chosen)?];
         }
@@ -59,11 +64,12 @@ impl EvaluateArguments {
             sampling,
             drafts: table.choices(session.draft_length()),
             verifier: table.verifier.into(),
+            ends: None,
             thinking: thinking(&Tokenizer::from_folder(&target)?),
             seed: table.seed,
         };
         let chosen = (&chosen[..], self.max_new_tokens);
-        let named = (&*name_of(folder), Output::detect());
+        let named = (&*name, output);
         let judged = judge(&texts, chosen, session.as_ref(), &settings, named);
         let (found, own) = judged.with_context(|| format!("`{}`", folder.display()))?;
         let target = TargetReport {
@@ -86,6 +92,15 @@ impl EvaluateArguments {
         report.device = device_report(self.device.name());
         self.hand_out(&report)
     }
+}
+
+/// The texts without those that repeat others to their ends; the user is told.
+fn distinct<'a>(texts: StoredTexts<'a>, name: &str, output: Output) -> StoredTexts<'a> {
+    let (texts, repeats) = texts.without_repeats(FeatureMode::Imported);
+    if let Some(told) = repeated(name, repeats) {
+        output.warn(format!("evaluate: {told}"));
+    }
+    texts
 }
 
 /// What the report calls the texts: the stage of a run, or the folder.
@@ -115,12 +130,6 @@ fn check_target(drafter: &Path, sha256: &str, folder: &Path) -> Result<()> {
         ),
         _ => Ok(()),
     }
-}
-
-/// The numbers of `count` of so many conversations, spread evenly; of all where nothing is said.
-fn chosen(of: usize, count: Option<usize>) -> Vec<usize> {
-    let count = count.unwrap_or(of).min(of);
-    (0..count).map(|at| at * of / count).collect()
 }
 
 /// Whether the texts were written at temperature 0, else they are taken to be drawn at 1, which is tested later.

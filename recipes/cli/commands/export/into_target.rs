@@ -14,6 +14,7 @@ use crate::cli::progress::print;
 use crate::recipe::read::read;
 use crate::recipe::tables::Engine;
 use crate::runs::drafter_at::{DrafterAt, is_done};
+use crate::runs::outdated::outdated_export;
 use crate::runs::places::{IMPORTED, trained};
 use crate::runtime::interruption::{Interrupted, interrupted};
 use crate::runtime::target;
@@ -114,9 +115,11 @@ impl Source {
             false => None,
         };
         let Some(provenance) = provenance else {
+            let why = outdated_export(run)?;
             bail!(
-                "the run `{}` has not exported what it has trained: run its recipe first",
-                run.display()
+                "the run `{}` has not exported what it has trained: {}",
+                run.display(),
+                why.as_deref().unwrap_or("run its recipe first")
             );
         };
         Ok(Self { folder, provenance })

@@ -7,17 +7,21 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
+use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_eval::{Variation, sweep};
 
 use crate::cli::arguments::key_value;
 use crate::errors::Misuse;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::run_folder::identity::LONGEST_NAME;
 use crate::runs::training_time::training_seconds;
 use crate::stages::report;
 
 /// Runs that one command makes, at most.
 const MOST: usize = 1000;
+/// Digits of the hash with which a name ends that would be too long.
+const HASHED: usize = 8;
 /// The key whose values are not told apart in the table, but pooled.
 const SEED: &str = "seed";
 /// The key that every run has a value of its own of.
@@ -161,7 +165,7 @@ impl Combination {
         }
     }
 
-    /// The name of its run.
+    /// The name of its run. One that would be too long is cut, and ends in a hash of the whole, which tells it from others.
     fn run_name(&self, recipe: &str) -> String {
         let plain = |c: char| match c {
             '=' => '-',
@@ -172,7 +176,13 @@ impl Combination {
         if words.is_empty() {
             return recipe.to_owned();
         }
-        format!("{recipe}-{}", words.chars().map(plain).collect::<String>())
+        let name = format!("{recipe}-{}", words.chars().map(plain).collect::<String>());
+        if name.len() <= LONGEST_NAME {
+            return name;
+        }
+        let hash = sha256_bytes(format!("{recipe}-{words}").as_bytes());
+        let head: String = name.chars().take(LONGEST_NAME - 1 - HASHED).collect();
+        format!("{head}-{}", &hash[..HASHED])
     }
 }
 
@@ -387,7 +397,7 @@ mod tests {
 
     use super::*;
     use crate::recipe;
-    use crate::runs::run_folder::{Existing, RunName, Start};
+    use crate::runs::run_folder::{Existing, RunName, Start, check_name};
 
     fn swept(given: &str) -> Swept {
         given.parse().unwrap()
@@ -426,6 +436,28 @@ mod tests {
         let many = [self::swept(&many), self::swept(&many.replace('x', "y"))];
         let refused = combinations(&[], &many).unwrap_err().to_string();
         assert!(refused.contains("found 1600"), "{refused}");
+    }
+
+    #[test]
+    fn a_name_that_would_be_too_long_is_cut_and_still_tells_runs_apart() {
+        let long = |layers: &str| {
+            let given = format!(
+                "train.optimizer=muon; train.learning_rate=1e-3; train.weight_decay=0.01; train.ema_decay=0.99; \
+                 objective.divergence={{ sum = {{ kl = 0.9, tv = 0.1 }} }}; drafter.captured_layers={layers}"
+            );
+            let Varied(changes): Varied = given.parse().unwrap();
+            changes[0].run_name("p")
+        };
+        // It stays the same, so that a sweep finds its runs again.
+        let expected = "p-optimizer-muon-learning_rate-1e-3-weight_decay-0.01-ema_decay-0.99-divergence-__sum_-___kl_-_0.9__tv_-_0.1____\
+                        -captur-c735e2b1";
+        assert_eq!(long("[0, 1, 2]"), expected);
+        assert_eq!(expected.len(), LONGEST_NAME);
+        assert_ne!(long("[0, 1, 3]"), expected);
+        check_name(expected).unwrap();
+        let fits = Combination::default().with("x", &"1".repeat(LONGEST_NAME - 4));
+        assert_eq!(fits.run_name("p").len(), LONGEST_NAME);
+        assert!(fits.run_name("p").ends_with("11111111"));
     }
 
     #[test]

@@ -148,10 +148,12 @@ impl RegenerateArguments {
                            devices and number types of their own";
             return misuse(message.into());
         }
-        let is_read = match self.data.origin()? {
-            Origin::Path(data) => would_read(&data, &self.out),
+        let sources = self.data.sources()?;
+        let mut origins = sources.each().iter().map(|source| &source.origin);
+        let is_read = origins.any(|origin| match origin {
+            Origin::Path(data) => would_read(data, &self.out),
             Origin::Hub(_) | Origin::Preset(_) => false,
-        };
+        });
         check_written("--out", &self.out, "--data", is_read)
     }
 
@@ -163,10 +165,7 @@ impl RegenerateArguments {
             timeout: self.timeout,
             requests_per_second: self.requests_per_second,
         });
-        checked.map_err(|problem| {
-            let option = problem.key.replace('_', "-");
-            Misuse(format!("`--{option}`: {}", problem.message))
-        })?;
+        checked.map_err(|problem| problem.of_option())?;
         let variables = self.template.given();
         for (_, given) in self.extra.iter().filter(|(key, _)| key == TEMPLATE_KEY) {
             let checked = check_template(given, &variables, "`--template-variable`");

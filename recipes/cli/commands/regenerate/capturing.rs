@@ -92,9 +92,13 @@ impl CapturedAnswers {
         let longest_answer = arguments.longest_answer();
         let target_sha256 = HashMemory::default().of_all(&part_files(&target)?)?;
         let seed = arguments.seed.unwrap_or_default();
+        let stop = target::stop_tokens(&model)?;
         let settings = json!({
             "target": target_sha256,
             "layers": servers.layers.layers,
+            "template": template_sha256(&template, &tokenizer),
+            "tokenizer": tokenizer.fingerprint(),
+            "stop_tokens": stop,
             "sampling": sampling,
             "max_tokens": longest_answer,
             "seed": seed,
@@ -120,7 +124,7 @@ impl CapturedAnswers {
             tokenizer,
             template,
             sampling,
-            stop: target::stop_tokens(&model)?,
+            stop,
             longest_answer,
             seed,
             settings: settings.as_object().cloned().unwrap_or_default(),
@@ -284,8 +288,9 @@ impl Kept {
     fn open(folder: &Path, header: FeatureHeader, samples_per_shard: usize) -> Result<Self> {
         let writer = FeatureWriter::open(folder, header, samples_per_shard as u64)?;
         let mut texts = HashSet::new();
-        writer.each_text(&mut |tokens| {
-            texts.insert(digest(tokens));
+        writer.each_sample(&mut |sample| {
+            texts.insert(digest(sample.tokens));
+            anyhow::Ok(())
         })?;
         Ok(Self { writer, texts })
     }
@@ -298,6 +303,13 @@ fn servers(recipe: &ResolvedRecipe, target: &Path, waiting: Waiting) -> Result<S
     let parts = load_parts(target, &device, DType::F32)?;
     let asking = Asking { ranks: 1, waiting };
     Servers::connect(&recipe.target, &recipe.features, layers, parts, asking)
+}
+
+/// SHA-256 of a chat template and the special tokens that it writes.
+fn template_sha256(template: &ChatTemplate, tokenizer: &Tokenizer) -> String {
+    let special = [tokenizer.bos_token(), tokenizer.eos_token()];
+    let text = json!([template.source(), special]).to_string();
+    hash::sha256_bytes(text.as_bytes())
 }
 
 /// The folder of a recipe's target; of its weights what a drafter shares.

@@ -77,6 +77,7 @@ fn stages(snapshot: &Snapshot) -> Line<'static> {
                 let took = seconds.map_or(String::new(), |seconds| format!(" {}", time(seconds)));
                 (format!("done{took}").replace(' ', TIED), Color::Green)
             }
+            Seen::Stale => ("stale".to_owned(), Color::Yellow),
         };
         let gap = if spans.is_empty() { "" } else { "   " };
         spans.push(Span::raw(format!("{gap}{name}{TIED}")));

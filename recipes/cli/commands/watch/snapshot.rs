@@ -10,13 +10,22 @@ use super::figures::{Figures, Followed};
 use super::last_written::last_written;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in};
+use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in, stale};
+use crate::stages::stage::Stage;
 use crate::stages::{failure, order};
 
 /// A run that is looked at again and again.
 pub(super) struct Watched {
     folder: PathBuf,
     followed: Vec<(String, Followed)>,
+    judged: Judged,
+}
+
+/// The manifests of the stages by their names, and which of these were stale then: to find it, files are read.
+#[derive(Default)]
+struct Judged {
+    manifests: Vec<(&'static str, Option<Manifest>)>,
+    stale: Vec<&'static str>,
 }
 
 /// What a run looks like.
@@ -54,6 +63,8 @@ pub(super) enum Seen {
     Begun,
     /// It is done, in so many seconds.
     Done(Option<f64>),
+    /// It is done, but what it left is not that of the run as it is now.
+    Stale,
 }
 
 /// A training.
@@ -74,6 +85,7 @@ impl Watched {
         Self {
             folder,
             followed: Vec::new(),
+            judged: Judged::default(),
         }
     }
 
@@ -91,14 +103,20 @@ impl Watched {
             recipe: recipe.recipe.clone(),
             ..Snapshot::default()
         };
-        for stage in order::selected(&recipe, &[])? {
-            let manifest = manifest_in(&self.folder, stage.name)?;
-            let seen = seen(manifest.as_ref());
-            snapshot.stages.push((stage.name.to_owned(), seen));
-            self.look_at_training(&recipe, stage.name, seen, &mut snapshot)?;
+        let manifest = |stage: Stage| Ok((stage.name, manifest_in(&self.folder, stage.name)?));
+        let stages = order::selected(&recipe, &[])?.into_iter();
+        let manifests = stages.map(manifest).collect::<Result<Vec<_>>>()?;
+        self.judged.update(&self.folder, &manifests);
+        for (stage, manifest) in manifests {
+            let seen = match self.judged.stale.contains(&stage) {
+                true => Seen::Stale,
+                false => seen(manifest.as_ref()),
+            };
+            snapshot.stages.push((stage.to_owned(), seen));
+            self.look_at_training(&recipe, stage, seen, &mut snapshot)?;
         }
         snapshot.stopped = self.stopped(&snapshot.stages);
-        snapshot.results = results(&self.folder);
+        snapshot.results = results(&self.folder, self.judged.stale.contains(&"evaluate"));
         Ok(snapshot)
     }
 
@@ -151,11 +169,38 @@ impl Watched {
             snapshot.training = Some(Training {
                 stage: stage.to_owned(),
                 steps: (steps != OF_EPOCHS).then_some(steps as u64),
-                done: matches!(seen, Seen::Done(_)),
+                done: matches!(seen, Seen::Done(_) | Seen::Stale),
                 figures: followed.figures.clone(),
             });
         }
         Ok(())
+    }
+}
+
+impl Judged {
+    /// Judges the stages of the run in `run` anew where one of their manifests has changed.
+    fn update(&mut self, run: &Path, manifests: &[(&'static str, Option<Manifest>)]) {
+        if self.manifests == manifests {
+            return;
+        }
+        let is_done = |manifest: &Manifest| manifest.status == Status::Done;
+        let done = manifests.iter();
+        let done = done.filter(|(_, manifest)| manifest.as_ref().is_some_and(is_done));
+        self.stale.clear();
+        let mut is_known = true;
+        for stage in done.map(|(stage, _)| *stage) {
+            // What it was made from may be moved away just now.
+            let why = stale(run, stage);
+            is_known &= why.is_ok();
+            if why.map_or(true, |why| why.is_some()) {
+                self.stale.push(stage);
+            }
+        }
+        // What could not be judged is judged again at the next look.
+        self.manifests = match is_known {
+            true => manifests.to_vec(),
+            false => Vec::new(),
+        };
     }
 }
 
@@ -167,8 +212,8 @@ fn seen(manifest: Option<&Manifest>) -> Seen {
     }
 }
 
-/// What the report of a run says of τ; nothing of a run without one, or with one that another version wrote.
-fn results(run: &Path) -> Vec<String> {
+/// What the report of a run says of τ, and whether that is stale; nothing of a run without one, or with one that another version wrote.
+fn results(run: &Path, is_stale: bool) -> Vec<String> {
     let text = std::fs::read_to_string(run.join("evaluate/report.json")).ok();
     let report = text.and_then(|text| Report::from_json(&text).ok());
     let settings = report.map(|report| report.settings).unwrap_or_default();
@@ -179,10 +224,56 @@ fn results(run: &Path) -> Vec<String> {
             .map(|[low, high]| format!(" [{low:.2}, {high:.2}]"));
         let tau = of.tau.map_or("–".to_owned(), |tau| format!("{tau:.2}"));
         format!(
-            "{}: τ {tau}{}",
-            setting.heading(),
-            interval.unwrap_or_default()
+            "{}: τ {tau}{}{}",
+            setting.of_target(),
+            interval.unwrap_or_default(),
+            if is_stale { ", stale" } else { "" }
         )
     });
     told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::runs::run_folder::{Existing, Inputs, RunFolder, RunName, Start};
+
+    #[test]
+    fn a_stage_is_stale_no_longer_than_what_it_was_made_from_cannot_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        let name = RunName {
+            root: root.path(),
+            name: "a",
+            recipe: "eagle3",
+        };
+        let run = RunFolder::open(name, "recipe = 1\n", Existing::Continue).unwrap();
+        let done = |stage: &str, inputs: Inputs| {
+            let start = Start {
+                inputs,
+                ..Start::default()
+            };
+            let manifest = run.start(stage, start).unwrap();
+            fs::write(run.stage(stage).join("left"), stage).unwrap();
+            run.finish(manifest, 1.0, Value::Null).unwrap();
+        };
+        done("prepare", Inputs::new());
+        let left = run.sha256(&run.stage("prepare").join("left")).unwrap();
+        done("train", Inputs::from([("`prepare/left`".to_owned(), left)]));
+        let manifests = [("train", run.manifest("train").unwrap())];
+        let mut judged = Judged::default();
+        let mut stale = || {
+            judged.update(run.path(), &manifests);
+            judged.stale.clone()
+        };
+        let before = run.stage("prepare").join("manifest.json");
+        let written = fs::read(&before).unwrap();
+        fs::write(&before, "{").unwrap();
+        assert_eq!(stale(), ["train"]);
+        fs::write(&before, written).unwrap();
+        assert_eq!(stale(), [""; 0]);
+    }
 }
