@@ -205,7 +205,7 @@ pub(crate) fn llama_cpp(
 }
 
 /// Whether a model is `owner/name` of the hub and no folder here.
-fn is_on_hub(model: &str) -> bool {
+pub fn is_on_hub(model: &str) -> bool {
     let is_id = Repository::new(RepoType::Model, model, None).is_ok();
     is_id && !Path::new(model).exists()
 }

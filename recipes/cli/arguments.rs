@@ -7,6 +7,7 @@ use anyhow::Result;
 use burn::prelude::Device;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::Dataset;
@@ -121,7 +122,7 @@ pub(crate) fn together(given: &[Sources], preset: Option<&str>) -> Result<Source
 pub(crate) fn sources(given: OsString) -> Result<Sources, String> {
     let written = given.to_str().map(str::trim_start);
     let read = match written.filter(|text| is_written_out(text)) {
-        Some(text) => written_out(text)?,
+        Some(text) => written_out::<Sources>(text)?,
         None => Origin::read(given.into())?.into(),
     };
     let data = DataTable {
@@ -144,14 +145,14 @@ fn is_written_out(text: &str) -> bool {
     text.starts_with('{') || first_inside.is_some_and(|inside| inside.starts_with(['"', '\'', '{']))
 }
 
-/// Reads a table or a list as `data.train` has it.
-fn written_out(text: &str) -> Result<Sources, String> {
+/// Reads what a recipe would have behind the `=` of a key.
+fn written_out<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     #[derive(serde::Deserialize)]
-    struct Given {
-        train: Sources,
+    struct Given<T> {
+        value: T,
     }
-    let read = toml::from_str::<Given>(&format!("train = {text}"));
-    read.map(|read| read.train)
+    let read = toml::from_str::<Given<T>>(&format!("value = {text}"));
+    read.map(|read| read.value)
         .map_err(|error| in_words(error.message()))
 }
 
@@ -234,13 +235,7 @@ pub(crate) fn draft(given: &str) -> Result<DraftChoice, String> {
             .parse()
             .map_err(|error: spectrain_eval::Error| error.to_string());
     }
-    #[derive(serde::Deserialize)]
-    struct Draft {
-        draft: DraftChoice,
-    }
-    let read = toml::from_str::<Draft>(&format!("draft = {given}"));
-    read.map(|read| read.draft)
-        .map_err(|error| in_words(error.message()))
+    written_out(given)
 }
 
 /// Reads a drafter without training: its short form, or a table as in a recipe.
@@ -248,13 +243,7 @@ pub(crate) fn training_free(given: &str) -> Result<TrainingFree, String> {
     if !given.trim_start().starts_with('{') {
         return given.trim().parse();
     }
-    #[derive(serde::Deserialize)]
-    struct Given {
-        drafter: TrainingFree,
-    }
-    let read = toml::from_str::<Given>(&format!("drafter = {given}"));
-    read.map(|read| read.drafter)
-        .map_err(|error| in_words(error.message()))
+    written_out(given)
 }
 
 /// Reads prompts: a name or a path, or a table as in a recipe.
@@ -262,18 +251,13 @@ pub(crate) fn prompts(given: &str) -> Result<PromptEntry, String> {
     if !given.trim_start().starts_with('{') {
         return Ok(given.into());
     }
-    #[derive(serde::Deserialize)]
-    struct Prompts {
-        prompts: PromptEntry,
-    }
-    let read = toml::from_str::<Prompts>(&format!("prompts = {given}"));
-    let read = read.map_err(|error| in_words(error.message()))?;
-    read.prompts.choose()?;
-    Ok(read.prompts)
+    let prompts: PromptEntry = written_out(given)?;
+    prompts.choose()?;
+    Ok(prompts)
 }
 
 /// A value by the name that recipes give it.
-pub(super) fn word<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
+pub(super) fn word<T: DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(name.into()))
         .map_err(|error| error.to_string())
 }

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::dialect::Dialect;
-use spectrain_checkpoints::hub::{RepoType, Repository};
 use spectrain_checkpoints::known::dialect_of;
+use spectrain_checkpoints::launch::is_on_hub;
 use spectrain_checkpoints::{ModelFolder, printable, seal};
 use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
@@ -72,8 +72,7 @@ impl Facts {
 
 /// The id of a model that is no folder here.
 fn on_hub(model: &str) -> Option<&str> {
-    let is_id = Repository::new(RepoType::Model, model, None).is_ok();
-    (is_id && !Path::new(model).exists()).then_some(model)
+    is_on_hub(model).then_some(model)
 }
 
 /// Writes the card of a folder. A card that someone has changed stays as it is, with a warning.
