@@ -2,10 +2,10 @@
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::interval::with_signs;
+use crate::paired::difference::{PairedReport, PairedVerdict};
+use crate::paired::matched::{check_comparable, pairs};
 use crate::paired::own::{OwnLengths, counterpart};
-use crate::paired::{
-    ONE_TRAINING, PairedReport, PairedVerdict, are_trainings, check_comparable, pairs,
-};
+use crate::paired::{ONE_TRAINING, are_trainings};
 use crate::report::{Report, SettingReport};
 
 /// A sentence for each way of decoding that all of several reports have, or have a chain of their own length for, or why there is

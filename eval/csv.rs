@@ -1,7 +1,8 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
 use serde_json::Value;
 
-use crate::paired::{PairedReport, PairedReports};
+use crate::paired::PairedReports;
+use crate::paired::difference::PairedReport;
 use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 

@@ -8,7 +8,8 @@ use crate::bootstrap::bootstrap;
 use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::interval::{with_interval, with_signs};
-use crate::paired::{FEWEST, PairedReport, PairedVerdict, check_same, pairs, same_prompts};
+use crate::paired::difference::{FEWEST, PairedReport, PairedVerdict};
+use crate::paired::matched::{check_same, pairs, same_prompts};
 use crate::report::{Report, SettingReport};
 
 /// Columns of the names of variations that stand before their figures.

@@ -1,8 +1,9 @@
 //! Differences by pairs: between reports, and between a drafter and those without training.
 use crate::html::markup::{Table, prose};
 use crate::interval::with_digits;
+use crate::paired::against_free;
+use crate::paired::difference::{PairedReport, PairedVerdict};
 use crate::paired::parts::paired_parts;
-use crate::paired::{PairedReport, PairedVerdict, against_free};
 use crate::report::Report;
 
 /// Each report against the first, and each against the drafters without training that it holds.

@@ -165,8 +165,9 @@ impl<'a> OwnLengths<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paired::difference::PairedVerdict;
     use crate::paired::tests::{of, report};
-    use crate::paired::{PairedVerdict, paired, parts::paired_parts};
+    use crate::paired::{paired, parts::paired_parts};
 
     /// A report with a chain of each length, in which conversations take so many passes.
     fn with_chains(lengths: &[usize], passes: u64) -> Report {

@@ -1,6 +1,7 @@
 //! Everything that two reports have in common, by pairs: what was decoded here, and what servers did.
-use super::{PairedReports, alone, paired};
+use super::{PairedReports, paired};
 use crate::error::{Error, Result};
+use crate::paired::matched::alone;
 use crate::report::Report;
 use crate::served::paired::{has_runs, paired_runs, runs_alone};
 

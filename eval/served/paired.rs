@@ -3,7 +3,9 @@ use super::figures::{CountedBy, ServedFigures};
 use super::report::{Role, ServedReport};
 use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::paired::{PairedReport, PairedReports, other_target};
+use crate::paired::PairedReports;
+use crate::paired::difference::PairedReport;
+use crate::paired::matched::other_target;
 use crate::report::Report;
 
 /// What a run tells, or why it does not.
@@ -195,7 +197,7 @@ fn on_drafts([theirs, ours]: [&ServedReport; 2]) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::paired::PairedVerdict;
+    use crate::paired::difference::PairedVerdict;
     use crate::report::{DrafterReport, TargetReport};
     use crate::served::acceptance::DraftCounts;
     use crate::served::asked::AskedReport;

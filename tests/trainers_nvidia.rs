@@ -1,0 +1,186 @@
+//! Settings of ModelOpt and of NeMo Automodel one by one: what becomes of those that need more than a name.
+use std::path::Path;
+
+use spectrain::trainers::translate;
+
+use crate::translated::{has, nemo, of, tells};
+
+#[test]
+fn modelopts_own_sizes_are_its_defaults() {
+    let recipe = |kind: &str, rest: &str| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_{kind}\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n  \
+             sample_size: 50\ntraining:\n  save_total_limit: 3\n  eval_steps: 70\n  optim: adafactor\n{rest}"
+        );
+        of("a.yaml", &text)
+    };
+    let found = recipe(
+        "eagle",
+        "eagle:\n  eagle_base_lora: true\n  eagle_base_lora_rank: 8\n",
+    );
+    has(
+        &found,
+        &[
+            "drafter.d_ff=14336",
+            "drafter.heads=32",
+            "drafter.kv_heads=8",
+            "data.max_samples=50",
+            "train.keep=3",
+            "train.validate_every=70",
+        ],
+    );
+    tells(&found, &["rope_theta = 10000`", "1000000"]);
+    tells(
+        &found,
+        &["`eagle.eagle_base_lora = true`", "stays as it is"],
+    );
+    tells(&found, &["`training.optim = adafactor`", "AdamW"]);
+    let found = recipe(
+        "dflash",
+        "dflash:\n  dflash_architecture_config:\n    target_layer_ids: [1, 5]\n  dflash_export_rope_scaling:\n    type: yarn\n",
+    );
+    has(
+        &found,
+        &[
+            "drafter.d_ff=22016",
+            "drafter.kv_heads=32",
+            "drafter.captured_layers=[1, 5]",
+        ],
+    );
+    tells(
+        &found,
+        &["`dflash.dflash_export_rope_scaling.type = yarn`", "rotary"],
+    );
+    let found = recipe("medusa", "medusa:\n  medusa_num_heads: 3\n");
+    assert_eq!(found.recipe, "medusa");
+    has(&found, &["drafter.medusa_heads=3", "drafter.head_layers=1"]);
+}
+
+#[test]
+fn a_recipe_of_nemo_is_read_with_its_data_and_its_optimiser() {
+    let found = nemo(
+        "TrainEagle3Recipe",
+        "  ttt_steps: 4\n  lk_loss_type: lambda\n",
+    );
+    has(
+        &found,
+        &[
+            "objective.draft_steps=4",
+            "objective.divergence=\"lk_hybrid\"",
+            "data.max_samples=70000",
+            "data.max_length=1024",
+            "train.batch_tokens=2048",
+            "train.beta2=0.99",
+            "train.min_lr_ratio=0.1",
+            "train.learning_rate=0.0006",
+        ],
+    );
+    assert!(!found.notes.iter().any(|note| note.contains("lk_loss")));
+    assert_eq!(found.train, Some("hf://org/chats:train".into()));
+}
+
+#[test]
+fn recipes_of_nemo_are_known_by_their_class() {
+    let parallel = "  parallel_drafting: true\n  mask_token_id: 9\n";
+    for (class, rest, recipe, settings) in [
+        (
+            "TrainEagle3Recipe",
+            parallel,
+            "peagle",
+            &[
+                "objective.keep=0.7",
+                "drafter.layers=1",
+                "drafter.mask_token=9",
+            ][..],
+        ),
+        (
+            "nemo_automodel.recipes.llm.train_eagle2.TrainEagle2Recipe",
+            "",
+            "eagle1",
+            &[
+                "objective.regression_weight=1.0",
+                "objective.class_weight=0.1",
+            ][..],
+        ),
+        (
+            "TrainDFlash2Recipe",
+            "",
+            "dflash",
+            &[
+                "objective.inject=false",
+                "drafter.selector_rank=256",
+                "objective.slot_weights=\"exponential\"",
+            ][..],
+        ),
+        (
+            "TrainDSparkRecipe",
+            "  loss_decay_gamma: 4.0\n",
+            "dflash",
+            &[
+                "drafter.block_size=7",
+                "objective.decay_slots=4.0",
+                "objective.teacher_weight=1.8",
+                "drafter.confidence=true",
+            ][..],
+        ),
+        (
+            "TrainJetSpecRecipe",
+            "",
+            "dflash",
+            &[
+                "drafter.causal=true",
+                "objective.teacher_weight=1.0",
+                "objective.slot_weights=\"uniform\"",
+            ][..],
+        ),
+    ] {
+        let found = nemo(class, rest);
+        assert_eq!(found.recipe, recipe, "{class}");
+        has(&found, settings);
+    }
+}
+
+#[test]
+fn a_recipe_of_nemo_for_another_kind_of_drafter_is_refused() {
+    let refused = "recipe: TrainViSpecRecipe\nrecipe_args:\n  target_model_name_or_path: a\n";
+    let refused = translate(refused, Path::new("a.yaml"));
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("calls `TrainViSpecRecipe`"), "{error}");
+}
+
+#[test]
+fn noise_of_nemo_is_of_one_width_for_all_samples() {
+    let found = nemo("TrainEagle1Recipe", "  feature_noise: 0.05\n");
+    let mut settings = found.settings.iter();
+    let noise = settings.find(|set| set.starts_with("objective.noise="));
+    let noise = noise.unwrap();
+    for part in ["kind = \"uniform\"", "std = 0.1", "length_ref = 0"] {
+        assert!(noise.contains(part), "{noise}");
+    }
+}
+
+#[test]
+fn automodel_takes_its_file_without_a_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "recipe: TrainDFlashRecipe\nrecipe_args:\n  target_model_name_or_path: a/b\n  train_data_path: a.jsonl\n  seq_length: 64\n";
+    std::fs::write(folder.path().join("x.yaml"), file).unwrap();
+    let script = "automodel x.yaml --nproc-per-node 4 --recipe_args.seq_length=128\n";
+    let found = translate(script, &folder.path().join("a.sh")).unwrap();
+    has(
+        &found,
+        &[
+            "data.max_length=128",
+            "train.gradient_accumulation=4",
+            "objective.decay_slots=7.0",
+        ],
+    );
+}
+
+#[test]
+fn processes_that_share_a_target_read_the_same_rows() {
+    let found = nemo(
+        "TrainDFlashRecipe",
+        "nproc_per_node: 8\ndistributed:\n  tp_size: 4\n",
+    );
+    has(&found, &["train.gradient_accumulation=2"]);
+}
