@@ -5,7 +5,7 @@ use burn::tensor::DType;
 use crate::few_rows::across_the_sum;
 use crate::kernels;
 use crate::mask::Mask;
-use crate::products::product;
+use crate::products::{product, wide_product};
 use crate::sight::Sight;
 
 /// Queries, keys and values of a pass.
@@ -32,8 +32,10 @@ pub fn attend(
     value: Tensor<4>,
     mask: Option<&Mask>,
 ) -> Tensor<4> {
+    let (scale, dtype) = (scale(&query), query.dtype());
     let scores = scores(query, key);
-    weigh(kernels::softmax(scores, mask.map(Mask::entries)), value)
+    let weights = kernels::softmax(scores, mask.map(Mask::entries), scale, dtype);
+    weighed(weights, value, product)
 }
 
 /// What queries behind a cache attend to: those of a long text some at a time, so that their scores need no memory of its
@@ -63,7 +65,7 @@ pub(crate) fn attend_to_cache(
     }
 }
 
-/// `Q Kᵀ / sqrt(d_head)` in the type of the query, each key head shared by its group of query heads.
+/// `Q Kᵀ` in f32, each key head shared by its group of query heads.
 ///
 /// # Shapes
 /// - query: `[batch, heads, seq, d_head]`
@@ -75,17 +77,26 @@ pub fn scores(query: Tensor<4>, key: Tensor<4>) -> Tensor<4> {
     // The query heads of a group become rows of one product, so keys are never repeated.
     let rows = heads / kv_heads * seq;
     let keys = across_the_sum(key.swap_dims(2, 3), rows * total);
-    let queries = scaled(query).reshape([batch, kv_heads, rows, d_head]);
-    product(queries, keys).reshape([batch, heads, seq, total])
+    let queries = query.reshape([batch, kv_heads, rows, d_head]);
+    wide_product(queries, keys).reshape([batch, heads, seq, total])
 }
 
-/// Sums values by attention weight.
+/// Sums values by attention weight, in f32.
 ///
 /// # Shapes
 /// - weights: `[batch, heads, seq, total]`
 /// - value: `[batch, kv_heads, total, d_head]`
 /// - output: `[batch, heads, seq, d_head]`
 pub fn weigh(weights: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
+    weighed(weights, value, wide_product)
+}
+
+/// The same in the type that a `product` gives.
+fn weighed(
+    weights: Tensor<4>,
+    value: Tensor<4>,
+    product: fn(Tensor<4>, Tensor<4>) -> Tensor<4>,
+) -> Tensor<4> {
     let [batch, heads, seq, total] = weights.dims();
     let [_, kv_heads, _, d_head] = value.dims();
     let weights = weights.reshape([batch, kv_heads, heads / kv_heads * seq, total]);
@@ -112,20 +123,20 @@ pub(crate) fn attend_in_blocks(
     sinks: Option<Tensor<1>>,
     mask: &Mask,
 ) -> Tensor<4> {
-    let (dtype, query) = (query.dtype(), scaled(query));
+    let (dtype, scale) = (query.dtype(), scale(&query));
     let [batch, heads, seq, _] = query.dims();
     let sinks = sinks.map(by_head);
     // No score may be so far below its sink that the sink's weight is infinite.
     let floor = (sinks.clone()).map(|sinks| sinks.detach().expand([batch, heads, seq, 1]));
     let keys_values = (key.clone(), value.clone());
-    let mut gathered = kernels::gather(query.clone(), keys_values, mask, floor);
+    let mut gathered = kernels::gather(query.clone(), keys_values, mask, floor, scale);
     for (key, value) in columns {
         gathered = gathered.with_column(query.clone(), key.clone(), value.clone());
     }
     if let Some(sinks) = sinks {
         gathered = gathered.with_sinks(sinks);
     }
-    kernels::quotient(gathered.sums).cast(dtype)
+    kernels::quotient(gathered.sums, dtype)
 }
 
 /// Numbers of heads as scores, `[1, heads, 1, 1]` in f32.
@@ -134,10 +145,9 @@ pub(crate) fn by_head(sinks: Tensor<1>) -> Tensor<4> {
     sinks.cast(DType::F32).reshape([1, heads, 1, 1])
 }
 
-/// Queries over the root of their width.
-pub(crate) fn scaled(query: Tensor<4>) -> Tensor<4> {
-    let d_head = query.dims()[3];
-    query * (d_head as f64).powf(-0.5)
+/// What the scores of queries are multiplied by: `1 / sqrt(d_head)`. Queries stay as they are: in bf16 they would be rounded once more.
+pub(crate) fn scale(query: &Tensor<4>) -> f32 {
+    (query.dims()[3] as f64).powf(-0.5) as f32
 }
 
 #[cfg(test)]
@@ -146,8 +156,66 @@ mod tests {
     use spectrain_data::packing::RowLayout;
 
     use super::*;
+    use crate::blocks::{BlockLayout, BlockPlaces, BlockSight, attend_blocks};
+    use crate::device::test_device;
     use crate::mask::Layout;
     use crate::weights::host_f32;
+
+    /// Numbers in `[-3, 3]`, which bf16 holds.
+    fn numbers([heads, seq, width]: [usize; 3], seed: usize) -> Tensor<4> {
+        let values: Vec<f32> = (0..heads * seq * width)
+            .map(|at| ((at * 7919 + seed * 104_729) % 6007) as f32 / 1001.0 - 3.0)
+            .collect();
+        let values = TensorData::new(values, [1, heads, seq, width]);
+        let narrow = Tensor::<4>::from_data(values, &test_device()).cast(DType::BF16);
+        narrow.cast(DType::F32)
+    }
+
+    /// In bf16 a score of 72 would be off by up to 1/4, and its weight by a quarter.
+    #[test]
+    fn scores_in_bf16_far_from_zero_give_what_those_in_f32_give() {
+        let device = test_device();
+        // What queries and keys have in common adds the same to all scores.
+        let moved = |heads, seed| {
+            let x = numbers([heads, 20, 8], seed);
+            let common = x.ones_like() * 6.0;
+            Tensor::cat(vec![x, common], 3)
+        };
+        let given = |dtype: DType| Projected {
+            query: moved(2, 1).cast(dtype),
+            key: moved(1, 2).cast(dtype),
+            value: numbers([1, 20, 16], 3).cast(dtype),
+        };
+        let whole = |dtype| {
+            let Projected { query, key, value } = given(dtype);
+            attend(query, key, value, None)
+        };
+        // A block before which there is nothing.
+        let places = BlockPlaces {
+            positions: &[0],
+            anchors: &[Some((0, 0))],
+            row_length: 1,
+            block_size: 20,
+            lengths: None,
+            sights: &[BlockSight {
+                causal: false,
+                window: None,
+            }],
+        };
+        let layout = BlockLayout::new(&places, &device);
+        let block = |dtype| {
+            let context = numbers([1, 1, 16], 4).cast(dtype);
+            let keys_values = (context.clone(), context);
+            attend_blocks(given(dtype), keys_values, None, layout.masks(0))
+        };
+        let expected = host_f32(whole(DType::F32));
+        assert_eq!(whole(DType::BF16).dtype(), DType::BF16);
+        for found in [whole(DType::BF16), block(DType::F32), block(DType::BF16)] {
+            for (one, other) in host_f32(found).iter().zip(&expected) {
+                assert!((one - other).abs() < 0.02, "{one} {other}");
+            }
+        }
+    }
 
     #[test]
     fn a_long_text_that_sees_itself_whole_takes_no_memory_of_its_length_squared() {

@@ -1,9 +1,8 @@
 //! Attention of blocks that stand behind anchors in packed rows: a place of a block sees the context before its anchor and
 //! its own block, and nothing of any other block.
 use burn::prelude::*;
-use burn::tensor::DType;
 
-use crate::attend::{Projected, by_head, scaled, scores, weigh};
+use crate::attend::{Projected, by_head, scale, scores, weigh};
 use crate::kernels;
 use crate::mask::{ByLayer, Mask};
 use crate::sight::Sight;
@@ -168,7 +167,7 @@ pub(crate) fn attend_blocks(
     let batch = key.dims()[0];
     let [all, heads, size, d_head] = blocks.query.dims();
     let count = all / batch;
-    let dtype = blocks.query.dtype();
+    let (scale, dtype) = (scale(&blocks.query), blocks.query.dtype());
     // All blocks of a row ask the same keys: they are rows of one product.
     let together = |x: Tensor<4>, width: usize| {
         x.reshape([batch, count, heads, size * width])
@@ -180,7 +179,7 @@ pub(crate) fn attend_blocks(
             .swap_dims(1, 2)
             .reshape([all, heads, size, width])
     };
-    let mut inside = scores(blocks.query.clone(), blocks.key).cast(DType::F32);
+    let mut inside = scores(blocks.query.clone(), blocks.key) * scale;
     if let Some(mask) = &masks.block {
         inside = inside + mask.clone();
     }
@@ -191,15 +190,15 @@ pub(crate) fn attend_blocks(
         floor = floor.max_pair(sinks.clone().detach().expand([all, heads, size, 1]));
     }
     let floor = together(floor, 1); // [batch, heads, count * size, 1]
-    let query = scaled(together(blocks.query, d_head));
-    let outside = kernels::gather(query, (key, value), &masks.context, Some(floor));
+    let query = together(blocks.query, d_head);
+    let outside = kernels::gather(query, (key, value), &masks.context, Some(floor), scale);
     let largest = apart(outside.largest, 1);
     let inside = (inside - largest.clone()).exp();
     let mut sum = inside.clone().sum_dim(3);
     if let Some(sinks) = sinks {
         sum = sum + (sinks - largest).exp();
     }
-    let inside = weigh(inside.cast(dtype), blocks.value).cast(DType::F32);
+    let inside = weigh(inside.cast(dtype), blocks.value);
     let inside = Tensor::cat(vec![inside, sum], 3);
-    kernels::quotient(apart(outside.sums, d_head + 1) + inside).cast(dtype)
+    kernels::quotient(apart(outside.sums, d_head + 1) + inside, dtype)
 }

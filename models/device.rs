@@ -55,17 +55,52 @@ impl DeviceName {
 }
 
 /// Keeps compiled kernels in the user's cache folder for later runs, unless a `cubecl.toml` in this folder or above it says
-/// where, or something else has been settled before. Compiling them takes from seconds to minutes.
+/// where, or something else has been settled before. Compiling them takes from seconds to minutes. A program without a build id keeps
+/// none: CubeCL would take those of another build without one for its own.
 #[cfg(feature = "cuda")]
 fn keep_kernels() {
     use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig as _, cache::CacheConfig};
 
-    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
-    if let CacheConfig::Target = config.environment.path {
-        config.environment.path = CacheConfig::Global;
+    static SETTLED: std::sync::Once = std::sync::Once::new();
+    SETTLED.call_once(|| {
+        let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+        if let CacheConfig::Target = config.environment.path {
+            config.environment.path = CacheConfig::Global;
+        }
+        config.compilation.cache = is_identified();
+        if !config.compilation.cache {
+            tracing::debug!("compiled kernels are not kept: the linker wrote no build id");
+        }
+        CubeClRuntimeConfig::try_set(config);
+    });
+}
+
+/// Whether this program has a build id. On systems other than Linux linkers always write one.
+#[cfg(feature = "cuda")]
+fn is_identified() -> bool {
+    use std::io::Read as _;
+
+    /// Notes stand before the code.
+    const NOTES: u64 = 1 << 16;
+    if !cfg!(target_os = "linux") {
+        return true;
     }
-    config.compilation.cache = true;
-    CubeClRuntimeConfig::try_set(config);
+    let mut start = Vec::new();
+    let program = std::fs::File::open("/proc/self/exe");
+    let read = program.and_then(|program| program.take(NOTES).read_to_end(&mut start));
+    read.is_ok() && has_build_id(&start)
+}
+
+/// Whether a note of GNU's with a build id (`NT_GNU_BUILD_ID`) is among the first bytes of a program: the lengths of its owner's name and
+/// of the id, its kind, and the name.
+#[cfg(any(feature = "cuda", test))]
+fn has_build_id(start: &[u8]) -> bool {
+    let mut notes = start.windows(16);
+    notes.any(|note| {
+        let [name_length, id_length, kind] = [0, 4, 8]
+            .map(|at| u32::from_le_bytes([note[at], note[at + 1], note[at + 2], note[at + 3]]));
+        (name_length, kind) == (4, 3) && id_length > 0 && note[12..] == *b"GNU\0"
+    })
 }
 
 /// How many GPUs NVIDIA's driver shows to this program, which calls them `cuda:0`, `cuda:1` and so on; 0 without the driver, or
@@ -78,6 +113,19 @@ pub fn cuda_devices() -> usize {
     #[cfg(not(feature = "cuda"))]
     {
         0
+    }
+}
+
+/// Bytes of memory that a GPU has free, whatever program has the rest; `None` of any other device, and with the feature `fusion`.
+pub fn free_memory(device: &Device) -> Option<u64> {
+    #[cfg(all(feature = "cuda", not(feature = "fusion")))]
+    {
+        crate::cube::memory::free(device)
+    }
+    #[cfg(not(all(feature = "cuda", not(feature = "fusion"))))]
+    {
+        let _ = device;
+        None
     }
 }
 
@@ -132,5 +180,23 @@ pub fn test_device_of(rank: usize) -> Device {
         Some(Ok(device)) => device,
         Some(Err(feature)) => panic!("SPECTRAIN_TEST_DEVICE={name} needs `--features {feature}`"),
         None => panic!("SPECTRAIN_TEST_DEVICE: expected cpu, cube or cuda:N, found {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_build_id;
+
+    #[test]
+    fn a_build_id_is_told_from_other_notes() {
+        let note = |kind: u32, length: u32| {
+            let words = [4, length, kind].map(u32::to_le_bytes);
+            let parts: [&[u8]; 4] = [b"\x7fELF...", words.as_flattened(), b"GNU\0", &[7; 20]];
+            parts.concat()
+        };
+        assert!(has_build_id(&note(3, 20)) && has_build_id(&note(3, 8)));
+        // The oldest kernel that it runs on.
+        assert!(!has_build_id(&note(1, 16)));
+        assert!(!has_build_id(b"") && !has_build_id(b"GNU\0"));
     }
 }

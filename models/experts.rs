@@ -10,7 +10,7 @@ use crate::device::is_cpu;
 use crate::error::Result;
 use crate::kernels::swiglu;
 use crate::linear::{Bias, Linear};
-use crate::products::product;
+use crate::products::{product, product_with_weight};
 use crate::routing::ExpertsConfig;
 use crate::weights::{Init, Scope};
 
@@ -117,14 +117,13 @@ impl Experts {
 
     /// What one expert makes of some rows. `[rows, d_model]` to the same.
     fn of(&self, expert: usize, x: Tensor<2>) -> Tensor<2> {
-        let dtype = x.dtype();
-        let matrix = |all: &Param<Tensor<3>>| {
+        let with_matrix = |x: Tensor<2>, all: &Param<Tensor<3>>| {
             let own = all.val().narrow(0, expert, 1);
-            own.squeeze_dim::<2>(0).cast(dtype)
+            product_with_weight(x, own.squeeze_dim::<2>(0))
         };
-        let gate = product(x.clone(), matrix(&self.gate_proj));
-        let up = product(x, matrix(&self.up_proj));
-        product(swiglu(gate, up), matrix(&self.down_proj))
+        let gate = with_matrix(x.clone(), &self.gate_proj);
+        let up = with_matrix(x, &self.up_proj);
+        with_matrix(swiglu(gate, up), &self.down_proj)
     }
 
     /// The same as [`grouped`](Self::grouped), with a copy of its expert's matrices for each row and expert.

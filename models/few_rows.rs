@@ -217,8 +217,7 @@ pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     }
     let is_here = |tensor: &Tensor<2>| !tensor.is_autodiff() && tensor.device() == Device::flex();
     if x.dtype() != DType::F32 || !is_here(&x) || !is_here(&weight) {
-        let weight = weight.cast(x.dtype());
-        return products::product(x, weight);
+        return products::product_with_weight(x, weight);
     }
     let weight = weight.into_dispatch();
     if is_decoding(&x) {

@@ -47,6 +47,7 @@ mod mlp;
 pub mod mtp;
 mod mtp_layer;
 mod norm;
+pub mod out_of_memory;
 pub mod pard;
 mod parts;
 pub mod peagle;

@@ -3,13 +3,13 @@ use burn::prelude::*;
 
 use crate::error::Result;
 use crate::few_rows::product;
-use crate::products;
+use crate::products::product_with_weight;
 use crate::weights::{Init, Scope};
 
 /// `x W (+ b)`. The weight is `[d_in, d_out]` in memory and `[d_out, d_in]` in files.
 ///
 /// The product is taken in the type of the input: f32 master weights of a drafter that computes in bf16 are cast on
-/// the way, and their gradient comes back in f32.
+/// the way, once more in the backward pass, so that no copy of them is kept, and their gradient comes back in f32.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[d_in, d_out]`
@@ -88,8 +88,7 @@ pub struct Lora {
 impl Lora {
     /// `[rows, d_in]` to `[rows, d_out]`.
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let dtype = x.dtype();
-        let inner = products::product(x, self.down.val().cast(dtype));
-        products::product(inner, self.up.val().cast(dtype)) * self.scale
+        let inner = product_with_weight(x, self.down.val());
+        product_with_weight(inner, self.up.val()) * self.scale
     }
 }

@@ -9,8 +9,9 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::ops::FloatTensorOps as _;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata as _, backend_extension};
 use burn::prelude::*;
+use burn::tensor::DType;
 
 mod host;
 mod matrix;
@@ -26,6 +27,18 @@ pub use matrix::add_product;
 /// - output: `[…, rows, columns]`
 pub fn product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::product(lhs.into_dispatch(), rhs.into_dispatch()))
+}
+
+/// `x · weight` in the type of `x`, whatever type the weight is in; shapes as there. A graph keeps the weight as it is.
+pub(crate) fn product_with_weight<const D: usize>(x: Tensor<D>, weight: Tensor<D>) -> Tensor<D> {
+    let [x, weight] = [x, weight].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(Dispatch::product_with_weight(x, weight))
+}
+
+/// `lhs · rhs` in f32, whatever type both are in; shapes as there.
+pub(crate) fn wide_product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    let [lhs, rhs] = [lhs, rhs].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(Dispatch::wide_product(lhs, rhs))
 }
 
 /// `lhs · rhsᵀ` on the CPU, of matrices whose rows are long, in the order that takes least time: the product copies a factor
@@ -70,73 +83,131 @@ pub(crate) trait Products: Backend {
     /// - lhs: `[…, rows, inner]`
     /// - rhs: `[…, inner, columns]`, as many matrices as of `lhs`
     /// - output: `[…, rows, columns]`
-    #[fusion(meta = |lhs, rhs| product_of(lhs, rhs))]
+    #[fusion(meta = |lhs, rhs| product_of(lhs, rhs, lhs.dtype))]
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The same in f32: the sums of factors in a narrower type are not rounded to it.
+    #[fusion(meta = |lhs, rhs| product_of(lhs, rhs, DType::F32))]
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `x · weight` in the type of `x`, whatever type the weight is in; shapes as there. What a graph keeps is the weight itself, which
+    /// all products with it share: it is cast again for the backward pass, and its gradient is in its own type.
+    #[fusion(default)]
+    fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let dtype = x.dtype();
+        Self::product(x, of_type::<Self>(weight, dtype))
+    }
 }
 
 #[cfg(feature = "fusion")]
-fn product_of(lhs: &TensorSpec, rhs: &TensorSpec) -> TensorSpec {
+fn product_of(lhs: &TensorSpec, rhs: &TensorSpec, dtype: DType) -> TensorSpec {
     let mut shape = lhs.shape.clone();
     let last = shape.num_dims() - 1;
     shape[last] = rhs.shape[last];
-    TensorSpec::new(shape, lhs.dtype)
+    TensorSpec::new(shape, dtype)
 }
 
 impl Products for Flex {
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         host::product(&lhs, &rhs).unwrap_or_else(|| Self::float_matmul(lhs, rhs))
     }
+
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::product(wide::<Self>(lhs), wide::<Self>(rhs))
+    }
+}
+
+/// The tensor in f32.
+pub(crate) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    of_type::<B>(x, DType::F32)
+}
+
+/// The tensor in a type: itself where it is in that already.
+pub(crate) fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    match x.dtype() == dtype {
+        true => x,
+        false => B::float_cast(x, dtype.into()),
+    }
 }
 
 impl<B: Products, C: CheckpointStrategy> Products for Autodiff<B, C> {
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        let [lhs_trained, rhs_trained] = [lhs.is_tracked(), rhs.is_tracked()];
-        let (lhs, at_lhs) = lhs.into_parts();
-        let (rhs, at_rhs) = rhs.into_parts();
-        match Product
-            .prepare::<C>([at_lhs, at_rhs])
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prepared) => {
-                let kept = [
-                    rhs_trained.then(|| lhs.clone()),
-                    lhs_trained.then(|| rhs.clone()),
-                ];
-                prepared.finish(kept, B::product(lhs, rhs))
-            }
-            OpsKind::UnTracked(prepared) => prepared.finish(B::product(lhs, rhs)),
-        }
+        in_graph::<B, C>(lhs, rhs, B::product)
+    }
+
+    fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
+        in_graph::<B, C>(lhs, rhs, B::wide_product)
+    }
+
+    fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        in_graph::<B, C>(x, weight, B::product_with_weight)
     }
 }
 
-/// Of [`Products::product`].
+/// A product of any kind in a graph.
+fn in_graph<B: Products, C: CheckpointStrategy>(
+    lhs: FloatTensor<Autodiff<B, C>>,
+    rhs: FloatTensor<Autodiff<B, C>>,
+    product: fn(FloatTensor<B>, FloatTensor<B>) -> FloatTensor<B>,
+) -> FloatTensor<Autodiff<B, C>> {
+    let [lhs_trained, rhs_trained] = [lhs.is_tracked(), rhs.is_tracked()];
+    let (lhs, at_lhs) = lhs.into_parts();
+    let (rhs, at_rhs) = rhs.into_parts();
+    match Product
+        .prepare::<C>([at_lhs, at_rhs])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prepared) => {
+            let factors = [
+                rhs_trained.then(|| lhs.clone()),
+                lhs_trained.then(|| rhs.clone()),
+            ];
+            let dtypes = [lhs.dtype(), rhs.dtype()];
+            prepared.finish(Factors { factors, dtypes }, product(lhs, rhs))
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(product(lhs, rhs)),
+    }
+}
+
+/// What the backward pass of a product needs.
+#[derive(Debug, Clone)]
+struct Factors<T> {
+    /// Each factor, where the other one is trained.
+    factors: [Option<T>; 2],
+    /// Of both.
+    dtypes: [DType; 2],
+}
+
+/// Of [`Products`].
 #[derive(Debug)]
 struct Product;
 
 impl<B: Products> Backward<B, 2> for Product {
-    /// Each factor, where the other one is trained.
-    type State = [Option<FloatTensor<B>>; 2];
+    type State = Factors<FloatTensor<B>>;
 
     fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {
-        let [lhs, rhs] = ops.state;
+        let Factors {
+            factors: [lhs, rhs],
+            dtypes: [dtype, of_rhs],
+        } = ops.state;
         let [to_lhs, to_rhs] = ops.parents;
-        let gradient = gradients.consume::<B>(&ops.node);
+        // That of a wide product is in f32, a weight may be, and a product takes factors of one type.
+        let gradient = of_type::<B>(gradients.consume::<B>(&ops.node), dtype);
         if let (Some(parent), Some(rhs)) = (to_lhs, rhs) {
+            let rhs = of_type::<B>(rhs, dtype);
             let by_lhs = B::product(gradient.clone(), B::float_transpose(rhs));
             gradients.register::<B>(parent.id, by_lhs);
         }
         if let (Some(parent), Some(lhs)) = (to_rhs, lhs) {
             let by_rhs = B::product(B::float_transpose(lhs), gradient);
-            gradients.register::<B>(parent.id, by_rhs);
+            gradients.register::<B>(parent.id, of_type::<B>(by_rhs, of_rhs));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::DType;
-
     use super::*;
     use crate::device::test_device;
     use crate::weights::{Init, RandomWeights, Weights as _, host_f32, tensor_from};
@@ -169,6 +240,12 @@ mod tests {
             let [lhs, rhs] = factors(DType::F32, &Device::flex());
             let expected = lhs.matmul(rhs);
             let [lhs, rhs] = factors(dtype, &test_device());
+            let wide = wide_product(lhs.clone(), rhs.clone());
+            assert_eq!(wide.dtype(), DType::F32, "{what}");
+            assert!(
+                host_f32(wide) == host_f32(expected.clone()),
+                "{what} of {shapes:?} in {dtype:?}, to f32"
+            );
             let found = product(lhs, rhs);
             assert_eq!(found.dims(), expected.dims(), "{what}");
             assert_eq!(found.dtype(), dtype, "{what}");
@@ -215,6 +292,72 @@ mod tests {
                     [of(rows, inner), [1, inner, columns]],
                     |[x, y]| [x, y.expand([matrices as i64, -1, -1])],
                 );
+            }
+        }
+    }
+
+    /// The sums are some 2,700: bf16 would round them to multiples of 16.
+    #[test]
+    fn wide_products_are_not_rounded_and_their_gradients_have_the_type_of_the_factors() {
+        let factors = |dtype, device: &Device| {
+            let shapes = [[2, 5, 300], [2, 300, 7]];
+            [0, 1].map(|nth| whole_numbers(shapes[nth], nth, dtype, device) + 3.0)
+        };
+        let turned = |x: &Tensor<3>| x.clone().swap_dims(1, 2);
+        let [lhs, rhs] = factors(DType::F32, &Device::flex());
+        let of_sums = whole_numbers([2, 5, 7], 2, DType::F32, &Device::flex());
+        let by_lhs = of_sums.clone().matmul(turned(&rhs));
+        let by_rhs = turned(&lhs).matmul(of_sums);
+        let expected = host_f32(lhs.matmul(rhs));
+        assert!(expected.iter().any(|sum| sum % 16.0 != 0.0));
+        let leaves = factors(DType::BF16, &test_device()).map(|x| x.autodiff().require_grad());
+        let found = wide_product(leaves[0].clone(), leaves[1].clone());
+        assert_eq!(found.dtype(), DType::F32);
+        assert_eq!(host_f32(found.clone().inner()), expected);
+        let of_sums = whole_numbers([2, 5, 7], 2, DType::F32, &test_device());
+        let gradients = (found * of_sums.autodiff()).sum().backward();
+        for (leaf, expected) in leaves.iter().zip([by_lhs, by_rhs]) {
+            let found = leaf.grad(&gradients).unwrap();
+            assert_eq!(found.dtype(), DType::BF16);
+            assert_eq!(host_f32(found), host_f32(expected));
+        }
+    }
+
+    #[test]
+    fn a_weight_is_taken_in_the_type_of_the_rows_and_its_gradient_comes_in_its_own() {
+        let numbers = |at: usize, dtype, device: &Device| {
+            whole_numbers([[5, 20], [20, 7], [5, 7]][at], at, dtype, device)
+        };
+        let [x, weight, of_sums] = [0, 1, 2].map(|at| numbers(at, DType::F32, &Device::flex()));
+        let expected = [
+            of_sums.clone().matmul(weight.clone().transpose()),
+            x.clone().transpose().matmul(of_sums),
+        ];
+        let product = host_f32(x.matmul(weight));
+        let device = test_device();
+        for dtypes in [
+            [DType::BF16, DType::F32],
+            [DType::F32, DType::BF16],
+            [DType::BF16; 2],
+            [DType::F32; 2],
+        ] {
+            for trained in [[true, true], [true, false], [false, true]] {
+                let [x, weight] = [0, 1].map(|at| {
+                    let factor = numbers(at, dtypes[at], &device).autodiff();
+                    factor.set_require_grad(trained[at])
+                });
+                let found = product_with_weight(x.clone(), weight.clone());
+                assert_eq!(found.dtype(), dtypes[0]);
+                assert_eq!(host_f32(found.clone().inner()), product, "{dtypes:?}");
+                let of_sums = numbers(2, DType::F32, &device).autodiff();
+                let gradients = (found.cast(DType::F32) * of_sums).sum().backward();
+                for (at, factor) in [x, weight].into_iter().enumerate() {
+                    if trained[at] {
+                        let found = factor.grad(&gradients).unwrap();
+                        assert_eq!(found.dtype(), dtypes[at]);
+                        assert_eq!(host_f32(found), host_f32(expected[at].clone()));
+                    }
+                }
             }
         }
     }

@@ -25,6 +25,8 @@ pub struct AtATime {
     /// Keys between others that are taken with them although no query sees them, at most: a product over a few more costs less than
     /// another one.
     pub gap: usize,
+    /// Ranges of keys begin at a multiple of this, and end at one or at the last key: with the keys at either end that no query sees.
+    pub aligned: usize,
 }
 
 impl AtATime {
@@ -33,12 +35,15 @@ impl AtATime {
         queries: 128,
         sequences: 1,
         gap: 64,
+        aligned: 1,
     };
-    /// On a GPU, where few launches count more than keys that only other sequences see.
+    /// On a GPU, where few launches count more than keys that only other sequences see. Burn begins a row of scores at a multiple of 512
+    /// bytes: only of so many keys do rows lie side by side as kernels read them, and products of sizes that 8 does not divide are slow.
     pub const GPU: Self = Self {
         queries: 256,
         sequences: usize::MAX,
         gap: 1024,
+        aligned: 256,
     };
 }
 
@@ -124,12 +129,12 @@ impl Sight {
         entries
     }
 
-    /// The keys that one of some queries of some sequences sees, in ranges that are more than a `gap` apart: one at least.
+    /// The keys that one of some queries of some sequences sees, in ranges as they are taken: one at least.
     fn reach(
         &self,
         sequences: Range<usize>,
         queries: Range<usize>,
-        gap: usize,
+        AtATime { gap, aligned, .. }: AtATime,
     ) -> Vec<Range<usize>> {
         let all = self.sequences();
         let mut reach = Vec::new();
@@ -154,11 +159,14 @@ impl Sight {
             }
         }
         reach.extend(growing);
-        let mut reach = joined(reach, gap);
-        if reach.is_empty() {
+        if reach.iter().all(Range::is_empty) {
             reach.push(0..1);
         }
-        reach
+        let taken = |range: Range<usize>| {
+            let end = range.end.next_multiple_of(aligned).min(self.keys);
+            range.start / aligned * aligned..end
+        };
+        joined(reach.into_iter().map(taken), gap)
     }
 
     /// The blocks of so many sequences, whose every query here is for `sharing` of theirs.
@@ -171,7 +179,7 @@ impl Sight {
         };
         let group = |sequences: Range<usize>| {
             let block = |queries: Range<usize>| Block {
-                keys: self.reach(sequences.clone(), queries.clone(), some.gap),
+                keys: self.reach(sequences.clone(), queries.clone(), some),
                 queries: queries.start * sharing..queries.end * sharing,
             };
             Group {
@@ -265,6 +273,7 @@ mod tests {
                 queries,
                 sequences: at_once,
                 gap: 9,
+                aligned: 1,
             };
             let groups = two().blocks(sequences, sharing, some);
             let of_group = |group: Group| {
@@ -297,6 +306,7 @@ mod tests {
             queries: 1,
             sequences: 1,
             gap: 9,
+            aligned: 1,
         };
         let groups = one.blocks(3, 1, some);
         assert_eq!(groups.len(), 3);
@@ -314,6 +324,7 @@ mod tests {
                 queries: 10,
                 sequences: 1,
                 gap,
+                aligned: 1,
             };
             let mut blocks = sight.blocks(1, 1, some).remove(0).blocks;
             blocks.remove(2).keys
@@ -324,6 +335,34 @@ mod tests {
         assert_eq!(keys(10), [0..41]);
         let blocks = sight.blocks(1, 1, AtATime::CPU).remove(0).blocks;
         assert_eq!(blocks[0].keys, [0..41]);
+    }
+
+    #[test]
+    fn a_gpu_takes_ranges_that_begin_and_end_at_round_places() {
+        // Two texts, of 701 and 1,299 tokens, and behind them places that see the beginning of the first and themselves.
+        let start = |at: usize| if at < 701 { 0 } else { 701 };
+        let texts = (0..2000).map(|at| vec![start(at)..at + 1]);
+        let behind = (2000..2100).map(|at| vec![0..3, at..at + 1]);
+        let sight = Sight::new([2100, 2100], texts.chain(behind));
+        let blocks = sight.blocks(1, 1, AtATime::GPU).remove(0).blocks;
+        let keys: Vec<_> = blocks.into_iter().map(|block| block.keys).collect();
+        let expected = [
+            vec![0..256],
+            vec![0..512],
+            vec![0..768],
+            // From the second text's beginning on.
+            vec![512..1024],
+            vec![512..1280],
+            vec![512..1536],
+            vec![512..1792],
+            // The first text's beginning is as near as the gap that is taken too.
+            vec![0..2048],
+            vec![0..256, 2048..2100],
+        ];
+        assert_eq!(keys, expected);
+        let unseen = Sight::new([1, 300], [vec![]]);
+        let blocks = unseen.blocks(1, 1, AtATime::GPU).remove(0).blocks;
+        assert_eq!(blocks[0].keys, [0..256]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn::prelude::Device;
+use burn::module::Param;
+use burn::prelude::*;
+use burn::tensor::DType;
 use spectrain::cli::progress::Output;
 use spectrain::families::registry::{self, RECIPES, Recipe};
 use spectrain::plan;
@@ -13,8 +15,8 @@ use spectrain::runs::run_folder::{Existing, RunFolder};
 use spectrain::runtime::device::{memory_of, target_type};
 use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{ModelFolder, state};
-use spectrain_models::TransformerConfig;
 use spectrain_models::device::{is_cpu, test_device};
+use spectrain_models::{Linear, TransformerConfig};
 
 use crate::allocation::{alone, peak_during};
 use crate::numbers::{drafter_keys, tokens};
@@ -298,7 +300,7 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 15] = [
+        let cases: [(&str, &[&str]); 16] = [
             ("eagle3", &["objective.recompute=false"]),
             ("eagle3", &["drafter.layers=3"]),
             ("eagle3", &["train.ema_decay=0.9"]),
@@ -320,6 +322,10 @@ fn it_does_for_the_settings_that_change_it_most() {
             (
                 "dflash",
                 &["drafter.conv_taps=2", "drafter.selector_rank=16"],
+            ),
+            (
+                "dflash",
+                &["drafter.selector_rank=16", "objective.teacher_weight=1.0"],
             ),
             ("dflash", &["drafter.markov_rank=16"]),
             ("pard", &["objective.draft_tokens=4"]),
@@ -352,6 +358,34 @@ fn live_features_take_at_most_what_is_planned_for_them_beside_a_step() {
                 assert!(live.measured as f64 > least, "{name}: {live:?}, {stored:?}");
             }
         }
+    });
+}
+
+/// As an unrolled drafter goes through its layers on a GPU.
+#[test]
+fn passes_in_bf16_keep_no_copies_of_the_weights_in_f32_that_they_share() {
+    const WIDTH: usize = 512;
+    alone(|| {
+        let device = Device::flex().autodiff();
+        let layer = Linear {
+            weight: Param::from_tensor(Tensor::ones([WIDTH, WIDTH], &device)),
+            bias: None,
+            lora: None,
+        };
+        let peak = |passes: usize| {
+            peak_during(|| {
+                let row = Tensor::<2>::ones([1, WIDTH], (&device, DType::BF16));
+                let out = (0..passes).fold(row, |x, _| layer.forward(x));
+                let gradients = out.sum().backward();
+                let gradient = layer.weight.val().grad(&gradients).unwrap();
+                assert_eq!(gradient.dtype(), DType::F32);
+            })
+        };
+        // What is set up once.
+        peak(2);
+        let (few, many) = (peak(2), peak(10));
+        let copy = WIDTH * WIDTH * DType::BF16.size();
+        assert!(many < few + copy, "{few} {many}");
     });
 }
 

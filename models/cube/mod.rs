@@ -1,6 +1,8 @@
 //! What kernels on devices of CubeCL share; products and reductions of matrices there.
 #[cfg(feature = "cuda")]
 mod cublas;
+#[cfg(all(feature = "cuda", not(feature = "fusion")))]
+pub mod memory;
 #[cfg(feature = "cuda")]
 pub mod order;
 mod products;

@@ -1,6 +1,8 @@
 //! What libraries of CUDA need to know of CubeCL, which launches kernels on streams that it shows to nobody: where tensors lie, and a
 //! stream that waits for all that the device has been given before, and for which all that comes later waits.
 #![expect(unsafe_code, reason = "CUDA's driver is a C library")]
+use std::sync::Once;
+
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cuda::CudaRuntime;
 use cubecl_runtime::runtime::Runtime;
@@ -64,8 +66,17 @@ impl Order {
             events: [made()?, made()?],
             marks: Marks::find(),
         };
-        if let Err(why) = order.begin().and_then(|()| order.end()) {
-            tracing::warn!("each call of a library of CUDA waits for the device: {why}");
+        let lacking = match &order.marks {
+            Some(_) => order.begin().and_then(|()| order.end()).err(),
+            None => Some("the driver is older than CUDA 12.5".to_owned()),
+        };
+        if let Some(why) = lacking {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "training will be slower: each call of a library of CUDA waits for the device: {why}"
+                );
+            });
             order.marks = None;
         }
         Ok(order)

@@ -25,25 +25,34 @@ const ALIGNED: usize = 16;
 
 impl Products for CubeBackend {
     fn product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
-        if [&lhs, &rhs].iter().any(|of| of.meta.shape().contains(&0)) {
-            return of_burn(lhs, rhs, MatmulStrategy::default());
-        }
-        let out = init_matmul_output(&lhs, &rhs, lhs.dtype);
-        #[cfg(feature = "cuda")]
-        if super::cublas::multiply(&lhs, &rhs, &out) {
-            return out;
-        }
-        for strategy in strategies(&lhs, &rhs) {
-            if launch(strategy, lhs.clone(), rhs.clone(), out.clone()).is_ok() {
-                return out;
-            }
-        }
-        of_burn(lhs, rhs, MatmulStrategy::Cube)
+        let dtype = lhs.dtype;
+        multiplied(lhs, rhs, dtype)
+    }
+
+    fn wide_product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
+        multiplied(lhs, rhs, DType::F32)
     }
 }
 
-fn of_burn(lhs: CubeTensor, rhs: CubeTensor, strategy: MatmulStrategy) -> CubeTensor {
-    let dtype = lhs.dtype;
+/// `lhs · rhs` in a type: that of both, or f32.
+fn multiplied(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
+    if [&lhs, &rhs].iter().any(|of| of.meta.shape().contains(&0)) {
+        return of_burn(lhs, rhs, MatmulStrategy::default(), dtype);
+    }
+    let out = init_matmul_output(&lhs, &rhs, dtype);
+    #[cfg(feature = "cuda")]
+    if super::cublas::multiply(&lhs, &rhs, &out) {
+        return out;
+    }
+    for strategy in strategies(&lhs, &rhs) {
+        if launch(strategy, lhs.clone(), rhs.clone(), out.clone()).is_ok() {
+            return out;
+        }
+    }
+    of_burn(lhs, rhs, MatmulStrategy::Cube, dtype)
+}
+
+fn of_burn(lhs: CubeTensor, rhs: CubeTensor, strategy: MatmulStrategy, dtype: DType) -> CubeTensor {
     let product = matmul(lhs, rhs, None, strategy, dtype);
     product.expect("Burn multiplies matrices of all shapes")
 }
@@ -104,7 +113,7 @@ fn launch(
     let mut dtypes = MatmulElems::from_globals(&MatmulGlobalElems {
         lhs: dtype,
         rhs: dtype,
-        out: dtype,
+        out: dtype_to_storage_type(out.dtype),
     });
     let client = out.client.clone();
     let [lhs, rhs] = [lhs, rhs].map(|of| InputBinding::new(of.binding(), dtype));

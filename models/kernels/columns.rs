@@ -8,6 +8,10 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, ExtensionType, backend_extension};
+use burn::tensor::DType;
+
+#[cfg(feature = "fusion")]
+use super::gather::sums_of;
 
 #[cfg(any(feature = "cube", test))]
 pub(super) mod by_operations;
@@ -27,13 +31,14 @@ pub(super) trait Columns: Backend {
         sums: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Sums over the sum of their weights, which stands behind them.
+    /// Sums over the sum of their weights, which stands behind them, in the type `dtype`; and what they were multiplied by for it, which no
+    /// gradient goes through.
     ///
     /// # Shapes
     /// - sums: `[batch, heads, rows, d_head + 1]`, f32
-    /// - output: `[batch, heads, rows, d_head]`, f32
-    #[fusion(meta = |sums| context_of(sums))]
-    fn quotient(sums: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// - output: `[batch, heads, rows, d_head]`, and `[batch, heads, rows, 1]`, f32
+    #[fusion(meta = |sums, dtype| quotient_of(sums, *dtype))]
+    fn quotient(sums: FloatTensor<Self>, dtype: DType) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// The gradients of [`Columns`], in no graph.
@@ -51,25 +56,32 @@ pub(super) trait ColumnGradients: Backend {
         FloatTensor<Self>,
     );
 
-    /// Of [`Columns::quotient`].
-    #[fusion(meta = |sums, _| sums.clone())]
-    fn quotient_backward(sums: FloatTensor<Self>, gradient: FloatTensor<Self>)
-    -> FloatTensor<Self>;
+    /// Of [`Columns::quotient`], in f32, from what it gives and the gradient of the first of it.
+    #[fusion(meta = |quotient, _, _| sums_of(quotient))]
+    fn quotient_backward(
+        quotient: FloatTensor<Self>,
+        factor: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
 }
 
 /// What [`Columns::quotient`] makes of such sums.
 #[cfg(feature = "fusion")]
-fn context_of(sums: &TensorSpec) -> TensorSpec {
-    let mut shape = sums.shape.clone();
+fn quotient_of(sums: &TensorSpec, dtype: DType) -> (TensorSpec, TensorSpec) {
+    let (mut shape, mut of_rows) = (sums.shape.clone(), sums.shape.clone());
     shape[3] -= 1;
-    TensorSpec::new(shape, sums.dtype)
+    of_rows[3] = 1;
+    (
+        TensorSpec::new(shape, dtype),
+        TensorSpec::new(of_rows, sums.dtype),
+    )
 }
 
 /// One key for each query, and the largest of the query's scores so far.
 #[derive(Debug, Clone, ExtensionType)]
 #[cfg_attr(feature = "fusion", extension_type(fusion))]
 pub(super) struct Column<B: Backend> {
-    /// `[batch, heads, rows, d_head]`, scaled
+    /// `[batch, heads, rows, d_head]`
     pub(super) query: FloatTensor<B>,
     /// `[batch, kv_heads, rows, d_head]`
     pub(super) key: FloatTensor<B>,
@@ -77,6 +89,8 @@ pub(super) struct Column<B: Backend> {
     pub(super) value: FloatTensor<B>,
     /// `[batch, heads, rows, 1]`, f32
     pub(super) largest: FloatTensor<B>,
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
 }
 
 impl<B: Columns + ColumnGradients, C: CheckpointStrategy> Columns for Autodiff<B, C> {
@@ -93,6 +107,7 @@ impl<B: Columns + ColumnGradients, C: CheckpointStrategy> Columns for Autodiff<B
             key,
             value,
             largest: column.largest.into_primitive(),
+            scale: column.scale,
         };
         let (sums, largest) = B::add_column(column.clone(), sums);
         let prepared = AddColumn
@@ -105,13 +120,17 @@ impl<B: Columns + ColumnGradients, C: CheckpointStrategy> Columns for Autodiff<B
         (sums, <Self as AutodiffBackend>::from_inner(largest))
     }
 
-    fn quotient(sums: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn quotient(sums: FloatTensor<Self>, dtype: DType) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (sums, at_sums) = sums.into_parts();
+        let (quotient, factor) = B::quotient(sums, dtype);
         let prepared = Quotient.prepare::<C>([at_sums]).compute_bound();
-        match prepared.stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(sums.clone(), B::quotient(sums)),
-            OpsKind::UnTracked(prepared) => prepared.finish(B::quotient(sums)),
-        }
+        let quotient = match prepared.stateful() {
+            OpsKind::Tracked(prepared) => {
+                prepared.finish((quotient.clone(), factor.clone()), quotient)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(quotient),
+        };
+        (quotient, <Self as AutodiffBackend>::from_inner(factor))
     }
 }
 
@@ -139,13 +158,15 @@ impl<B: ColumnGradients> Backward<B, 4> for AddColumn {
 struct Quotient;
 
 impl<B: ColumnGradients> Backward<B, 1> for Quotient {
-    /// The sums.
-    type State = FloatTensor<B>;
+    /// Its outputs: in a narrow type they take less than half of what the sums do, whose odd width a GPU pads.
+    type State = (FloatTensor<B>, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let (quotient, factor) = ops.state;
         let gradient = gradients.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
-            gradients.register::<B>(parent.id, B::quotient_backward(ops.state, gradient));
+            let by_sums = B::quotient_backward(quotient, factor, gradient);
+            gradients.register::<B>(parent.id, by_sums);
         }
     }
 }

@@ -113,12 +113,17 @@ impl Kernels for CubeBackend {
         out
     }
 
-    fn attention_weights(scores: CubeTensor) -> CubeTensor {
-        weights(scores, None)
+    fn attention_weights(scores: CubeTensor, scale: f32, dtype: DType) -> CubeTensor {
+        weights(scores, None, scale, dtype)
     }
 
-    fn masked_attention_weights(scores: CubeTensor, mask: CubeTensor) -> CubeTensor {
-        weights(scores, Some(mask))
+    fn masked_attention_weights(
+        scores: CubeTensor,
+        mask: CubeTensor,
+        scale: f32,
+        dtype: DType,
+    ) -> CubeTensor {
+        weights(scores, Some(mask), scale, dtype)
     }
 }
 
@@ -182,10 +187,19 @@ impl Backwards for CubeBackend {
         (by_gate, by_up)
     }
 
-    fn softmax_backward(weights: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+    fn softmax_backward(
+        weights: CubeTensor,
+        gradient: CubeTensor,
+        scale: f32,
+        dtype: DType,
+    ) -> CubeTensor {
         let [weights, gradient] = [weights, gradient].map(into_contiguous);
-        let (out, rows) = (empty_like(&weights, weights.dtype), Rows::of(&weights, &[]));
-        let (address, dtype) = (address_of(&[&weights]), dtype_to_elem_type(weights.dtype));
+        let (out, rows) = (
+            empty_like(&weights, dtype),
+            Rows::of(&weights, &[gradient.dtype, dtype]),
+        );
+        let dtypes = [weights.dtype, gradient.dtype, dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&weights]);
         softmax_backward_kernel::launch(
             &out.client,
             rows.cubes(),
@@ -197,8 +211,9 @@ impl Backwards for CubeBackend {
             out.clone().into_buffer_arg(),
             rows.count as u32,
             rows.vectors as u32,
+            scale,
             rows.cube.num_elems() as usize,
-            dtype,
+            dtypes,
         );
         out
     }
@@ -208,18 +223,15 @@ impl Backwards for CubeBackend {
         ranges: CubeTensor,
         floor: CubeTensor,
         first: usize,
+        scale: f32,
+        dtype: DType,
     ) -> (CubeTensor, CubeTensor) {
         let [scores, ranges, floor] = [scores, ranges, floor].map(into_contiguous);
-        let (out, largest) = (
-            empty_like(&scores, scores.dtype),
-            empty_like(&floor, DType::F32),
-        );
-        let rows = Rows::of(&scores, &[]);
+        let (out, largest) = (empty_like(&scores, dtype), empty_like(&floor, DType::F32));
+        let rows = Rows::of(&scores, &[dtype]);
         let (places, count) = (mask_places(&scores, &ranges), ranges.shape()[3] / 2);
-        let (address, dtype) = (
-            address_of(&[&scores, &ranges]),
-            dtype_to_elem_type(scores.dtype),
-        );
+        let dtypes = [scores.dtype, dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&scores, &ranges]);
         exponentials_kernel::launch(
             &out.client,
             rows.cubes(),
@@ -236,8 +248,9 @@ impl Backwards for CubeBackend {
             count as u32,
             rows.count as u32,
             rows.vectors as u32,
+            scale,
             rows.cube.num_elems() as usize,
-            dtype,
+            dtypes,
         );
         (out, largest)
     }
@@ -252,8 +265,8 @@ impl Columns for CubeBackend {
         column.add_by_operations(sums)
     }
 
-    fn quotient(sums: CubeTensor) -> CubeTensor {
-        quotient::<Self>(sums)
+    fn quotient(sums: CubeTensor, dtype: DType) -> (CubeTensor, CubeTensor) {
+        quotient::<Self>(sums, dtype)
     }
 }
 
@@ -265,8 +278,12 @@ impl ColumnGradients for CubeBackend {
         column.gradients_by_operations(gradient)
     }
 
-    fn quotient_backward(sums: CubeTensor, gradient: CubeTensor) -> CubeTensor {
-        quotient_gradient::<Self>(sums, gradient)
+    fn quotient_backward(
+        quotient: CubeTensor,
+        factor: CubeTensor,
+        gradient: CubeTensor,
+    ) -> CubeTensor {
+        quotient_gradient::<Self>(quotient, factor, gradient)
     }
 }
 
@@ -276,21 +293,19 @@ impl Gathers for CubeBackend {
     }
 }
 
-/// The softmax of scores, with what a mask adds to them.
-fn weights(scores: CubeTensor, mask: Option<CubeTensor>) -> CubeTensor {
+/// The softmax of scores times `scale`, with what a mask adds to them.
+fn weights(scores: CubeTensor, mask: Option<CubeTensor>, scale: f32, dtype: DType) -> CubeTensor {
     let scores = into_contiguous(scores);
     let (out, rows) = (
-        empty_like(&scores, scores.dtype),
-        Rows::of(&scores, &[DType::F32]),
+        empty_like(&scores, dtype),
+        Rows::of(&scores, &[DType::F32, dtype]),
     );
     let is_masked = mask.is_some();
     // Where there is no mask nothing reads the one that stands there.
     let mask = mask.map_or_else(|| empty(&scores, [1, 1, 1, 8], DType::F32), into_contiguous);
     let places = mask_places(&scores, &mask);
-    let (address, dtype) = (
-        address_of(&[&scores, &mask]),
-        dtype_to_elem_type(scores.dtype),
-    );
+    let dtypes = [scores.dtype, dtype].map(dtype_to_elem_type);
+    let address = address_of(&[&scores, &mask]);
     softmax_kernel::launch(
         &out.client,
         rows.cubes(),
@@ -303,9 +318,10 @@ fn weights(scores: CubeTensor, mask: Option<CubeTensor>) -> CubeTensor {
         places,
         rows.count as u32,
         rows.vectors as u32,
+        scale,
         is_masked,
         rows.cube.num_elems() as usize,
-        dtype,
+        dtypes,
     );
     out
 }

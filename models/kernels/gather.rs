@@ -13,11 +13,14 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, ExtensionType, TensorMetadata as _, backend_extension,
 };
-use burn::tensor::{DType, Device, Shape, Slice};
+#[cfg(feature = "fusion")]
+use burn::tensor::DType;
+use burn::tensor::{Device, Shape, Slice};
 
 use super::operations::Backwards;
 use crate::device::is_cpu;
 use crate::few_rows;
+use crate::products::{of_type, wide};
 use crate::sight::{AtATime, Block, Group};
 
 /// The blocks that queries are taken in.
@@ -34,8 +37,9 @@ pub(crate) fn at_a_time(device: &Device) -> AtATime {
 /// Attention in no graph and in one.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(super) trait Gathers: Backend {
-    /// Of each query the values of the keys that it sees summed by `exp(query · key - largest)` and, as one number more, these weights
-    /// summed, f32; and `largest`, which no gradient goes through.
+    /// Of each query the values of the keys that it sees summed by `exp(query · key * scale - largest)` and, as one number more, these
+    /// weights summed; and `largest`, which no gradient goes through. Scores and sums are in f32; only a weight is rounded to the type of
+    /// the values that it is multiplied by.
     ///
     /// # Shapes
     /// - query: `[batch, heads, rows, d_head]`
@@ -52,7 +56,7 @@ pub(super) trait Gathers: Backend {
 
 /// What [`Gathers::gather`] sums up for such queries.
 #[cfg(feature = "fusion")]
-fn sums_of(query: &TensorSpec) -> TensorSpec {
+pub(super) fn sums_of(query: &TensorSpec) -> TensorSpec {
     let mut shape = query.shape.clone();
     shape[3] += 1;
     TensorSpec::new(shape, DType::F32)
@@ -67,6 +71,8 @@ pub(super) struct Given<B: Backend> {
     pub(super) value: FloatTensor<B>,
     pub(super) ranges: FloatTensor<B>,
     pub(super) floor: FloatTensor<B>,
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
 }
 
 impl<B: Backwards> Given<B> {
@@ -82,6 +88,7 @@ impl<B: Backwards> Given<B> {
                 _ => own(&self.ranges),
             },
             floor: own(&self.floor),
+            scale: self.scale,
         }
     }
 
@@ -118,9 +125,9 @@ impl<B: Backwards> Given<B> {
         B::float_reshape(x, Shape::from(shape))
     }
 
-    /// The product of what is [`grouped`](Self::grouped) with keys or values, by head again.
+    /// The product of what is [`grouped`](Self::grouped) with keys or values, by head again, in f32.
     fn by_head(&self, grouped: FloatTensor<B>, other: FloatTensor<B>) -> FloatTensor<B> {
-        let product = B::product(grouped, other);
+        let product = B::wide_product(grouped, other);
         let [batch, heads, rows, _] = self.query.shape().dims();
         let width = product.shape()[3];
         B::float_reshape(product, Shape::from([batch, heads, rows, width]))
@@ -131,7 +138,9 @@ impl<B: Backwards> Given<B> {
         let queries = self.grouped(self.query.clone());
         let keys = across_the_sum::<B>(transposed::<B>(self.key.clone()), queries.shape()[2]);
         let scores = self.by_head(queries, keys);
-        B::exponentials(scores, self.ranges.clone(), self.floor.clone(), first)
+        let (ranges, floor) = (self.ranges.clone(), self.floor.clone());
+        let dtype = self.value.dtype();
+        B::exponentials(scores, ranges, floor, first, self.scale, dtype)
     }
 
     pub(super) fn gather(&self, blocks: &[Group]) -> (FloatTensor<B>, FloatTensor<B>) {
@@ -154,7 +163,7 @@ impl<B: Backwards> Given<B> {
             let (ranges, of_rows) = (self.ranges.clone(), largest.clone());
             let sum = B::sums_of_seen(weights.clone(), ranges, of_rows, keys.start);
             let context = given.by_head(given.grouped(weights), given.value.clone());
-            let sums = B::float_cat(vec![wide::<B>(context), sum], 3);
+            let sums = B::float_cat(vec![context, sum], 3);
             all = Some(match all {
                 None => sums,
                 Some(before) => {
@@ -184,6 +193,7 @@ impl<B: Backwards> Given<B> {
     /// The [gradients](Self::gradients) of one group.
     fn of_group(&self, of_sums: &FloatTensor<B>, blocks: &[Block]) -> [FloatTensor<B>; 3] {
         let [_, _, all_keys, d_head] = self.key.shape().dims();
+        let dtype = self.query.dtype();
         let mut by_query = Vec::new();
         let (mut by_key, mut by_value) = (None, None);
         for block in blocks {
@@ -191,7 +201,7 @@ impl<B: Backwards> Given<B> {
             let of_sums = within::<B>(of_sums.clone(), 2, &block.queries);
             let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
             let of_context = within::<B>(of_sums, 3, &(0..d_head));
-            let of_context = self.grouped(of_type::<B>(of_context, self.query.dtype()));
+            let of_context = self.grouped(of_type::<B>(of_context, dtype));
             let mut by_own: Option<FloatTensor<B>> = None;
             for keys in &block.keys {
                 let given = of_block.of_keys(keys, of_block.floor.clone());
@@ -207,30 +217,36 @@ impl<B: Backwards> Given<B> {
         }
         let all = "there are queries, and each block sees keys";
         [
-            joined::<B>(by_query, 2),
-            by_key.expect(all),
-            by_value.expect(all),
+            self.scaled(joined::<B>(by_query, 2)),
+            self.scaled(by_key.expect(all)),
+            of_type::<B>(by_value.expect(all), dtype),
         ]
     }
 
-    /// The [gradients](Self::gradients) with respect to a block's queries and to some of its keys, which begin at `first`, and their values; from
-    /// those of the block's context, [grouped](Self::grouped), and of its sum.
+    /// A gradient with respect to queries or keys, in their type: the product with that of the scaled scores lacks the scale.
+    fn scaled(&self, x: FloatTensor<B>) -> FloatTensor<B> {
+        let scaled = B::float_mul_scalar(x, self.scale.into());
+        of_type::<B>(scaled, self.query.dtype())
+    }
+
+    /// The [gradients](Self::gradients) with respect to a block's queries and to some of its keys, which begin at `first`, both not yet
+    /// [scaled](Self::scaled), and their values, all in f32; from those of the block's context, [grouped](Self::grouped), and of its sum.
     fn of_keys_alone(
         &self,
         [of_context, of_sum]: [&FloatTensor<B>; 2],
         first: usize,
     ) -> [FloatTensor<B>; 3] {
         let (weights, _) = self.weights(first);
-        let by_value = B::product(
+        let by_value = B::wide_product(
             transposed::<B>(self.grouped(weights.clone())),
             of_context.clone(),
         );
         let of_weights = self.by_head(of_context.clone(), transposed::<B>(self.value.clone()));
-        let of_weights = B::float_add(wide::<B>(of_weights), of_sum.clone());
+        let of_weights = B::float_add(of_weights, of_sum.clone());
         let of_scores = B::float_mul(wide::<B>(weights), of_weights);
         let of_scores = self.grouped(of_type::<B>(of_scores, self.query.dtype()));
         let by_query = self.by_head(of_scores.clone(), self.key.clone());
-        let by_key = B::product(transposed::<B>(of_scores), self.grouped(self.query.clone()));
+        let by_key = B::wide_product(transposed::<B>(of_scores), self.grouped(self.query.clone()));
         [by_query, by_key, by_value]
     }
 }
@@ -263,17 +279,6 @@ fn across_the_sum<B: Backend>(keys: FloatTensor<B>, rows: usize) -> FloatTensor<
 
 fn transposed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     B::float_swap_dims(x, 2, 3)
-}
-
-pub(super) fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    of_type::<B>(x, DType::F32)
-}
-
-pub(super) fn of_type<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    match x.dtype() == dtype {
-        true => x,
-        false => B::float_cast(x, dtype.into()),
-    }
 }
 
 /// Parts side by side.
@@ -322,6 +327,7 @@ impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
             value,
             ranges: given.ranges.into_primitive(),
             floor: given.floor.into_primitive(),
+            scale: given.scale,
         };
         let (sums, largest) = B::gather(given.clone(), blocks.clone());
         let prepared = Gathered

@@ -1,10 +1,11 @@
 //! The kernels in a graph of training: what each keeps, and what it hands back.
-use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, TensorMetadata as _};
+use burn::tensor::DType;
 
 use super::operations::{Backwards, Kernels};
 
@@ -62,11 +63,14 @@ impl<B: Kernels + Backwards, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
         }
     }
 
-    fn attention_weights(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn attention_weights(scores: FloatTensor<Self>, scale: f32, dtype: DType) -> FloatTensor<Self> {
         let (scores, at_scores) = scores.into_parts();
-        let weights = B::attention_weights(scores);
+        let of_scores = scores.dtype();
+        let weights = B::attention_weights(scores, scale, dtype);
         match Softmax.prepare::<C>([at_scores]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(weights.clone(), weights),
+            OpsKind::Tracked(prepared) => {
+                prepared.finish((weights.clone(), scale, of_scores), weights)
+            }
             OpsKind::UnTracked(prepared) => prepared.finish(weights),
         }
     }
@@ -74,11 +78,16 @@ impl<B: Kernels + Backwards, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
     fn masked_attention_weights(
         scores: FloatTensor<Self>,
         mask: FloatTensor<Self>,
+        scale: f32,
+        dtype: DType,
     ) -> FloatTensor<Self> {
         let (scores, at_scores) = scores.into_parts();
-        let weights = B::masked_attention_weights(scores, mask.into_primitive());
+        let of_scores = scores.dtype();
+        let weights = B::masked_attention_weights(scores, mask.into_primitive(), scale, dtype);
         match Softmax.prepare::<C>([at_scores]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(weights.clone(), weights),
+            OpsKind::Tracked(prepared) => {
+                prepared.finish((weights.clone(), scale, of_scores), weights)
+            }
             OpsKind::UnTracked(prepared) => prepared.finish(weights),
         }
     }
@@ -147,13 +156,15 @@ impl<B: Kernels> Backward<B, 1> for Rotation {
 struct Softmax;
 
 impl<B: Backwards> Backward<B, 1> for Softmax {
-    /// Its output.
-    type State = FloatTensor<B>;
+    /// Its output, what the scores are multiplied by, and their type.
+    type State = (FloatTensor<B>, f32, DType);
 
     fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let (weights, scale, dtype) = ops.state;
         let gradient = gradients.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
-            gradients.register::<B>(parent.id, B::softmax_backward(ops.state, gradient));
+            let by_scores = B::softmax_backward(weights, gradient, scale, dtype);
+            gradients.register::<B>(parent.id, by_scores);
         }
     }
 }

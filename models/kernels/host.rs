@@ -66,12 +66,17 @@ impl Kernels for Flex {
         tensor(turned, shape, dtype)
     }
 
-    fn attention_weights(scores: FlexTensor) -> FlexTensor {
-        weights(scores, None)
+    fn attention_weights(scores: FlexTensor, scale: f32, dtype: DType) -> FlexTensor {
+        weights(scores, None, scale, dtype)
     }
 
-    fn masked_attention_weights(scores: FlexTensor, mask: FlexTensor) -> FlexTensor {
-        weights(scores, Some(mask))
+    fn masked_attention_weights(
+        scores: FlexTensor,
+        mask: FlexTensor,
+        scale: f32,
+        dtype: DType,
+    ) -> FlexTensor {
+        weights(scores, Some(mask), scale, dtype)
     }
 }
 
@@ -132,15 +137,20 @@ impl Backwards for Flex {
         (in_type(gate, dtype), in_type(up, dtype))
     }
 
-    fn softmax_backward(weights: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        let (shape, dtype) = (shape_of(&weights), weights.dtype());
+    fn softmax_backward(
+        weights: FlexTensor,
+        gradient: FlexTensor,
+        scale: f32,
+        dtype: DType,
+    ) -> FlexTensor {
+        let shape = shape_of(&weights);
         let (weights, mut gradient) = (Read::of(weights), owned(gradient));
         let weights = weights.values();
         let keys = shape[3];
         let arch = Arch::new();
         each_row(gradient.storage_mut(), keys, |number, gradient| {
             let weights = &weights[number * keys..][..keys];
-            vectorised!(arch, rows::softmax_backward(gradient, weights));
+            vectorised!(arch, rows::softmax_backward(gradient, weights, scale));
         });
         in_type(gradient, dtype)
     }
@@ -150,20 +160,23 @@ impl Backwards for Flex {
         ranges: FlexTensor,
         floor: FlexTensor,
         first: usize,
+        scale: f32,
+        dtype: DType,
     ) -> (FlexTensor, FlexTensor) {
-        let (shape, dtype) = (shape_of(&scores), scores.dtype());
+        let shape = shape_of(&scores);
         let ranges = OfRows::of(ranges, &shape);
         let (mut weights, mut largest) = (owned(scores), owned(floor));
         let keys = shape[3];
         let arch = Arch::new();
-        (weights.storage_mut().par_chunks_mut(keys))
-            .zip(largest.storage_mut())
-            .enumerate()
-            .with_min_len(BLOCK / keys.min(BLOCK))
-            .for_each(|(number, (row, largest))| {
+        each_row_beside(
+            weights.storage_mut(),
+            keys,
+            largest.storage_mut(),
+            |number, row, largest| {
                 let ranges = ranges.row(number);
-                *largest = vectorised!(arch, rows::seen(row, ranges, first, *largest));
-            });
+                *largest = vectorised!(arch, rows::seen(row, ranges, first, *largest, scale));
+            },
+        );
         (in_type(weights, dtype), largest)
     }
 
@@ -195,14 +208,14 @@ impl Gathers for Flex {
     }
 }
 
-fn weights(scores: FlexTensor, mask: Option<FlexTensor>) -> FlexTensor {
-    let (shape, dtype) = (shape_of(&scores), scores.dtype());
+fn weights(scores: FlexTensor, mask: Option<FlexTensor>, scale: f32, dtype: DType) -> FlexTensor {
+    let shape = shape_of(&scores);
     let mask = mask.map(|mask| OfRows::of(mask, &shape));
     let mut weights = owned(scores);
     let arch = Arch::new();
     each_row(weights.storage_mut(), shape[3], |number, row| {
         let mask = mask.as_ref().map(|mask| mask.row(number));
-        vectorised!(arch, rows::softmax(row, mask));
+        vectorised!(arch, rows::softmax(row, mask, scale));
     });
     in_type(weights, dtype)
 }
@@ -262,6 +275,27 @@ pub(super) fn each_row(
         .enumerate()
         .with_min_len(BLOCK / width.min(BLOCK))
         .for_each(|(number, row)| change(number, row));
+}
+
+/// The same, and with a number of each row's own, of which `beside` has one for each.
+pub(super) fn each_row_beside(
+    values: &mut [f32],
+    width: usize,
+    beside: &mut [f32],
+    change: impl Fn(usize, &mut [f32], &mut f32) + Sync,
+) {
+    if values.len() <= BLOCK {
+        let rows = values.chunks_mut(width.max(1)).zip(beside);
+        for (number, (row, own)) in rows.enumerate() {
+            change(number, row, own);
+        }
+        return;
+    }
+    (values.par_chunks_mut(width))
+        .zip(beside)
+        .enumerate()
+        .with_min_len(BLOCK / width.min(BLOCK))
+        .for_each(|(number, (row, own))| change(number, row, own));
 }
 
 pub(super) fn shape_of(x: &FlexTensor) -> Vec<usize> {

@@ -61,31 +61,41 @@ pub(crate) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> 
     Tensor::from_dispatch(Dispatch::rotate(x, cos, sin, 1.0))
 }
 
-/// `softmax(scores + mask)` over the keys, computed in f32, in the type of the scores.
+/// `softmax(scores * scale + mask)` over the keys, computed in f32, in the type `dtype`; `scale` is above 0.
 ///
 /// # Shapes
 /// - scores, output: `[batch, heads, rows, keys]`
 /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
-pub(crate) fn softmax(scores: Tensor<4>, mask: Option<&Tensor<4>>) -> Tensor<4> {
+pub(crate) fn softmax(
+    scores: Tensor<4>,
+    mask: Option<&Tensor<4>>,
+    scale: f32,
+    dtype: DType,
+) -> Tensor<4> {
     let scores = scores.into_dispatch();
     Tensor::from_dispatch(match mask {
-        None => Dispatch::attention_weights(scores),
-        Some(mask) => Dispatch::masked_attention_weights(scores, mask.clone().into_dispatch()),
+        None => Dispatch::attention_weights(scores, scale, dtype),
+        Some(mask) => {
+            let mask = mask.clone().into_dispatch();
+            Dispatch::masked_attention_weights(scores, mask, scale, dtype)
+        }
     })
 }
 
-/// Attention before its division: of each query the values of the keys that it sees summed by `exp(query · key - largest)` and the sum of
-/// these weights; all in f32. No weight is kept for a backward pass.
+/// Attention before its division: of each query the values of the keys that it sees summed by `exp(query · key * scale - largest)` and the
+/// sum of these weights; all in f32. No weight is kept for a backward pass.
 #[derive(Debug, Clone)]
 pub(crate) struct Gathered {
     /// `[batch, heads, rows, d_head + 1]`; the sum of the weights stands behind those of the values.
     pub(crate) sums: Tensor<4>,
     /// The largest score of each query, which no gradient goes through. `[batch, heads, rows, 1]`
     pub(crate) largest: Tensor<4>,
+    /// What scores are multiplied by.
+    scale: f32,
 }
 
 impl Gathered {
-    /// With one key more for each query. The query is scaled.
+    /// With one key more for each query.
     ///
     /// # Shapes
     /// - query: `[batch, heads, rows, d_head]`
@@ -98,11 +108,13 @@ impl Gathered {
             key,
             value,
             largest,
+            scale: self.scale,
         };
         let (sums, largest) = Dispatch::add_column(column, sums);
         Self {
             sums: Tensor::from_dispatch(sums),
             largest: Tensor::from_dispatch(largest),
+            scale: self.scale,
         }
     }
 
@@ -117,17 +129,19 @@ impl Gathered {
         Self {
             sums: Tensor::cat(vec![context, sum], 3),
             largest: self.largest,
+            scale: self.scale,
         }
     }
 }
 
-/// Sums of values over the sum of their weights, which stands behind them; f32.
+/// Sums of values over the sum of their weights, which stands behind them, computed in f32, in the type `dtype`.
 ///
 /// # Shapes
-/// - sums: `[batch, heads, rows, d_head + 1]`
+/// - sums: `[batch, heads, rows, d_head + 1]`, f32
 /// - output: `[batch, heads, rows, d_head]`
-pub(crate) fn quotient(sums: Tensor<4>) -> Tensor<4> {
-    Tensor::from_dispatch(Dispatch::quotient(sums.into_dispatch()))
+pub(crate) fn quotient(sums: Tensor<4>, dtype: DType) -> Tensor<4> {
+    let (quotient, _) = Dispatch::quotient(sums.into_dispatch(), dtype);
+    Tensor::from_dispatch(quotient)
 }
 
 /// Queries of a sequence that [`gather`] takes at a time.
@@ -135,7 +149,7 @@ pub(crate) fn queries_at_a_time(device: &Device) -> usize {
     at_a_time(device).queries
 }
 
-/// See [`Gathered`]. The query is scaled.
+/// See [`Gathered`].
 ///
 /// # Shapes
 /// - query: `[batch, heads, rows, d_head]`
@@ -147,9 +161,10 @@ pub(crate) fn gather(
     keys_values: (Tensor<4>, Tensor<4>),
     mask: &Mask,
     floor: Option<Tensor<4>>,
+    scale: f32,
 ) -> Gathered {
     let some = at_a_time(&query.device());
-    gather_some(query, keys_values, mask, floor, some)
+    gather_some(query, keys_values, mask, floor, scale, some)
 }
 
 /// [`gather`], so many queries at a time.
@@ -158,6 +173,7 @@ fn gather_some(
     (key, value): (Tensor<4>, Tensor<4>),
     mask: &Mask,
     floor: Option<Tensor<4>>,
+    scale: f32,
     some: AtATime,
 ) -> Gathered {
     let [batch, heads, rows, _] = query.dims();
@@ -177,10 +193,12 @@ fn gather_some(
         value,
         ranges,
         floor,
+        scale,
     };
     let (sums, largest) = Dispatch::gather(given, blocks.into());
     Gathered {
         sums: Tensor::from_dispatch(sums),
         largest: Tensor::from_dispatch(largest),
+        scale,
     }
 }

@@ -1,6 +1,9 @@
 //! What each kind of device computes in kernels of its own.
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
+use burn::tensor::DType;
 
 use crate::products::Products;
 
@@ -37,22 +40,24 @@ pub(super) trait Kernels: Backend {
         turn: f32,
     ) -> FloatTensor<Self>;
 
-    /// `softmax(scores)`, over the last dimension.
+    /// `softmax(scores * scale)` in the type `dtype`, over the last dimension; `scale` is above 0.
     ///
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
-    #[fusion(dtype = scores, shape = scores)]
-    fn attention_weights(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+    #[fusion(dtype = *dtype, shape = scores)]
+    fn attention_weights(scores: FloatTensor<Self>, scale: f32, dtype: DType) -> FloatTensor<Self>;
 
-    /// `softmax(scores + mask)`, over the last dimension.
+    /// `softmax(scores * scale + mask)` in the type `dtype`, over the last dimension; `scale` is above 0.
     ///
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
     /// - mask: `[batch or 1, 1, rows / n, keys]`, f32, 0 or minus infinity; each of its rows is for `n` rows of a head
-    #[fusion(dtype = scores, shape = scores)]
+    #[fusion(dtype = *dtype, shape = scores)]
     fn masked_attention_weights(
         scores: FloatTensor<Self>,
         mask: FloatTensor<Self>,
+        scale: f32,
+        dtype: DType,
     ) -> FloatTensor<Self>;
 }
 
@@ -77,29 +82,33 @@ pub(super) trait Backwards: Backend + Products {
         gradient: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Of a softmax whose values are `weights`.
+    /// Of a softmax whose values are `weights`, with respect to the scores that it multiplied by `scale`, in the type `dtype`.
     ///
     /// # Shapes
     /// - all: `[batch, heads, rows, keys]`
-    #[fusion(dtype = weights, shape = weights)]
+    #[fusion(dtype = *dtype, shape = weights)]
     fn softmax_backward(
         weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        scale: f32,
+        dtype: DType,
     ) -> FloatTensor<Self>;
 
-    /// Unnormalised attention weights `exp(scores - largest)`, 0 for keys that a query does not see, and `largest` of those that it does. The
-    /// keys begin with that at place `first`.
+    /// Unnormalised attention weights `exp(scores * scale - largest)` in the type `dtype`, 0 for keys that a query does not see, and `largest`
+    /// of those products that it does. The keys begin with that at place `first`; `scale` is above 0.
     ///
     /// # Shapes
     /// - scores, output: `[batch, heads, rows, keys]`
     /// - ranges: `[batch or 1, 1, rows / n, 2 * ranges]`, f32, of [`Mask::ranges`](crate::Mask); each of its rows is for `n` rows of a head
     /// - floor, largest: `[batch, heads, rows, 1]`, f32; `largest` is at least `floor`
-    #[fusion(meta = |scores, _, floor, _| (scores.clone(), floor.clone()))]
+    #[fusion(meta = |scores, _, floor, _, _, dtype| (TensorSpec::new(scores.shape.clone(), *dtype), floor.clone()))]
     fn exponentials(
         scores: FloatTensor<Self>,
         ranges: FloatTensor<Self>,
         floor: FloatTensor<Self>,
         first: usize,
+        scale: f32,
+        dtype: DType,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Each row's sum of the weights that [`exponentials`](Self::exponentials) gives for the same ranges. On the CPU it is taken in an

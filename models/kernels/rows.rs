@@ -122,26 +122,29 @@ pub(super) fn rotate(turned: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32], tu
     }
 }
 
-/// The weights of a row of scores in place of them. Terms of their sum are added up in the order of the keys, so that keys
-/// that a mask hides change no bit of it, wherever they stand.
+/// The weights of a row of scores, times `scale`, which is above 0, in place of them. Terms of their sum are added up in the order of the
+/// keys, so that keys that a mask hides change no bit of it, wherever they stand.
 #[inline(always)]
-pub(super) fn softmax(scores: &mut [f32], mask: Option<&[f32]>) {
-    if let Some(mask) = mask {
-        for (score, mask) in scores.iter_mut().zip(mask) {
-            *score += mask;
+pub(super) fn softmax(scores: &mut [f32], mask: Option<&[f32]>, scale: f32) {
+    match mask {
+        None => exponentials(scores, largest(scores) * scale, scale),
+        Some(mask) => {
+            for (score, mask) in scores.iter_mut().zip(mask) {
+                *score = *score * scale + mask;
+            }
+            exponentials(scores, largest(scores), 1.0);
         }
     }
-    exponentials(scores, largest(scores, f32::NEG_INFINITY));
     let sum: f32 = scores.iter().sum();
     scores.iter_mut().for_each(|weight| *weight /= sum);
 }
 
-/// The gradient with respect to the scores in place of that of the weights.
+/// The gradient with respect to the scores, which were multiplied by `scale`, in place of that of the weights.
 #[inline(always)]
-pub(super) fn softmax_backward(gradient: &mut [f32], weights: &[f32]) {
+pub(super) fn softmax_backward(gradient: &mut [f32], weights: &[f32], scale: f32) {
     let mean = product_sum(gradient, weights);
     for (gradient, weight) in gradient.iter_mut().zip(weights) {
-        *gradient = weight * (*gradient - mean);
+        *gradient = scale * weight * (*gradient - mean);
     }
 }
 
@@ -152,13 +155,15 @@ pub(super) struct ColumnRow<'a> {
     pub(super) value: &'a [f32],
     /// The largest of the query's scores before.
     pub(super) largest: f32,
+    /// What scores are multiplied by.
+    pub(super) scale: f32,
 }
 
 impl ColumnRow<'_> {
     /// By how much the sums before and the new value count, and the largest score behind them.
     #[inline(always)]
     fn weights(&self) -> [f32; 3] {
-        let score = product_sum(self.query, self.key);
+        let score = product_sum(self.query, self.key) * self.scale;
         let after = score.max(self.largest);
         [exp(self.largest - after), exp(score - after), after]
     }
@@ -186,7 +191,7 @@ pub(super) fn add_column_backward(
 ) {
     let [kept, weight, _] = row.weights();
     let (of_context, of_sum) = gradient.split_at(row.value.len());
-    let of_score = weight * (product_sum(of_context, row.value) + of_sum[0]);
+    let of_score = row.scale * weight * (product_sum(of_context, row.value) + of_sum[0]);
     for (by, key) in by_query.iter_mut().zip(row.key) {
         *by += of_score * key;
     }
@@ -199,42 +204,54 @@ pub(super) fn add_column_backward(
     gradient.iter_mut().for_each(|gradient| *gradient *= kept);
 }
 
-/// `values / sum`
+/// `sums` over the last of them, which is that of the weights; what the others were multiplied by for it.
 #[inline(always)]
-pub(super) fn quotient(out: &mut [f32], values: &[f32], sum: f32) {
-    let share = sum.recip();
+pub(super) fn quotient(out: &mut [f32], sums: &[f32]) -> f32 {
+    let (values, sum) = sums.split_at(out.len());
+    let factor = sum[0].recip();
     for (out, value) in out.iter_mut().zip(values) {
-        *out = value * share;
+        *out = value * factor;
+    }
+    factor
+}
+
+/// The gradient with respect to sums, whose last number is that of the weights, from that of their [`quotient`].
+#[inline(always)]
+pub(super) fn quotient_backward(
+    by_sums: &mut [f32],
+    quotient: &[f32],
+    factor: f32,
+    gradient: &[f32],
+) {
+    let (by_values, by_sum) = by_sums.split_at_mut(gradient.len());
+    by_sum[0] = -product_sum(quotient, gradient) * factor;
+    for (by_value, gradient) in by_values.iter_mut().zip(gradient) {
+        *by_value = gradient * factor;
     }
 }
 
-/// The gradient with respect to sums, whose last number is that of the weights, in place of them.
+/// `exp(scores * scale - largest)` in place of the scores of the keys in `ranges` of places, of which the first key has `first`, and 0 in
+/// place of the others; the largest of those products and of `floor`. `scale` is above 0.
 #[inline(always)]
-pub(super) fn quotient_backward(sums: &mut [f32], gradient: &[f32]) {
-    let (values, sum) = sums.split_at_mut(gradient.len());
-    let share = sum[0].recip();
-    sum[0] = -product_sum(values, gradient) * share * share;
-    for (value, gradient) in values.iter_mut().zip(gradient) {
-        *value = gradient * share;
-    }
-}
-
-/// `exp(scores - largest)` in place of the scores of the keys in `ranges` of places, of which the first key has `first`, and 0 in place
-/// of the others; the largest of those scores and of `floor`.
-#[inline(always)]
-pub(super) fn seen(scores: &mut [f32], ranges: &[f32], first: usize, floor: f32) -> f32 {
+pub(super) fn seen(
+    scores: &mut [f32],
+    ranges: &[f32],
+    first: usize,
+    floor: f32,
+    scale: f32,
+) -> f32 {
     let keys = scores.len();
     let (ranges, _) = ranges.as_chunks::<2>();
     let mut most = floor;
     for range in ranges {
         let [start, end] = within(range, first, keys);
-        most = largest(&scores[start..end], most);
+        most = most.max(largest(&scores[start..end]) * scale);
     }
     let mut done = 0;
     for range in ranges {
         let [start, end] = within(range, first, keys);
         scores[done..start].fill(0.0);
-        exponentials(&mut scores[start..end], most);
+        exponentials(&mut scores[start..end], most, scale);
         done = end;
     }
     scores[done..].fill(0.0);
@@ -269,10 +286,11 @@ fn within(range: &[f32; 2], first: usize, keys: usize) -> [usize; 2] {
     range.map(|place| (place as usize).saturating_sub(first).min(keys))
 }
 
-/// The largest of some scores and of `floor`.
+/// The largest of some scores, minus infinity of none. Rounding keeps the order of numbers, so that times something above 0 it is the
+/// largest of their products with that.
 #[inline(always)]
-fn largest(scores: &[f32], floor: f32) -> f32 {
-    let mut lanes = [floor; LANES];
+fn largest(scores: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = scores.as_chunks::<LANES>();
     for block in blocks {
         for (lane, score) in lanes.iter_mut().zip(block) {
@@ -285,11 +303,11 @@ fn largest(scores: &[f32], floor: f32) -> f32 {
     reduced(lanes, f32::max)
 }
 
-/// `exp(scores - largest)` in place of the scores.
+/// `exp(scores * scale - largest)` in place of the scores.
 #[inline(always)]
-fn exponentials(scores: &mut [f32], largest: f32) {
+fn exponentials(scores: &mut [f32], largest: f32, scale: f32) {
     for score in scores {
-        *score = exp(*score - largest);
+        *score = exp(*score * scale - largest);
     }
 }
 
@@ -364,6 +382,35 @@ mod tests {
         assert_eq!(exp(0.0), 1.0);
         for negligible in [-60.01, -88.0, -1e30, f32::NEG_INFINITY] {
             assert_eq!(exp(negligible), 0.0, "e^{negligible}");
+        }
+    }
+
+    #[test]
+    fn scores_are_scaled_on_the_way_to_the_weights_that_scaled_ones_have() {
+        let scores: Vec<f32> = (0..77).map(|at| (at * 7919 % 6007) as f32 - 3e3).collect();
+        let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        for scale in [0.3, 0.001, 1.7] {
+            let scaled: Vec<f32> = scores.iter().map(|score| score * scale).collect();
+            let mask: Vec<f32> = (0..77).map(|at| [0.0, f32::NEG_INFINITY][at % 2]).collect();
+            for mask in [None, Some(&mask[..])] {
+                let (mut found, mut expected) = (scores.clone(), scaled.clone());
+                softmax(&mut found, mask, scale);
+                softmax(&mut expected, mask, 1.0);
+                assert_eq!(bits(&found), bits(&expected), "{scale}");
+            }
+            // Two ranges; one of nothing; a floor above all; and the lowest one, where nothing is seen.
+            for (ranges, floor) in [
+                ([3.0, 40.0, 50.0, 70.0], f32::MIN),
+                ([3.0, 40.0, 77.0, 77.0], -1.0),
+                ([3.0, 40.0, 50.0, 70.0], 1e4),
+                ([77.0, 77.0, 77.0, 77.0], f32::MIN),
+            ] {
+                let (mut found, mut expected) = (scores.clone(), scaled.clone());
+                let largest = seen(&mut found, &ranges, 0, floor, scale);
+                let of_scaled = seen(&mut expected, &ranges, 0, floor, 1.0);
+                assert_eq!(largest.to_bits(), of_scaled.to_bits(), "{scale} {ranges:?}");
+                assert_eq!(bits(&found), bits(&expected), "{scale} {ranges:?}");
+            }
         }
     }
 

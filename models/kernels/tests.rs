@@ -1,3 +1,6 @@
+use burn::backend::flex::FlexTensor;
+use burn::backend::ops::FloatTensorOps as _;
+use burn::backend::{Autodiff, AutodiffBackend, Flex};
 use burn::tensor::activation::{silu, softmax as of_formula};
 
 use super::*;
@@ -207,6 +210,8 @@ fn repeated(mask: &Tensor<4>, times: usize) -> Tensor<4> {
 
 #[test]
 fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
+    // In the type of the weights, and in f32, as wide products give them.
+    let of_scores: [fn(Tensor<4>) -> Tensor<4>; 2] = [|x| x, |x| x.cast(DType::F32)];
     for (batch, heads, rows, keys, sharing) in [
         (1, 1, 1, 9, 1),
         (2, 3, 5, 41, 1),
@@ -216,17 +221,24 @@ fn attention_weights_have_the_values_and_the_gradients_of_their_formula() {
         for masks in [1, batch] {
             let mask = mask(masks, rows / sharing, keys);
             let whole = repeated(&mask, sharing);
+            for scores in of_scores {
+                compare(
+                    ([batch, heads, rows, keys], [1]),
+                    |x, one| {
+                        let (mask, dtype) = (beside(&mask, &x), x.dtype());
+                        softmax(scores(x), Some(&mask), 0.75, dtype) * one.unsqueeze()
+                    },
+                    |x, one| of_formula(x.clone() * 0.75 + beside(&whole, &x), 3) * one.unsqueeze(),
+                );
+            }
+        }
+        for scores in of_scores {
             compare(
                 ([batch, heads, rows, keys], [1]),
-                |x, one| softmax(x.clone(), Some(&beside(&mask, &x))) * one.unsqueeze(),
-                |x, one| of_formula(x.clone() + beside(&whole, &x), 3) * one.unsqueeze(),
+                |x, one| softmax(scores(x.clone()), None, 0.75, x.dtype()) * one.unsqueeze(),
+                |x, one| of_formula(x * 0.75, 3) * one.unsqueeze(),
             );
         }
-        compare(
-            ([batch, heads, rows, keys], [1]),
-            |x, one| softmax(x, None) * one.unsqueeze(),
-            |x, one| of_formula(x, 3) * one.unsqueeze(),
-        );
     }
 }
 
@@ -261,6 +273,8 @@ struct Attended {
     some: AtATime,
     /// Score of one key more, whose value is 0.
     more: Tensor<4>,
+    /// What the other scores are multiplied by.
+    scale: f32,
 }
 
 impl Attended {
@@ -269,7 +283,8 @@ impl Attended {
         let dtype = query.dtype();
         let mask = self.mask.on(&query.device());
         let keys_values = (beside(&key, &query), beside(&value, &query));
-        let found = gather_some(query, keys_values, &mask, Some(more.clone()), self.some);
+        let floor = Some(more.clone());
+        let found = gather_some(query, keys_values, &mask, floor, self.scale, self.some);
         let d_head = found.sums.dims()[3] - 1;
         let sum = found.sums.clone().narrow(3, d_head, 1) + (more - found.largest).exp();
         (found.sums.narrow(3, 0, d_head) / sum).cast(dtype)
@@ -287,7 +302,7 @@ impl Attended {
         };
         let [key, value] = [key, value].map(for_heads);
         let keys = key.dims()[2];
-        let scores = query.clone().matmul(key.swap_dims(2, 3)) + mask;
+        let scores = (query.clone() * self.scale).matmul(key.swap_dims(2, 3)) + mask;
         let weights = of_formula(Tensor::cat(vec![scores, more], 3), 3);
         weights.narrow(3, 0, keys).matmul(value)
     }
@@ -302,12 +317,14 @@ fn keys_outside_of_the_ranges_of_a_row_weigh_nothing_wherever_its_block_begins()
         let scores = numbers([batch, heads, rows, keys], DType::F32, 1);
         let floor = numbers([batch, heads, rows, 1], DType::F32, 2);
         let seen = repeated(&mask.entries().clone().narrow(3, first, keys), sharing);
-        let masked = scores.clone() + seen;
+        let scale = 0.5f32;
+        let masked = scores.clone() * scale + seen;
         let largest = masked.clone().max_dim(3).max_pair(floor.clone());
         let expected = (masked - largest.clone()).exp();
         let given = [scores, mask.ranges().clone(), floor];
         let [scores, ranges, floor] = given.map(Tensor::into_dispatch);
-        let (found, of_found) = Dispatch::exponentials(scores, ranges, floor, first);
+        let (found, of_found) =
+            Dispatch::exponentials(scores, ranges, floor, first, scale, DType::F32);
         let what = format!("{masks} masks, from {first}");
         let apart = difference(Tensor::<4>::from_dispatch(of_found), largest);
         assert!(apart == 0.0, "{what}: largest {apart}");
@@ -332,7 +349,9 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
     let large = large.into_iter().filter(|_| is_cpu);
     for (batch, [heads, kv_heads], rows, keys, sharing, queries) in small.into_iter().chain(large) {
         let back = rows == keys;
-        for (masks, sequences, gap) in [(1, 1, 64), (batch, 1, 0), (batch, usize::MAX, 3)] {
+        for (masks, sequences, gap, aligned) in
+            [(1, 1, 64, 1), (batch, 1, 0, 1), (batch, usize::MAX, 3, 16)]
+        {
             let sight = some_keys(masks, [rows / sharing, keys], back);
             let mask = Mask::new(sight, &test_device());
             let attended = Attended {
@@ -342,23 +361,25 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
                     queries,
                     sequences,
                     gap,
+                    aligned,
                 },
                 // Above the largest score of some rows, below that of others.
                 more: numbers([batch, heads, rows, 1], DType::F32, 7),
+                scale: 0.125,
             };
             let (of_query, of_key) = ([batch, heads, rows, 8], [batch, kv_heads, keys, 8]);
-            let as_query = |x: &Tensor<4>| numbers(of_query, x.dtype(), 4) * 0.125;
+            let as_query = |x: &Tensor<4>| numbers(of_query, x.dtype(), 4);
             let as_key = |x: &Tensor<4>| numbers(of_key, x.dtype(), 5);
             compare_within(
                 tolerance_of_products,
                 (of_query, of_key),
                 |query, key| {
                     let value = as_key(&query);
-                    attended.by_kernel([query * 0.125, key, value])
+                    attended.by_kernel([query, key, value])
                 },
                 |query, key| {
                     let value = as_key(&query);
-                    attended.by_formula([query * 0.125, key, value])
+                    attended.by_formula([query, key, value])
                 },
             );
             compare_within(
@@ -371,11 +392,103 @@ fn gathered_values_and_their_gradients_are_those_of_the_formula() {
     }
 }
 
+/// Heads, key heads, rows and width of queries whose scores are some 72: in bf16 they would be off by up to 1/4, and their weights by a
+/// quarter.
+const FAR: ([usize; 2], usize, usize) = ([2, 1], 20, 8);
+
+/// What they attend to, in blocks of so many queries.
+fn far_from_zero(queries: usize) -> Attended {
+    let ([heads, _], rows, _) = FAR;
+    let mask = Mask::new(some_keys(1, [rows, rows], true), &test_device());
+    Attended {
+        whole: mask.entries().clone(),
+        mask,
+        some: AtATime {
+            queries,
+            sequences: 1,
+            gap: 64,
+            aligned: 1,
+        },
+        more: numbers([1, heads, rows, 1], DType::F32, 7),
+        scale: 0.25,
+    }
+}
+
+/// Queries or keys with what they have in common, which adds the same to all scores.
+fn moved(x: Tensor<4>) -> Tensor<4> {
+    let common = x.ones_like() * 6.0;
+    Tensor::cat(vec![x, common], 3)
+}
+
+#[test]
+fn scores_far_from_zero_are_exact_in_every_type() {
+    let ([heads, kv_heads], rows, width) = FAR;
+    let attended = far_from_zero(4);
+    let [of_query, of_key] = [heads, kv_heads].map(|heads| [1, heads, rows, width]);
+    let of_value = [1, kv_heads, rows, 2 * width];
+    // What every type holds.
+    let as_query = |x: &Tensor<4>| numbers(of_query, DType::BF16, 1).cast(x.dtype());
+    let as_value = |x: &Tensor<4>| numbers(of_value, DType::BF16, 6).cast(x.dtype());
+    let most = |dtype| match dtype {
+        DType::F32 => bound_of_products(1e-4),
+        _ => 6e-3,
+    };
+    compare_within(
+        most,
+        (of_query, of_key),
+        |query, key| {
+            let value = as_value(&query);
+            attended.by_kernel([moved(query), moved(key), value])
+        },
+        |query, key| {
+            let value = as_value(&query);
+            attended.by_formula([moved(query), moved(key), value])
+        },
+    );
+    let query = |x: &Tensor<4>| moved(beside(&as_query(x), x));
+    compare_within(
+        most,
+        (of_key, of_value),
+        |key, value| attended.by_kernel([query(&key), moved(key), value]),
+        |key, value| attended.by_formula([query(&key), moved(key), value]),
+    );
+}
+
+/// In bf16, gradients of keys and values would be rounded with each block that is added to them.
+#[test]
+fn gradients_of_keys_and_values_do_not_depend_on_how_many_blocks_they_are_summed_over() {
+    let ([heads, kv_heads], rows, width) = FAR;
+    let gradients = |queries| {
+        let query = moved(numbers([1, heads, rows, width], DType::BF16, 1).autodiff());
+        let leaves = (
+            numbers([1, kv_heads, rows, width], DType::BF16, 1)
+                .autodiff()
+                .require_grad(),
+            numbers([1, kv_heads, rows, 2 * width], DType::BF16, 2)
+                .autodiff()
+                .require_grad(),
+        );
+        let (key, value) = leaves.clone();
+        let out = far_from_zero(queries).by_kernel([query, moved(key), value]);
+        let weights = numbers(out.dims(), DType::F32, 3).autodiff();
+        let found = (out.cast(DType::F32) * weights).sum().backward();
+        [leaves.0, leaves.1].map(|leaf| leaf.grad(&found).unwrap())
+    };
+    // Blocks of one query each, and one of all.
+    let [by_one, by_all] = [1, usize::MAX].map(gradients);
+    for (by_one, by_all) in by_one.into_iter().zip(by_all) {
+        let apart = difference(by_one, by_all);
+        assert!(apart < 1.0 / 256.0, "{apart}");
+    }
+}
+
 /// Queries that see keys together and, of two more, each the one that stands where it does.
 struct WithColumns {
     mask: Mask,
     /// Key and value of all, and those of the two.
     keys_values: [(Tensor<4>, Tensor<4>); 3],
+    /// What scores are multiplied by.
+    scale: f32,
 }
 
 impl WithColumns {
@@ -394,10 +507,10 @@ impl WithColumns {
         let dtype = query.dtype();
         let [all, one, other] = self.given(&query, last);
         let mask = self.mask.on(&query.device());
-        let found = gather(query.clone(), all, &mask, None)
+        let found = gather(query.clone(), all, &mask, None, self.scale)
             .with_column(query.clone(), one.0, one.1)
             .with_column(query, other.0, other.1);
-        quotient(found.sums).cast(dtype)
+        quotient(found.sums, dtype)
     }
 
     fn by_formula(&self, query: Tensor<4>, last: (Tensor<4>, Tensor<4>)) -> Tensor<4> {
@@ -410,6 +523,7 @@ impl WithColumns {
         };
         let given = self.given(&query, last);
         let [all, one, other] = given.map(|(key, value)| (for_heads(key), for_heads(value)));
+        let query = query * self.scale;
         let seen = beside(self.mask.entries(), &query);
         let mut scores = vec![query.clone().matmul(all.0.swap_dims(2, 3)) + seen];
         for (key, _) in [&one, &other] {
@@ -436,16 +550,16 @@ fn a_key_more_for_each_query_counts_as_one_of_those_that_it_sees() {
         let case = WithColumns {
             mask: Mask::new(some_keys(1, [rows, rows], true), &test_device()),
             keys_values: [(key(4), value(5)), (key(6), value(7)), (key(8), value(9))],
+            scale: 0.03125,
         };
-        let small = |query: Tensor<4>| query * 0.03125;
         let as_last = |x: &Tensor<4>| beside(&case.keys_values[2].1, x).cast(x.dtype());
         compare_within(
             tolerance_of_products,
             (of_query, of_key),
-            |query, key| case.by_kernel(small(query.clone()), (key, as_last(&query))),
-            |query, key| case.by_formula(small(query.clone()), (key, as_last(&query))),
+            |query, key| case.by_kernel(query.clone(), (key, as_last(&query))),
+            |query, key| case.by_formula(query.clone(), (key, as_last(&query))),
         );
-        let query = |x: &Tensor<4>| small(beside(&numbers(of_query, x.dtype(), 3), x));
+        let query = |x: &Tensor<4>| beside(&numbers(of_query, x.dtype(), 3), x);
         compare_within(
             tolerance_of_products,
             (of_key, of_key),
@@ -468,27 +582,26 @@ fn a_sink_takes_its_share_of_every_softmax() {
             let own = |x: &Tensor<4>| beside(x, query).cast(query.dtype());
             [own(&keys_values[0]), own(&keys_values[1])]
         };
-        let small = |query: Tensor<4>| query * 0.03125;
+        let scale = 0.03125f32;
         compare_within(
             tolerance_of_products,
             (of_query, of_sinks),
             |query, sinks| {
-                let (query, sinks) = (small(query), sinks.cast(DType::F32));
+                let sinks = sinks.cast(DType::F32);
                 let floor = sinks.clone().detach().expand([batch, heads, rows, 1]);
                 let [key, value] = given(&query);
                 let mask = mask.on(&query.device());
-                let found = gather(query.clone(), (key, value), &mask, Some(floor));
-                quotient(found.with_sinks(sinks).sums).cast(query.dtype())
+                let found = gather(query.clone(), (key, value), &mask, Some(floor), scale);
+                quotient(found.with_sinks(sinks).sums, query.dtype())
             },
             |query, sinks| {
-                let query = small(query);
                 let [key, value] = given(&query).map(|x| {
                     x.unsqueeze_dim::<5>(2)
                         .repeat_dim(2, heads / kv_heads)
                         .reshape([batch, heads, rows, d_head])
                 });
                 let seen = beside(mask.entries(), &query);
-                let scores = query.matmul(key.swap_dims(2, 3)) + seen;
+                let scores = (query * scale).matmul(key.swap_dims(2, 3)) + seen;
                 let sinks = sinks.expand([batch, heads, rows, 1]);
                 let weights = of_formula(Tensor::cat(vec![scores, sinks], 3), 3);
                 weights.narrow(3, 0, rows).matmul(value)
@@ -510,10 +623,11 @@ fn columns_are_what_operations_on_tensors_make_of_them() {
             let unseen = Tensor::full([batch, heads, 1, 1], f32::NEG_INFINITY, &test_device());
             let largest = Tensor::cat(vec![unseen, largest.narrow(2, 1, rows - 1)], 2);
             Column::<Dispatch> {
-                query: (numbers(of_query, DType::F32, 1) * 0.25).into_dispatch(),
+                query: numbers(of_query, DType::F32, 1).into_dispatch(),
                 key: numbers(of_key, DType::F32, 2).into_dispatch(),
                 value: numbers(of_key, DType::F32, 3).into_dispatch(),
                 largest: largest.into_dispatch(),
+                scale: 0.25,
             }
         };
         let sums =
@@ -537,13 +651,29 @@ fn columns_are_what_operations_on_tensors_make_of_them() {
         same(found.2, expected.2);
         same(found.3, expected.3);
         let gradient = || numbers(of_query, DType::F32, 6).into_dispatch();
-        same(
-            Dispatch::quotient(sums()),
-            by_operations::quotient::<Dispatch>(sums()),
-        );
-        let expected = by_operations::quotient_gradient::<Dispatch>(sums(), gradient());
-        same(Dispatch::quotient_backward(sums(), gradient()), expected);
+        let found = Dispatch::quotient(sums(), DType::F32);
+        let expected = by_operations::quotient::<Dispatch>(sums(), DType::F32);
+        same(found.0.clone(), expected.0);
+        same(found.1.clone(), expected.1);
+        let given = || (found.0.clone(), found.1.clone(), gradient());
+        let (quotient, factor, of_quotient) = given();
+        let by_kernel = Dispatch::quotient_backward(quotient, factor, of_quotient);
+        let (quotient, factor, of_quotient) = given();
+        let expected = by_operations::quotient_gradient::<Dispatch>(quotient, factor, of_quotient);
+        same(by_kernel, expected);
     }
+}
+
+#[test]
+fn a_graph_keeps_the_quotient_in_its_type_and_not_the_sums() {
+    type Graph = Autodiff<Flex>;
+    let sums = FlexTensor::from_data(TensorData::new(vec![2.0f32; 54], [1, 2, 3, 9]));
+    let leaf = <Graph as AutodiffBackend>::from_inner(sums.clone());
+    let leaf = Graph::float_set_require_grad(leaf, true);
+    assert!(!sums.is_unique());
+    let (quotient, _) = Graph::quotient(leaf, DType::BF16);
+    assert!(quotient.is_tracked());
+    assert!(sums.is_unique());
 }
 
 #[test]
@@ -554,10 +684,12 @@ fn the_weight_of_a_key_is_the_same_wherever_hidden_keys_stand() {
     let entries = |count| Tensor::full([1, 1, 5, count], f32::NEG_INFINITY, &test_device());
     let seen = Tensor::zeros([1, 1, 5, 41], &test_device());
     let mask = Tensor::cat(vec![entries(19), seen, entries(4)], 3);
-    let moved = softmax(wider, Some(&mask)).narrow(3, 19, 41);
+    let weights = |scores, mask| softmax(scores, mask, 0.75, DType::F32);
+    let moved = weights(wider, Some(&mask)).narrow(3, 19, 41);
+    let alone = weights(scores, None);
     if crate::device::is_cpu(&test_device()) {
-        assert_eq!(host_f32(moved), host_f32(softmax(scores, None)));
+        assert_eq!(host_f32(moved), host_f32(alone));
     } else {
-        assert!(difference(moved, softmax(scores, None)) < 1e-6);
+        assert!(difference(moved, alone) < 1e-6);
     }
 }

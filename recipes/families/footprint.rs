@@ -2,7 +2,8 @@
 //! the square of a row are floating-point numbers: they have no end to run over.
 //!
 //! What the backward pass keeps is counted as the layers are written: the input of every matrix product, what a norm reads and
-//! what it has scaled, the factors of products. `tests/memory.rs` compares with what is really allocated.
+//! what it has scaled, the factors of products. All of it is in the type that is computed in; weights are kept as they are, so nothing is
+//! counted for them. `tests/memory.rs` compares with what is really allocated.
 
 use anyhow::Result;
 use spectrain_models::listing::Parameter;
@@ -77,14 +78,20 @@ pub struct Activations {
     pub all_scores: f64,
     /// Queries of a row.
     pub queries: f64,
+    /// Keys and values of a layer that those have, of all heads.
+    pub keys_values: f64,
     /// Values of a layer that are kept no more when its scores are differentiated: those of its feed-forward part.
     pub given_back: f64,
     /// Rows whose logits are judged together.
     pub judged: f64,
+    /// How often rows are judged besides, each time by the whole head and by what judges.
+    pub again: f64,
     /// Width of what the output layer reads, where it is not the target's.
     pub read: u64,
     /// Rows that went through the layers, of all passes.
     pub rows: f64,
+    /// Whether a selector chooses from the likeliest tokens of each row, which is measured by itself.
+    pub selects: bool,
 }
 
 /// Rows that go through a layer, and what they see.
@@ -234,8 +241,8 @@ impl LayerSizes {
     /// Values kept of each row beside its scores.
     pub fn kept_of_row(&self) -> u64 {
         let norms = u64::from(self.head_norms);
-        // What each of the two norms reads and gives; factors and product of the gated unit; scaled queries, sums of values
-        // and their quotients; keys and values; what the norms of heads read.
+        // What each of the two norms reads and gives; factors and product of the gated unit; queries and the means of values, by
+        // head and once more by row; keys and values; what the norms of heads read.
         self.d_input
             + 3 * self.d_model
             + 3 * self.d_ff
@@ -263,10 +270,13 @@ pub fn decoder(
         scores: layer.heads as f64 * attended.keys,
         all_scores: (layers * layer.heads) as f64 * attended.keys,
         queries: attended.queries,
+        keys_values: (2 * layer.keys()) as f64 * attended.keys,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,
         judged: passes * work.judged,
+        again: 0.0,
         read: 0,
         rows: passes,
+        selects: false,
     }
 }
 

@@ -3,7 +3,8 @@
 //! Counted are what stays (the target, the drafter with gradients and what the optimiser keeps of them, the batches made ahead),
 //! and what comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is
 //! written from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
-//! it less. What is drawn for each step counts as much as some step of a training comes to.
+//! it less. What is drawn for each step counts as much as some step of a training comes to. Not counted is what single products, or the judging
+//! of rows, make of a weight in f32 where bf16 is computed with: a copy of one matrix at a time.
 
 use spectrain_models::{AtATime, Routing, TargetSpec};
 use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload};
@@ -65,7 +66,7 @@ impl Memory {
         let stays = F32 * (parameters + moments + frozen);
         let gradients = F32 * parameters;
         let held = BATCHES * trained.features();
-        let making = trained.value * trained.target_pass();
+        let making = trained.target_pass();
         let (activations, loss) = (trained.kept(), trained.loss());
         let meanwhile = if trained.live { making } else { 0 };
         // Rows are judged before the backward pass through the layers makes their gradients; the head's is made there.
@@ -114,12 +115,14 @@ impl Trained<'_> {
     }
 
     /// Bytes of what the backward pass through a layer has on top: the weights of a block of queries, their gradients, and those of
-    /// its scores; what the layer kept of its feed-forward part is given back by then.
+    /// its scores, and in f32 the gradients of all keys and values that those rows have; what the layer kept of its feed-forward part is
+    /// given back by then.
     fn scores(&self) -> u64 {
         let activations = &self.activations;
         let [rows, queries] = self.at_a_time().map(|count| count as f64);
         let scores = activations.scores * activations.queries.min(queries) * rows;
-        (3.0 * F32 as f64 * scores - self.value as f64 * activations.given_back) as u64
+        let values = 3.0 * scores + activations.keys_values * rows;
+        (F32 as f64 * values - self.value as f64 * activations.given_back) as u64
     }
 
     /// Rows of a batch whose queries are taken together, and queries of each.
@@ -129,7 +132,7 @@ impl Trained<'_> {
         [rows, some.queries as u64]
     }
 
-    /// Values that the target makes on its way over a batch.
+    /// Bytes of what the target makes on its way over a batch.
     fn target_pass(&self) -> u64 {
         let spec = self.target;
         let (heads, length) = (spec.heads as u64, self.batch.length);
@@ -141,8 +144,10 @@ impl Trained<'_> {
         let feed_forward = routed.max(2 * spec.d_ff as u64);
         let stream = (1 + self.footprint.captured) * spec.d_model as u64;
         let [rows, queries] = self.at_a_time();
-        let scores = 2 * rows * heads * length.min(queries) * length;
-        self.batch.positions() * (attention.max(feed_forward) + stream) + scores
+        let scores = rows * heads * length.min(queries) * length;
+        let values = self.batch.positions() * (attention.max(feed_forward) + stream);
+        // Scores are in f32, the weights made of them beside them.
+        self.value * values + (F32 + self.value) * scores
     }
 
     /// Bytes that a step keeps for its backward pass.
@@ -164,10 +169,13 @@ impl Trained<'_> {
         } else {
             CHUNK_ELEMENTS_CPU
         };
-        let chunk = rows.min((most as u64 / vocab).max(16));
+        let at_a_time = (most as u64 / vocab).max(16);
+        let chunk = rows.min(at_a_time);
         // Rows judged by the same position stand together.
         let positions = self.batch.positions() * chunk / rows;
-        let of_logits = self.judging(chunk, positions.min(chunk)) * vocab;
+        let judging = self.judging(chunk, positions.min(chunk));
+        let selecting = self.selecting(self.batch.positions().min(rows).min(at_a_time / 2));
+        let of_logits = judging.max(selecting) * vocab;
         let read = match self.activations.read {
             0 => d_model,
             width => width,
@@ -180,12 +188,7 @@ impl Trained<'_> {
 
     /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.
     fn judging(&self, rows: u64, positions: u64) -> u64 {
-        // What a product gives, and the same in f32 beside it.
-        let made = if self.value < F32 {
-            self.value + F32
-        } else {
-            F32
-        };
+        let made = self.made();
         // The logits, which become their gradient, and on a GPU that once more for the products with it, narrower.
         let gradient = if self.gpu {
             made.max(2 * self.value)
@@ -199,6 +202,108 @@ impl Trained<'_> {
                 (gradient * rows).max(F32 * rows + made * positions)
             }
             Judges::Target { panels } => gradient * rows + panels * F32 * positions,
+        }
+    }
+
+    /// The same while a selector's choices are measured by the target's distributions of so many positions, once the drafter's logits
+    /// are gone: what these are made from stands beside them.
+    fn selecting(&self, positions: u64) -> u64 {
+        match self.work.judges {
+            Judges::Target { .. } if self.activations.selects => {
+                (self.made() + 2 * F32) * positions
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a logit as a product gives it, with the same in f32 beside it.
+    fn made(&self) -> u64 {
+        if self.value < F32 {
+            self.value + F32
+        } else {
+            F32
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::sizes::sizes_of;
+
+    /// A training on the CPU in f32 that keeps nothing.
+    fn trained<'a>(
+        target: &'a TargetSpec,
+        training: &'a TrainConfig,
+        batch: Packed,
+    ) -> Trained<'a> {
+        let footprint = Footprint {
+            parameters: 0,
+            head: 0,
+            matrices: 0,
+            frozen: 0,
+            idle: 0,
+            draft_vocab: 1,
+            captured: 0,
+        };
+        Trained {
+            target,
+            footprint,
+            training,
+            activations: Activations::default(),
+            work: Workload::texts(Judges::Text),
+            batch,
+            value: F32,
+            live: false,
+            gpu: false,
+            ranks: 1,
+        }
+    }
+
+    #[test]
+    fn gradients_of_keys_and_values_count_for_the_rows_that_are_taken_together() {
+        let spec = sizes_of("Qwen/Qwen3-0.6B", None).unwrap().spec;
+        let config = TrainConfig::default();
+        let batch = Packed {
+            rows: 3,
+            length: 64,
+        };
+        for (gpu, rows) in [(false, 1), (true, 3)] {
+            let activations = Activations {
+                scores: 10.0,
+                queries: 64.0,
+                keys_values: 1000.0,
+                given_back: 7.0,
+                ..Activations::default()
+            };
+            let of_step = Trained {
+                activations,
+                value: 2,
+                gpu,
+                ..trained(&spec, &config, batch)
+            };
+            let expected = 4 * rows * (3 * 10 * 64 + 1000) - 2 * 7;
+            assert_eq!(of_step.scores(), expected);
+        }
+    }
+
+    #[test]
+    fn scores_of_the_target_take_four_bytes_and_their_weights_those_of_the_type() {
+        let spec = sizes_of("Qwen/Qwen3-0.6B", None).unwrap().spec;
+        let config = TrainConfig::default();
+        // No row is longer than the queries that are taken at a time.
+        let pass = |value, length| {
+            let of_target = Trained {
+                value,
+                gpu: true,
+                ..trained(&spec, &config, Packed { rows: 1, length })
+            };
+            of_target.target_pass()
+        };
+        for (value, of_score) in [(2, 6), (4, 8)] {
+            // All else grows with the length alone.
+            let squares = pass(value, 200) - 2 * pass(value, 100);
+            assert_eq!(squares, of_score * spec.heads as u64 * 2 * 100 * 100);
         }
     }
 }

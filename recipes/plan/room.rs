@@ -12,12 +12,28 @@ use crate::runtime::writable::{free_space, writable};
 
 /// What is said where this machine has less than a run takes.
 pub(super) fn warnings(asked: &Asked, estimate: &Estimate) -> Vec<String> {
-    // How much memory a GPU has is not known before it is opened.
+    // How much memory a GPU has is not known before it is opened: [`too_little_on_device`].
     let of_cpu = estimate.all_processes().filter(|_| !is_gpu(asked.device));
     let memory = of_cpu.and_then(|needed| too_little_memory(needed, MachineMemory::here()?.total));
     let run = asked.runs.join(&asked.recipe.name);
     let disk = too_little_disk(&run, asked.existing, estimate.disk_bytes());
     memory.into_iter().chain(disk).collect()
+}
+
+/// What is said where a process of a stage takes more memory of the device of this name, `needed` bytes, than it can have there.
+pub(super) fn too_little_on_device(
+    (stage, needed): (&str, u64),
+    device: &str,
+    available: u64,
+) -> Option<String> {
+    let text = || {
+        format!(
+            "the stage `{stage}` takes {} of memory at its peak, and `{device}` has {} free",
+            bytes(needed),
+            bytes(available)
+        )
+    };
+    (needed > available).then(text)
 }
 
 fn too_little_memory(needed: u64, there: u64) -> Option<String> {
@@ -74,6 +90,12 @@ mod tests {
         assert_eq!(too_little_memory(1 << 30, 1 << 30), None);
         let told = too_little_memory(28 << 30, 1 << 30).unwrap();
         let expected = "the run takes 28.0 GiB of memory at its peak, and this machine has 1.0 GiB";
+        assert_eq!(told, expected);
+        let of_train = |needed| too_little_on_device(("train", needed), "cuda:1", 1 << 30);
+        assert_eq!(of_train(1 << 30), None);
+        let told = of_train(28 << 30).unwrap();
+        let expected =
+            "the stage `train` takes 28.0 GiB of memory at its peak, and `cuda:1` has 1.0 GiB free";
         assert_eq!(told, expected);
     }
 }

@@ -21,6 +21,8 @@ use self::sizes::{Sizes, Work, batch, target, text};
 const DECODED: usize = 64;
 const PROMPT: usize = 128;
 const DRAFT: usize = 5;
+/// Texts of a row where there are several.
+const PACKED: usize = 3;
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,12 +63,17 @@ impl Task {
         )
     }
 
+    /// Whether it computes over a batch.
+    pub(crate) fn has_batch(self) -> bool {
+        self == Self::Capture || self.trains()
+    }
+
     /// Tokens of one time.
     pub(crate) fn tokens(self, size: Size) -> usize {
         let sizes = Sizes::of(size);
-        match self {
-            Self::Plain | Self::Verify | Self::Speculative => DECODED,
-            _ => sizes.rows * sizes.length,
+        match self.has_batch() {
+            true => sizes.rows * sizes.length,
+            false => DECODED,
         }
     }
 }
@@ -76,6 +83,9 @@ impl Setup {
     pub(crate) fn work(&self, task: Task) -> Result<Work> {
         let (mut sizes, device) = (Sizes::of(self.size), &self.device);
         sizes.held.int8 = self.int8;
+        if self.packed {
+            sizes.texts = PACKED;
+        }
         match task {
             Task::Capture => capture(&sizes, device),
             Task::Train => train::eagle3(self, &sizes),
@@ -194,13 +204,15 @@ mod tests {
             recompute: true,
             int8: false,
             divergence: Divergence::Kl,
+            packed: true,
         };
         let sizes = Sizes {
             spec: spec(32, [4, 8], 300),
             draft_vocab: 100,
             held: DType::BF16.into(),
             rows: 2,
-            length: 16,
+            length: 36,
+            texts: 3,
         };
         capture(&sizes, &device).unwrap()().unwrap();
         for train in [train::eagle3, train::medusa, train::dflash, train::pard] {

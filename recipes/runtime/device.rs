@@ -7,7 +7,7 @@ use burn::prelude::Device;
 use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
 use spectrain_models::FrozenType;
-use spectrain_models::device::DeviceName;
+use spectrain_models::device::{DeviceName, free_memory};
 use spectrain_train::{DeviceMemory, TrainConfig};
 
 use crate::recipe::tables::TargetType;
@@ -127,6 +127,13 @@ pub fn memory_of(device: &Device) -> Option<DeviceMemory> {
         in_use: usage.bytes_in_use,
         reserved: usage.bytes_reserved,
     })
+}
+
+/// Bytes of a GPU's memory that this process can have: what is free, and what it holds for tensors; `None` of other devices.
+pub fn available_memory(device: &Device) -> Option<u64> {
+    let free = free_memory(device)?;
+    let held = memory_of(device).map_or(0, |memory| memory.reserved);
+    Some(free.saturating_add(held))
 }
 
 /// What a report says of the device.

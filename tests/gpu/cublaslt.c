@@ -89,6 +89,7 @@ int cublasLtMatmul(void *library, Desc *desc, const float *alpha, const char *a,
   if (of_a->count != of_d->count || of_b->count != of_d->count) return refuse("numbers of matrices", of_a->count, of_b->count);
   if (*alpha != 1 || *beta != 0 || !workspace || !stream) return refuse("scales, workspace or stream", 0, 0);
   if (of_d->type != R_32F && of_d->type != R_16BF) return UNSUPPORTED;
+  if (of_a->type != of_b->type || (of_d->type != of_a->type && of_d->type != R_32F)) return refuse("types of factors and output", of_a->type, of_d->type);
   if ((double)rows * columns * inner * of_d->count > COMPUTED) return SUCCESS;
   for (int64_t nth = 0; nth < of_d->count; nth++)
     for (uint64_t column = 0; column < columns; column++)

@@ -8,7 +8,10 @@ use burn_cubecl::tensor::CubeTensor;
 /// A product of as many matrices as cuBLASLt takes at once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Layout {
+    /// Of both factors.
     pub dtype: DType,
+    /// Of the product.
+    pub out_dtype: DType,
     pub rows: usize,
     pub inner: usize,
     pub columns: usize,
@@ -47,8 +50,8 @@ impl Calls {
     /// Of tensors that have elements. `None` where a matrix runs along neither side.
     pub(super) fn of(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> Option<Self> {
         let tensors = [lhs, rhs, out];
-        let is_plain = |of: &CubeTensor| of.dtype == out.dtype && !of.meta.is_tiled();
-        if !tensors.into_iter().all(is_plain) {
+        let is_tiled = |of: &CubeTensor| of.meta.is_tiled();
+        if lhs.dtype != rhs.dtype || tensors.into_iter().any(is_tiled) {
             return None;
         }
         let [lhs_side, rhs_side, out_side] = tensors.map(side);
@@ -71,7 +74,8 @@ impl Calls {
             of.map(|side| Side { stride, ..side })
         };
         let layout = Layout {
-            dtype: out.dtype,
+            dtype: lhs.dtype,
+            out_dtype: out.dtype,
             rows,
             inner: lhs.meta.shape()[last],
             columns: out.meta.shape()[last],

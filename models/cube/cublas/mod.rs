@@ -92,13 +92,16 @@ impl Multiplier {
 
     /// The operands start at these addresses, in memory that is theirs until this has been launched.
     fn launch(&mut self, starts: &[u64], calls: &Calls) -> Result<(), String> {
-        let element = calls.layout.dtype.size() as u64;
+        let Layout {
+            dtype, out_dtype, ..
+        } = calls.layout;
+        let elements = [dtype, dtype, out_dtype].map(|of| of.size() as u64);
         if self.plans.len() >= MOST_PLANS {
             self.plans.clear();
         }
         self.order.begin()?;
         let launched = calls.starts.iter().try_for_each(|behind| {
-            let place = [0, 1, 2].map(|at| starts[at] + element * behind[at] as u64);
+            let place = [0, 1, 2].map(|at| starts[at] + elements[at] * behind[at] as u64);
             let plan = match self.plans.entry((calls.layout.clone(), alignments(&place))) {
                 Entry::Occupied(found) => found.into_mut(),
                 Entry::Vacant(free) => {

@@ -37,6 +37,7 @@ impl Plan {
         [lhs, rhs, out]: [u32; 3],
     ) -> Result<Self, CublasError> {
         let (held, compute) = types(layout.dtype)?;
+        let (held_out, _) = types(layout.out_dtype)?;
         let product = result::create_matmul_desc(compute, cudaDataType::CUDA_R_32F)?;
         for (which, side) in [
             (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, layout.rhs),
@@ -54,7 +55,7 @@ impl Plan {
         let sides = [
             matrix(held, inner, columns, layout.rhs, layout.matrices)?,
             matrix(held, rows, inner, layout.lhs, layout.matrices)?,
-            matrix(held, rows, columns, layout.out, layout.matrices)?,
+            matrix(held_out, rows, columns, layout.out, layout.matrices)?,
         ];
         let kernel = kernel(handle, product, sides, [rhs, lhs, out])?;
         Ok(Self {

@@ -1,10 +1,11 @@
 //! Columns by operations on tensors, on whatever device.
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata as _};
-use burn::tensor::{Shape, Slice};
+use burn::tensor::{DType, Shape, Slice};
 
 use super::Column;
-use crate::kernels::gather::{of_type, wide, within};
+use crate::kernels::gather::within;
+use crate::products::{of_type, wide};
 
 impl<B: Backend> Column<B> {
     /// Query heads beside the key head that they share, in f32. `[batch, kv_heads, heads / kv_heads, rows, width]`
@@ -25,12 +26,16 @@ impl<B: Backend> Column<B> {
     fn weights(&self) -> [FloatTensor<B>; 3] {
         let [query, largest] = [&self.query, &self.largest].map(|x| self.grouped(x.clone()));
         let products = B::float_mul(query, Self::shared(self.key.clone()));
-        let score = B::float_sum_dim(products, 4);
+        let score = self.scaled(B::float_sum_dim(products, 4));
         let both = B::float_cat(vec![largest.clone(), score.clone()], 4);
         let after = B::float_max_dim(both, 4);
         let kept = B::float_exp(B::float_sub(largest, after.clone()));
         let weight = B::float_exp(B::float_sub(score, after.clone()));
         [kept, weight, after]
+    }
+
+    fn scaled(&self, scores: FloatTensor<B>) -> FloatTensor<B> {
+        B::float_mul_scalar(scores, self.scale.into())
     }
 
     /// The value of each key and behind it 1, `[batch, kv_heads, 1, rows, d_head + 1]`.
@@ -71,6 +76,7 @@ impl<B: Backend> Column<B> {
         let gradient = self.grouped(gradient);
         let along = B::float_mul(gradient.clone(), self.value_and_one());
         let of_score = B::float_mul(B::float_sum_dim(along, 4), weight.clone());
+        let of_score = self.scaled(of_score);
         let by_query = B::float_mul(of_score.clone(), Self::shared(self.key.clone()));
         let by_key = B::float_mul(of_score, self.grouped(self.query.clone()));
         let mut context = gradient.shape();
@@ -93,25 +99,26 @@ impl<B: Backend> Column<B> {
 }
 
 /// [`Columns::quotient`] by operations on tensors.
-pub(in crate::kernels) fn quotient<B: Backend>(sums: FloatTensor<B>) -> FloatTensor<B> {
-    let [context, sum] = parted::<B>(sums);
-    B::float_div(context, sum)
+pub(in crate::kernels) fn quotient<B: Backend>(
+    sums: FloatTensor<B>,
+    dtype: DType,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let d_head = sums.shape()[3] - 1;
+    let [context, sum] =
+        [0..d_head, d_head..d_head + 1].map(|places| within::<B>(sums.clone(), 3, &places));
+    let factor = B::float_recip(sum);
+    let quotient = B::float_mul(context, factor.clone());
+    (of_type::<B>(quotient, dtype), factor)
 }
 
-/// [`ColumnGradients::quotient_backward`] by operations on tensors: `g / sum` and `-(g · context) / sum²`.
+/// [`ColumnGradients::quotient_backward`] by operations on tensors: `g · factor` and `-(g · quotient) · factor`.
 pub(in crate::kernels) fn quotient_gradient<B: Backend>(
-    sums: FloatTensor<B>,
+    quotient: FloatTensor<B>,
+    factor: FloatTensor<B>,
     gradient: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    let [context, sum] = parted::<B>(sums);
-    let of_context = B::float_div(gradient, sum.clone());
-    let along = B::float_sum_dim(B::float_mul(of_context.clone(), context), 3);
-    let of_sum = B::float_neg(B::float_div(along, sum));
+    let of_context = B::float_mul(wide::<B>(gradient), factor);
+    let along = B::float_mul(of_context.clone(), wide::<B>(quotient));
+    let of_sum = B::float_neg(B::float_sum_dim(along, 3));
     B::float_cat(vec![of_context, of_sum], 3)
-}
-
-/// What values are summed to, and the sum of the weights.
-fn parted<B: Backend>(sums: FloatTensor<B>) -> [FloatTensor<B>; 2] {
-    let d_head = sums.shape()[3] - 1;
-    [0..d_head, d_head..d_head + 1].map(|places| within::<B>(sums.clone(), 3, &places))
 }

@@ -6,7 +6,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::{Column, ColumnGradients, Columns};
-use crate::kernels::host::{HeadRows, Read, each_row, owned, shape_of, tensor};
+use crate::kernels::host::{HeadRows, Read, each_row, each_row_beside, owned, shape_of, tensor};
 use crate::kernels::rows;
 use crate::vectorised;
 
@@ -54,13 +54,20 @@ struct Inputs {
     query: HeadRows,
     key: HeadRows,
     value: HeadRows,
+    scale: f32,
 }
 
 impl Inputs {
     /// Those of a column, and the largest scores.
     fn of(column: Column<Flex>) -> (Self, FlexTensor) {
         let [query, key, value] = [column.query, column.key, column.value].map(HeadRows::of);
-        (Self { query, key, value }, column.largest)
+        let inputs = Self {
+            query,
+            key,
+            value,
+            scale: column.scale,
+        };
+        (inputs, column.largest)
     }
 
     /// What is there of a query and of its key.
@@ -71,6 +78,7 @@ impl Inputs {
             key: self.key.row(of_key),
             value: self.value.row(of_key),
             largest,
+            scale: self.scale,
         }
     }
 }
@@ -100,19 +108,30 @@ impl Columns for Flex {
         (sums, largest)
     }
 
-    fn quotient(sums: FlexTensor) -> FlexTensor {
-        let (mut shape, dtype) = (shape_of(&sums), sums.dtype());
+    fn quotient(sums: FlexTensor, dtype: DType) -> (FlexTensor, FlexTensor) {
+        let mut shape = shape_of(&sums);
         let width = shape[3];
-        shape[3] -= 1;
+        shape[3] = 1;
+        let of_rows = shape.clone();
+        shape[3] = width - 1;
         let sums = Read::of(sums);
         let sums = sums.values();
-        let mut context = vec![0.0; shape.iter().product()];
+        let [mut context, mut factors] =
+            [&shape, &of_rows].map(|shape| vec![0.0; shape.iter().product()]);
         let arch = Arch::new();
-        each_row(&mut context, shape[3], |number, context| {
-            let (values, sum) = sums[number * width..][..width].split_at(context.len());
-            vectorised!(arch, rows::quotient(context, values, sum[0]));
-        });
-        tensor(context, shape, dtype)
+        each_row_beside(
+            &mut context,
+            width - 1,
+            &mut factors,
+            |number, context, factor| {
+                let sums = &sums[number * width..][..width];
+                *factor = vectorised!(arch, rows::quotient(context, sums));
+            },
+        );
+        (
+            tensor(context, shape, dtype),
+            tensor(factors, of_rows, DType::F32),
+        )
     }
 }
 
@@ -161,15 +180,26 @@ impl ColumnGradients for Flex {
         )
     }
 
-    fn quotient_backward(sums: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        let width = shape_of(&sums)[3];
-        let (mut sums, gradient) = (owned(sums), Read::of(gradient));
-        let gradient = gradient.values();
+    fn quotient_backward(
+        quotient: FlexTensor,
+        factor: FlexTensor,
+        gradient: FlexTensor,
+    ) -> FlexTensor {
+        let mut shape = shape_of(&quotient);
+        let d_head = shape[3];
+        shape[3] += 1;
+        let given = [quotient, factor, gradient].map(Read::of);
+        let [quotient, factors, gradient] = given.each_ref().map(Read::values);
+        let mut by_sums = vec![0.0; shape.iter().product()];
         let arch = Arch::new();
-        each_row(sums.storage_mut(), width, |number, sums| {
-            let gradient = &gradient[number * (width - 1)..][..width - 1];
-            vectorised!(arch, rows::quotient_backward(sums, gradient));
+        each_row(&mut by_sums, d_head + 1, |number, by_sums| {
+            let [quotient, gradient] =
+                [quotient, gradient].map(|all| &all[number * d_head..][..d_head]);
+            vectorised!(
+                arch,
+                rows::quotient_backward(by_sums, quotient, factors[number], gradient)
+            );
         });
-        sums
+        tensor(by_sums, shape, DType::F32)
     }
 }

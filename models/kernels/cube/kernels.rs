@@ -240,16 +240,17 @@ fn exponential<N: Size>(score: Vector<f32, N>, largest: f32) -> Vector<f32, N> {
     select_many(counts, shifted.exp(), Vector::new(0.0))
 }
 
-/// The score that stands at `at`, with its mask, which stands at `mask_at`.
+/// The score that stands at `at`, times `scale`, with its mask, which stands at `mask_at`.
 #[cube]
 fn masked<E: Float, N: Size>(
     scores: &[Vector<E, N>],
     mask: &[Vector<f32, N>],
     at: usize,
     mask_at: usize,
+    scale: f32,
     #[comptime] is_masked: bool,
 ) -> Vector<f32, N> {
-    let mut score = Vector::<f32, N>::cast_from(scores[at]);
+    let mut score = Vector::<f32, N>::cast_from(scores[at]) * Vector::new(scale);
     if comptime!(is_masked) {
         score += mask[mask_at];
     }
@@ -257,16 +258,17 @@ fn masked<E: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn softmax_kernel<E: Float, N: Size>(
+pub(super) fn softmax_kernel<E: Float, W: Float, N: Size>(
     scores: &[Vector<E, N>],
     mask: &[Vector<f32, N>],
-    out: &mut [Vector<E, N>],
+    out: &mut [Vector<W, N>],
     places: MaskPlaces,
     rows: u32,
     vectors: u32,
+    scale: f32,
     #[comptime] is_masked: bool,
     #[comptime] units: usize,
-    #[define(E)] _dtype: ElemType,
+    #[define(E, W)] _dtypes: [ElemType; 2],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let (row, there) = own_row(rows);
@@ -276,7 +278,8 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
     let mut most = Vector::<f32, N>::new(f32::MIN);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
+        let (own, own_mask) = (start + at, mask_start + at);
+        let score = masked::<E, N>(scores, mask, own, own_mask, scale, is_masked);
         most = max(most, score);
         at += CUBE_DIM_X as usize;
     }
@@ -284,16 +287,18 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
     let mut sums = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
+        let (own, own_mask) = (start + at, mask_start + at);
+        let score = masked::<E, N>(scores, mask, own, own_mask, scale, is_masked);
         sums += exponential::<N>(score, largest);
         at += CUBE_DIM_X as usize;
     }
-    let scale = 1.0 / row_sum(lanes_sum::<N>(sums), &mut room);
+    let share = 1.0 / row_sum(lanes_sum::<N>(sums), &mut room);
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let score = masked::<E, N>(scores, mask, start + at, mask_start + at, is_masked);
-            let weight = exponential::<N>(score, largest) * Vector::new(scale);
+            let (own, own_mask) = (start + at, mask_start + at);
+            let score = masked::<E, N>(scores, mask, own, own_mask, scale, is_masked);
+            let weight = exponential::<N>(score, largest) * Vector::new(share);
             out[start + at] = Vector::cast_from(weight);
             at += CUBE_DIM_X as usize;
         }
@@ -301,14 +306,15 @@ pub(super) fn softmax_kernel<E: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn softmax_backward_kernel<E: Float, N: Size>(
-    weights: &[Vector<E, N>],
-    gradient: &[Vector<E, N>],
+pub(super) fn softmax_backward_kernel<W: Float, G: Float, E: Float, N: Size>(
+    weights: &[Vector<W, N>],
+    gradient: &[Vector<G, N>],
     out: &mut [Vector<E, N>],
     rows: u32,
     vectors: u32,
+    scale: f32,
     #[comptime] units: usize,
-    #[define(E)] _dtype: ElemType,
+    #[define(W, G, E)] _dtypes: [ElemType; 3],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let (row, there) = own_row(rows);
@@ -327,14 +333,15 @@ pub(super) fn softmax_backward_kernel<E: Float, N: Size>(
         while at < vectors {
             let weight = Vector::<f32, N>::cast_from(weights[start + at]);
             let gradient = Vector::<f32, N>::cast_from(gradient[start + at]);
-            out[start + at] = Vector::cast_from(weight * (gradient - Vector::new(mean)));
+            let by_score = Vector::new(scale) * weight * (gradient - Vector::new(mean));
+            out[start + at] = Vector::cast_from(by_score);
             at += CUBE_DIM_X as usize;
         }
     }
 }
 
-/// The score that stands at `at`, whose first key has the place `place`; the lowest number for keys in none of the row's `count` ranges,
-/// the first of which stands at `start`.
+/// The score that stands at `at`, times `scale`, whose first key has the place `place`; the lowest number for keys in none of the row's
+/// `count` ranges, the first of which stands at `start`.
 #[cube]
 fn seen<E: Float, N: Size>(
     scores: &[Vector<E, N>],
@@ -343,8 +350,9 @@ fn seen<E: Float, N: Size>(
     place: usize,
     start: usize,
     count: usize,
+    scale: f32,
 ) -> Vector<f32, N> {
-    let score = Vector::<f32, N>::cast_from(scores[at]);
+    let score = Vector::<f32, N>::cast_from(scores[at]) * Vector::new(scale);
     let mut found = Vector::<f32, N>::new(f32::MIN);
     for range in 0..count {
         let first = ranges[start + 2 * range];
@@ -361,19 +369,20 @@ fn seen<E: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn exponentials_kernel<E: Float, N: Size>(
+pub(super) fn exponentials_kernel<E: Float, W: Float, N: Size>(
     scores: &[Vector<E, N>],
     ranges: &[f32],
     floor: &[f32],
-    out: &mut [Vector<E, N>],
+    out: &mut [Vector<W, N>],
     largest_out: &mut [f32],
     places: MaskPlaces,
     first: u32,
     count: u32,
     rows: u32,
     vectors: u32,
+    scale: f32,
     #[comptime] units: usize,
-    #[define(E)] _dtype: ElemType,
+    #[define(E, W)] _dtypes: [ElemType; 2],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let (row, there) = own_row(rows);
@@ -384,8 +393,8 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
     let mut most = Vector::<f32, N>::new(floor[row]);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let place = first + at * N::value();
-        let score = seen::<E, N>(scores, ranges, start + at, place, ranges_start, count);
+        let (own, place) = (start + at, first + at * N::value());
+        let score = seen::<E, N>(scores, ranges, own, place, ranges_start, count, scale);
         most = max(most, score);
         at += CUBE_DIM_X as usize;
     }
@@ -396,8 +405,8 @@ pub(super) fn exponentials_kernel<E: Float, N: Size>(
         }
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let place = first + at * N::value();
-            let score = seen::<E, N>(scores, ranges, start + at, place, ranges_start, count);
+            let (own, place) = (start + at, first + at * N::value());
+            let score = seen::<E, N>(scores, ranges, own, place, ranges_start, count, scale);
             let weight = exponential::<N>(score, largest);
             out[start + at] = Vector::cast_from(weight);
             at += CUBE_DIM_X as usize;

@@ -36,9 +36,10 @@ pub(super) struct Sizes {
     pub(super) draft_vocab: usize,
     /// Type of the target's weights.
     pub(super) held: FrozenType,
-    /// A batch.
+    /// A batch: rows of so many tokens, in so many texts.
     pub(super) rows: usize,
     pub(super) length: usize,
+    pub(super) texts: usize,
 }
 
 /// What a case runs with.
@@ -55,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) int8: bool,
     /// What EAGLE-3 minimises.
     pub(crate) divergence: Divergence,
+    /// Whether a row of a batch has several texts.
+    pub(crate) packed: bool,
 }
 
 /// Does a task once.
@@ -78,6 +81,7 @@ impl Sizes {
                 held: DType::BF16.into(),
                 rows: 4,
                 length: 2048,
+                texts: 1,
             },
         }
     }
@@ -89,6 +93,7 @@ impl Sizes {
             held: DType::F32.into(),
             rows: 1,
             length: 512,
+            texts: 1,
         }
     }
 
@@ -170,17 +175,39 @@ pub(super) fn text(vocab: usize, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Rows of one text each.
+/// Rows of `sizes.texts` texts each.
 pub(super) fn batch(sizes: &Sizes, device: &Device) -> Batch {
-    let (rows, length) = (sizes.rows, sizes.length);
+    let (rows, length, texts) = (sizes.rows, sizes.length, sizes.texts);
     let packed = PackedBatch {
-        rows: (0..rows).map(|row| vec![row]).collect(),
+        rows: (0..rows)
+            .map(|row| (row * texts..(row + 1) * texts).collect())
+            .collect(),
     };
     let rows = Rows {
-        layout: layout(&packed, &vec![length; rows], length),
+        layout: layout(&packed, &lengths(length, texts).repeat(rows), length),
         packed,
         tokens: text(sizes.spec.vocab, rows * length),
         loss_mask: vec![true; rows * length],
     };
     Batch::new(rows, device)
+}
+
+/// Lengths of the texts of a row, which fill it. All but the first begin at places that are no multiples of large powers of two, as those
+/// of real texts.
+fn lengths(row: usize, texts: usize) -> Vec<usize> {
+    let others = vec![(row / texts) | 1; texts - 1];
+    let last = row - others.iter().sum::<usize>();
+    [others, vec![last]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_texts_fill_a_row_and_begin_at_no_round_places() {
+        assert_eq!(lengths(2048, 1), [2048]);
+        assert_eq!(lengths(2048, 3), [683, 683, 682]);
+        assert_eq!(lengths(512, 3), [171, 171, 170]);
+    }
 }

@@ -26,7 +26,7 @@ const MASK: u32 = 0;
 pub(super) fn eagle3(setup: &Setup, sizes: &Sizes) -> Result<Work> {
     let objective = TrainingTimeTestConfig {
         draft_steps: UNROLLED,
-        divergence: setup.divergence,
+        divergence: setup.divergence.clone(),
         recompute: setup.recompute,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
