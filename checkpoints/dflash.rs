@@ -1,12 +1,12 @@
 //! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>), and
-//! those of DFlash 2, DSpark and Domino, which have more parts.
+//! those of DFlash 2, DSpark, Domino and XPress, which have more parts.
 //!
 //! The target's embedding and head are not in the folder: engines use the target's own.
 
 use serde_json::json;
 
 use crate::dflash::family::{Family, is_of_authors};
-use crate::dflash::heads::{DOMINO, HEADS, has_heads};
+use crate::dflash::heads::{DOMINO, HEADS, XPRESS, has_heads};
 use crate::dflash::keys::{
     BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SEES_BLOCK, SINKS, SIZES_OF_PARTS,
     SLIDING_KEYS, TARGET_LAYERS, TARGET_WIDTH, is_alike, of_all, rope,
@@ -49,6 +49,7 @@ pub const DFLASH: Dialect = Dialect {
         top(&[SINKS]),
         under("dflash_config", DOMINO),
         top(HEADS),
+        top(XPRESS),
         top(&[
             Key::told("dspark_bonus_anchor", |settings, _| {
                 has_heads(settings).then(|| json!(!settings.flag("sample_from_anchor")))

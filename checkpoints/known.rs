@@ -48,7 +48,7 @@ const DIALECTS: &[&Dialect] = &[
 /// have them, in lower case.
 const OTHERS: [(&str, &str); 3] = [
     ("mtp", "MTP drafters of this layout"),
-    ("xpress", "XPress drafters"),
+    ("lilicorr", "LiLiCorr drafters"),
     ("mlpspeculator", "MLP speculator drafters"),
 ];
 

@@ -160,7 +160,8 @@ pub(crate) fn masked(
             .collect();
         let read = Tensor::<1, Int>::from_ints(read.as_slice(), &hidden.device());
         let steps: Vec<DraftStep> = branches.steps.iter().map(|&(step, _)| step).collect();
-        in_chunks(hidden.select(0, read), &steps, width, take, &logits);
+        let rows = hidden.select(0, read);
+        in_chunks(&steps, width, take, &|of| logits(part(&rows, of)));
     }
 }
 
@@ -173,20 +174,29 @@ fn hand_over(
     logits: impl Fn(Tensor<2>) -> Tensor<2>,
 ) {
     let steps: Vec<_> = places.map(|place| DraftStep { place, step }).collect();
-    in_chunks(rows, &steps, width, take, &logits);
+    in_chunks(&steps, width, take, &|of| logits(part(&rows, of)));
 }
 
-/// Gives `take` the logits, each `width` wide, of steps that have a row each, some at a time.
+/// Gives `take` the logits, each `width` wide, of steps, some at a time: those of so many of them side by side.
 pub(crate) fn in_chunks(
-    rows: Tensor<2>,
     steps: &[DraftStep],
     width: usize,
     take: &mut TakeLogits,
-    logits: &dyn Fn(Tensor<2>) -> Tensor<2>,
+    logits: &dyn Fn(Range<usize>) -> Tensor<2>,
 ) {
-    let chunk = (CHUNK / width.max(1)).max(1);
+    let chunk = rows_at_a_time(width);
     for (number, steps) in steps.chunks(chunk).enumerate() {
-        let rows = rows.clone().narrow(0, number * chunk, steps.len());
-        take(steps, logits(rows));
+        let start = number * chunk;
+        take(steps, logits(start..start + steps.len()));
     }
+}
+
+/// Some of the rows of a tensor, side by side.
+pub(crate) fn part(rows: &Tensor<2>, of: Range<usize>) -> Tensor<2> {
+    rows.clone().narrow(0, of.start, of.len())
+}
+
+/// Rows of logits, each `width` wide, that are in memory at a time.
+pub(crate) fn rows_at_a_time(width: usize) -> usize {
+    (CHUNK / width.max(1)).max(1)
 }

@@ -2,13 +2,16 @@
 //! hidden states of all before it as keys and values of every layer (DFlash, <https://arxiv.org/abs/2602.06036>).
 //!
 //! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), and heads that read
-//! the tokens drafted before (DSpark, Domino) and guess how far to draft (DSpark).
+//! the tokens drafted before (DSpark, Domino, XPress) and guess how far to draft (DSpark).
 mod config;
 mod convolution;
 mod drafting;
 mod heads;
 mod layer;
+mod refiner;
+mod refining;
 mod selector;
+mod slots;
 
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
@@ -27,7 +30,9 @@ pub use config::{Context, DFlashConfig, MarkovKind};
 pub use convolution::LocalConvolution;
 pub use heads::{ConfidenceHead, MarkovHead, PrefixGru};
 pub use layer::BlockLayer;
-pub use selector::PathSelector;
+pub use refiner::Refiner;
+pub use selector::{Candidates, PathSelector};
+pub use slots::Slots;
 
 /// See the module.
 #[derive(Module, Debug)]
@@ -81,19 +86,30 @@ impl DFlash {
         self.candidate_selector.as_ref()
     }
 
+    /// The slots of blocks whose tokens are not known yet.
+    ///
+    /// # Shapes
+    /// - block: `[blocks, places, d_model]`, of [`hidden`](Self::hidden); XPress' head reads whole blocks
+    pub fn slots(&self, block: Tensor<3>) -> Slots {
+        let [_, places, _] = block.dims();
+        let first = self.frozen.config.first_slot();
+        let markov = self.markov_head.as_ref();
+        Slots {
+            places: markov.and_then(|markov| markov.places(&block)),
+            hidden: block.narrow(1, first, places - first),
+            earlier: None,
+        }
+    }
+
     /// What [`head`](Self::head) reads of slots that follow each other from the first of a block on.
     ///
     /// # Shapes
-    /// - hidden: `[blocks, slots, d_model]`, of [`hidden`](Self::hidden)
     /// - previous: `[blocks, slots]`, the token before the one that each slot predicts
     /// - output: `[blocks, slots, d_model or d_model + rank]`
-    pub fn widened(&self, hidden: Tensor<3>, previous: Tensor<2, Int>) -> Tensor<3> {
+    pub fn widened(&self, slots: &Slots, previous: Tensor<2, Int>) -> Tensor<3> {
         match &self.markov_head {
-            None => hidden,
-            Some(markov) => {
-                let states = self.markov_states(markov, hidden.clone(), previous);
-                Tensor::cat(vec![hidden, states], 2)
-            }
+            None => slots.hidden.clone(),
+            Some(markov) => slots.beside(self.markov_states(markov, slots, previous)),
         }
     }
 
@@ -101,17 +117,17 @@ impl DFlash {
     fn markov_states(
         &self,
         markov: &MarkovHead,
-        hidden: Tensor<3>,
+        slots: &Slots,
         previous: Tensor<2, Int>,
     ) -> Tensor<3> {
         let target = &self.frozen.target;
-        markov.states(hidden, previous, |tokens| {
+        markov.states(slots, previous, |tokens| {
             target.embed(tokens, &self.fc.weight.device())
         })
     }
 
     /// The logit of the probability that the target keeps what each slot drafts, where there is a head for it. `[blocks,
-    /// slots]`, f32; `hidden` and `previous` as for [`widened`](Self::widened).
+    /// slots]`, f32; `hidden` is that of slots, `[blocks, slots, d_model]`, and `previous` as for [`widened`](Self::widened).
     pub fn confidence_logits(
         &self,
         hidden: Tensor<3>,

@@ -1,8 +1,12 @@
 //! Reductions over rows. Burn tunes its own on a GPU, anew for each shape; here kernels stand in for those that cost most.
 use burn::prelude::*;
+use burn::tensor::IndexingUpdateOp;
+use rayon::prelude::*;
 
 #[cfg(feature = "cube")]
 use crate::cube::reductions::{Reductions as _, has_kernels};
+use crate::device::is_cpu;
+use crate::weights::host_f32;
 #[cfg(feature = "cube")]
 use burn::backend::Dispatch;
 
@@ -18,6 +22,53 @@ pub fn likeliest(logits: Tensor<2>) -> Tensor<2, Int> {
         return Tensor::<2>::from_dispatch(best).int();
     }
     logits.argmax(1)
+}
+
+/// The `count` largest entries of each row, the largest first and of equal ones the first.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`, f32, in no graph
+/// - output: `[rows, count]`
+///
+/// # Panics
+/// `count` is 0 or larger than the rows are wide.
+pub fn likeliest_of_each(logits: Tensor<2>, count: usize) -> Tensor<2, Int> {
+    let [rows, vocab] = logits.dims();
+    assert!((1..=vocab).contains(&count), "no {count} of {vocab}");
+    let device = logits.device();
+    if !is_cpu(&device) {
+        return taken_out(logits, count);
+    }
+    let values = host_f32(logits);
+    let ids = values.par_chunks(vocab);
+    let ids: Vec<i64> = ids.flat_map_iter(|row| first_of(row, count)).collect();
+    Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape([rows, count])
+}
+
+/// See [`likeliest_of_each`]: of one row, on the host.
+fn first_of(row: &[f32], count: usize) -> Vec<i64> {
+    let before = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
+    let mut ids: Vec<usize> = (0..row.len()).collect();
+    if count < row.len() {
+        ids.select_nth_unstable_by(count - 1, before);
+        ids.truncate(count);
+    }
+    ids.sort_by(before);
+    ids.into_iter().map(|id| id as i64).collect()
+}
+
+/// See [`likeliest_of_each`]: a device sorts whole rows, so the largest ones are taken out one after the other. Waits for nothing.
+fn taken_out(logits: Tensor<2>, count: usize) -> Tensor<2, Int> {
+    let [rows, _] = logits.dims();
+    let mut left = logits;
+    let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let best = likeliest(left.clone());
+        let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
+        left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
+        found.push(best);
+    }
+    Tensor::cat(found, 1)
 }
 
 /// `log Σ exp` of each row.
@@ -78,7 +129,6 @@ mod tests {
 
     use super::*;
     use crate::device::test_device;
-    use crate::weights::host_f32;
 
     fn there<const D: usize>(x: &Tensor<D>) -> Tensor<D> {
         Tensor::from_data(x.to_data(), (&test_device(), DType::F32))
@@ -111,6 +161,35 @@ mod tests {
         let logits = Tensor::<2>::from_data(TensorData::new(all, [3, 2000]), &test_device());
         let best = likeliest(logits).into_data();
         assert_eq!(best.iter::<i64>().collect::<Vec<_>>(), [0, 700, 0]);
+    }
+
+    #[test]
+    fn the_likeliest_of_each_row_are_in_order_and_of_equal_ones_the_first() {
+        for [rows, width] in [[1, 1], [37, 517], [2, 40_000]] {
+            let normal = Distribution::Normal(0.0, 3.0);
+            let x = Tensor::<2>::random([rows, width], normal, &Device::flex());
+            // Of bf16, many are equal.
+            let x = x.cast(DType::BF16).cast(DType::F32);
+            let values = host_f32(x.clone());
+            for count in [1, 7, width.min(16)] {
+                let count = count.min(width);
+                let ways = [
+                    likeliest_of_each(x.clone(), count),
+                    likeliest_of_each(there(&x), count),
+                    taken_out(there(&x), count),
+                ];
+                for found in ways {
+                    assert_eq!(found.dims(), [rows, count]);
+                    let found: Vec<i64> = found.into_data().iter::<i64>().collect();
+                    let rows = values.chunks_exact(width).zip(found.chunks_exact(count));
+                    for (row, found) in rows {
+                        let mut order: Vec<i64> = (0..width as i64).collect();
+                        order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
+                        assert_eq!(found, &order[..count], "{count} of {width}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{
     DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Stop, StopBy,
-    Target as _, Transformer, forced,
+    Target as _, Transformer, argmax, forced,
 };
 use spectrain_train::{
     Anchors, Batch, BlockLoss, BlockLossConfig, Objective as _, SlotWeights, Statistics,
@@ -21,12 +21,14 @@ use spectrain_train::{
 };
 
 use crate::allocation::{alone, largest_during};
+use crate::estimates::drafts_along_as_at_each_place;
 use crate::golden::assert_close;
 use crate::tiny;
+use crate::xpress::xpress;
 
-const BLOCK: usize = 5;
+pub const BLOCK: usize = 5;
 
-fn config() -> DFlashConfig {
+pub fn config() -> DFlashConfig {
     DFlashConfig {
         layers: 2,
         block_size: BLOCK,
@@ -82,15 +84,15 @@ fn shaken(drafter: DFlash) -> DFlash {
 }
 
 /// A drafter, a batch of random texts in two rows, and the anchors of its blocks.
-struct Case {
-    drafter: DFlash,
-    batch: Batch,
-    objective: BlockLoss,
-    anchors: Vec<Option<(usize, usize)>>,
+pub struct Case {
+    pub drafter: DFlash,
+    pub batch: Batch,
+    pub objective: BlockLoss,
+    pub anchors: Vec<Option<(usize, usize)>>,
 }
 
 impl Case {
-    fn new(config: &DFlashConfig) -> Self {
+    pub fn new(config: &DFlashConfig) -> Self {
         let device = test_device();
         let target = tiny::target(&device);
         let capture = DFlash::capture(config, target.spec()).unwrap();
@@ -112,14 +114,12 @@ impl Case {
 
     /// Logits of each slot of each block behind these tokens, one less than slots: the anchor comes before the first.
     fn slots_behind(&self, path: &[u32]) -> Vec<Vec<f32>> {
-        let (slots, first) = (
-            self.drafter.config().slots(),
-            self.drafter.config().first_slot(),
-        );
-        let hidden = self
+        let slots = self.drafter.config().slots();
+        let block = self
             .objective
             .hidden(&self.drafter, &self.batch, &self.anchors);
-        let hidden = hidden.narrow(1, first, slots);
+        let filled = self.drafter.slots(block);
+        let hidden = filled.hidden.clone();
         let device = hidden.device();
         let before = self.anchors.iter().flat_map(|anchor| {
             let anchor = anchor.map_or(0, |(anchor, _)| self.batch.rows.tokens[anchor]);
@@ -128,7 +128,7 @@ impl Case {
         let before: Vec<i64> = before.map(i64::from).collect();
         let before = Tensor::<1, Int>::from_ints(before.as_slice(), &device);
         let table = before.clone().reshape([self.anchors.len(), slots]);
-        let read: Tensor<2> = self.drafter.widened(hidden.clone(), table).flatten(0, 1);
+        let read: Tensor<2> = self.drafter.widened(&filled, table).flatten(0, 1);
         let logits = host_f32(read.matmul(self.drafter.head()));
         let mut logits: Vec<Vec<f32>> = logits.chunks(tiny::VOCAB).map(<[f32]>::to_vec).collect();
         if let Some(selector) = self.drafter.selector() {
@@ -151,6 +151,70 @@ impl Case {
         logits
     }
 
+    /// Logits of each slot of a block as a decoder drafts it, behind these tokens.
+    pub fn drafted(&self, (anchor, start): (usize, usize), path: &[u32]) -> Vec<Vec<f32>> {
+        let (rows, features) = (&self.batch.rows, self.batch.features.as_ref().unwrap());
+        let length = rows.layout.row_length;
+        let of = |x: &Tensor<3>| {
+            let row = x.clone().narrow(0, start / length, 1);
+            row.narrow(1, start % length, anchor - start)
+        };
+        let known = Features {
+            captured: of(&features.captured),
+            last: of(&features.last),
+        };
+        let mut state = self.drafter.start(64, rows.tokens[start]);
+        // In two parts, as in decoding, the first of which is drafted from too.
+        let (first, rest): (Vec<_>, Vec<_>) = (0..anchor - start).partition(|&at| at < 2);
+        let part = |at: &[usize]| {
+            at.iter()
+                .map(|at| rows.tokens[start + at + 1])
+                .collect::<Vec<_>>()
+        };
+        self.drafter
+            .observe(&mut state, &part(&first), &known.select(&first));
+        self.drafter.root_logits(&mut state);
+        if !rest.is_empty() {
+            self.drafter
+                .observe(&mut state, &part(&rest), &known.select(&rest));
+        }
+        forced(&self.drafter, &mut state, path)
+    }
+
+    /// What is reported of the slots of these blocks, as a decoder drafts behind the text's tokens: sums for each slot. `teacher` has the
+    /// target's logits of a position, where it judges.
+    pub fn kept(
+        &self,
+        anchors: &[Option<(usize, usize)>],
+        teacher: Option<&dyn Fn(usize) -> Vec<f32>>,
+    ) -> Vec<Kept> {
+        let rows = &self.batch.rows;
+        let slots = self.drafter.config().slots();
+        let mut found = vec![Kept::default(); slots];
+        for &(anchor, start) in anchors.iter().flatten() {
+            let token = |at: usize| rows.tokens.get(at).copied().unwrap_or(0);
+            let path: Vec<u32> = (anchor + 1..anchor + slots).map(token).collect();
+            let drafted = self.drafted((anchor, start), &path);
+            let counted = |slot: &usize| rows.drafts(anchor, slot + 1);
+            for slot in (0..slots).filter(counted) {
+                let (q, label) = (softmax(&drafted[slot]), token(anchor + 1 + slot) as usize);
+                let (alpha, right) = match teacher.map(|teacher| teacher(anchor + slot)) {
+                    None => (q[label], label),
+                    Some(logits) => {
+                        let kept = softmax(&logits);
+                        let kept = kept.iter().zip(&q).map(|(p, q)| p.min(*q));
+                        (kept.sum(), argmax(&logits))
+                    }
+                };
+                found[slot].count += 1;
+                found[slot].alpha += alpha;
+                found[slot].correct += usize::from(argmax(&drafted[slot]) == right);
+                found[slot].recalled += usize::from(drafted[slot][label].is_finite());
+            }
+        }
+        found
+    }
+
     /// Logits of each place of each block.
     fn logits(&self, batch: &Batch) -> Vec<Vec<f32>> {
         let hidden = self.objective.hidden(&self.drafter, batch, &self.anchors);
@@ -160,10 +224,26 @@ impl Case {
     }
 }
 
-fn blocks_equal_drafts(config: &DFlashConfig) {
+/// What is known of a slot over some blocks.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    pub count: usize,
+    pub alpha: f64,
+    pub correct: usize,
+    pub recalled: usize,
+}
+
+fn softmax(logits: &[f32]) -> Vec<f64> {
+    let largest = f64::from(logits[argmax(logits)]);
+    let shifted = logits
+        .iter()
+        .map(|&logit| (f64::from(logit) - largest).exp());
+    let sum: f64 = shifted.clone().sum();
+    shifted.map(|weight| weight / sum).collect()
+}
+
+pub fn blocks_equal_drafts(config: &DFlashConfig) {
     let case = Case::new(config);
-    let (rows, features) = (&case.batch.rows, case.batch.features.as_ref().unwrap());
-    let length = rows.layout.row_length;
     let slots = case.drafter.config().slots();
     let path: Vec<u32> = (0..slots as u32 - 1).map(|at| 3 + 2 * at).collect();
     let logits = case.slots_behind(&path);
@@ -172,30 +252,7 @@ fn blocks_equal_drafts(config: &DFlashConfig) {
         let Some((anchor, start)) = *anchor else {
             continue;
         };
-        let of = |x: &Tensor<3>| {
-            let row = x.clone().narrow(0, start / length, 1);
-            row.narrow(1, start % length, anchor - start)
-        };
-        let known = Features {
-            captured: of(&features.captured),
-            last: of(&features.last),
-        };
-        let mut state = case.drafter.start(64, rows.tokens[start]);
-        // In two parts, as in decoding, the first of which is drafted from too.
-        let (first, rest): (Vec<_>, Vec<_>) = (0..anchor - start).partition(|&at| at < 2);
-        let part = |at: &[usize]| {
-            at.iter()
-                .map(|at| rows.tokens[start + at + 1])
-                .collect::<Vec<_>>()
-        };
-        case.drafter
-            .observe(&mut state, &part(&first), &known.select(&first));
-        case.drafter.root_logits(&mut state);
-        if !rest.is_empty() {
-            case.drafter
-                .observe(&mut state, &part(&rest), &known.select(&rest));
-        }
-        let drafted = forced(&case.drafter, &mut state, &path);
+        let drafted = case.drafted((anchor, start), &path);
         for (slot, found) in drafted.iter().enumerate() {
             let what = format!("block behind {anchor}, slot {slot}");
             let expected = &logits[block * slots + slot];
@@ -361,12 +418,30 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
         dflash_2(),
         dspark(MarkovKind::Rnn),
         domino(1, true),
+        xpress(2),
     ];
     for config in all {
         decodes_greedily(&config, chain.clone());
         decodes_greedily(&config, best.clone());
     }
     decodes_greedily(&dspark(MarkovKind::Vanilla), confident);
+}
+
+#[test]
+fn a_selector_chooses_along_a_text_as_at_each_place_and_in_many_slots_at_once() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    for sample_from_anchor in [false, true] {
+        let config = DFlashConfig {
+            sample_from_anchor,
+            ..dflash_2()
+        };
+        let capture = DFlash::capture(&config, target.spec()).unwrap();
+        let drafter: DFlash = shaken(tiny::fresh(&config, &target, &device));
+        let mut session = Session::new(drafter);
+        let given = drafts_along_as_at_each_place("DFlash 2", (&target, &capture), &mut session);
+        assert!(given < 20, "{given} times, of some 600 places");
+    }
 }
 
 #[test]
@@ -525,7 +600,7 @@ fn no_allocation_grows_with_slots_times_vocabulary() {
             let drafter =
                 DFlash::fresh(&config, &target.parts(), &vocabulary, 3, &autodiff).unwrap();
             let objective = BlockLoss::new(&BlockLossConfig {
-                teacher_weight: 1.0,
+                teacher_weight: 1.0.into(),
                 ..Default::default()
             });
             let mut trainee = Trainee::drafter(
@@ -648,6 +723,50 @@ fn a_drafter_that_is_better_in_every_slot_has_the_smaller_loss_in_validations() 
     // In training the second slot counts nothing behind a wrong one, and as much as the first behind a right one.
     close(losses_of(before, SlotWeights::Auf)[1], 0.8);
     close(losses_of(after, SlotWeights::Auf)[1], 1.55);
+}
+
+/// In training, too, what is measured is what is drafted: not what the slots come to without the selector, nor what it makes of a
+/// right token that was added to its candidates.
+#[test]
+fn how_far_a_selectors_drafts_are_kept_is_measured_as_they_are_decoded() {
+    let case = Case::new(&dflash_2());
+    let target = tiny::target(&test_device());
+    let last = &case.batch.features.as_ref().unwrap().last;
+    let last: Tensor<2> = last.clone().flatten(0, 1);
+    let judge = |position: usize| {
+        let state = last.clone().narrow(0, position, 1).unsqueeze::<3>();
+        host_f32(target.parts().lm_head.forward(state))
+    };
+    for by_target in [false, true] {
+        let objective = BlockLoss::new(&BlockLossConfig {
+            anchors: 12,
+            teacher_weight: f64::from(u8::from(by_target)).into(),
+            ..Default::default()
+        });
+        let objective = objective.unwrap();
+        for seed in [None, Some(3)] {
+            let batch = Batch {
+                seed,
+                ..case.batch.clone()
+            };
+            let loss = objective.loss(&case.drafter, &batch, Statistics::All);
+            let steps = loss.report().steps;
+            let anchors = objective.anchors(&batch.rows, BLOCK, seed.unwrap_or(0));
+            let teacher: Option<&dyn Fn(usize) -> Vec<f32>> =
+                if by_target { Some(&judge) } else { None };
+            let expected = case.kept(&anchors, teacher);
+            assert_eq!(steps.len(), expected.len());
+            let missed: usize = expected.iter().map(|slot| slot.count - slot.recalled).sum();
+            assert!(missed > 10, "{expected:?}");
+            for (found, expected) in steps.iter().zip(&expected) {
+                assert_eq!(found.count, expected.count);
+                assert_eq!(found.correct as usize, expected.correct);
+                assert_eq!(found.recalled, Some(expected.recalled));
+                let apart = (found.alpha - expected.alpha).abs();
+                assert!(apart < 1e-3, "{found:?} {expected:?}");
+            }
+        }
+    }
 }
 
 #[test]

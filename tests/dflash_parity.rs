@@ -1,5 +1,8 @@
 //! Forward pass, loss and gradients of DFlash, against an independent PyTorch implementation.
 use burn::prelude::*;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::Drafter as _;
 use spectrain_models::dflash::{Context, DFlash, DFlashConfig};
@@ -11,16 +14,11 @@ use crate::heads_parity::sizes;
 use crate::parity::Case;
 
 /// The keys of `T` among those of a case.
-fn keys<T: serde::de::DeserializeOwned + serde::Serialize + Default>(
-    case: &serde_json::Value,
-) -> T {
-    let mut table = serde_json::to_value(T::default()).unwrap();
-    for (key, value) in table.as_object_mut().unwrap() {
-        if let Some(given) = case.get(key) {
-            *value = given.clone();
-        }
-    }
-    serde_json::from_value(table).unwrap()
+fn keys<T: DeserializeOwned + JsonSchema>(case: &Value) -> T {
+    let schema = SchemaGenerator::default().into_root_schema_for::<T>();
+    let known = schema.get("properties").unwrap().as_object().unwrap();
+    let given = |key: &String| Some((key.clone(), case.get(key)?.clone()));
+    serde_json::from_value(known.keys().filter_map(given).collect()).unwrap()
 }
 
 /// Logits and guesses of every slot of some blocks, on the host.
@@ -30,9 +28,9 @@ struct Slots {
 }
 
 fn slots(model: &DFlash, objective: &BlockLoss, batch: &Batch, anchors: &Anchors) -> Slots {
-    let (slots, first) = (model.config().slots(), model.config().first_slot());
-    let hidden = objective.hidden(model, batch, anchors);
-    let hidden = hidden.narrow(1, first, slots);
+    let slots = model.config().slots();
+    let filled = model.slots(objective.hidden(model, batch, anchors));
+    let hidden = filled.hidden.clone();
     let known = anchors.iter().map(|anchor| anchor.map_or(0, |(at, _)| at));
     let before = known.flat_map(|at| (at..at + slots).map(|at| batch.rows.tokens.get(at)));
     let before: Vec<i64> = before
@@ -40,7 +38,7 @@ fn slots(model: &DFlash, objective: &BlockLoss, batch: &Batch, anchors: &Anchors
         .collect();
     let before = Tensor::<1, Int>::from_ints(before.as_slice(), &hidden.device())
         .reshape([anchors.len(), slots]);
-    let read: Tensor<2> = model.widened(hidden.clone(), before.clone()).flatten(0, 1);
+    let read: Tensor<2> = model.widened(&filled, before.clone()).flatten(0, 1);
     Slots {
         logits: host_f32(read.matmul(model.head())),
         guesses: model.confidence_logits(hidden, before).map(host_f32),
@@ -131,7 +129,7 @@ fn parity(file: &str, name: &str) {
     assert_eq!(gradients.len(), parameters, "{name}: all have gradients");
     let compared = case.expect_gradients(&gradients);
     assert!(
-        compared == parameters || (file == "dflash-parts" && compared >= 4),
+        compared == parameters || (file != "dflash" && compared >= 4),
         "{name}: {compared} of {parameters} compared"
     );
 }
@@ -184,6 +182,12 @@ fn dflash_2_without_slots_whose_token_is_no_candidate_equals_pytorch() {
 }
 
 #[test]
+fn dflash_2_weighed_by_reach_and_with_a_guess_of_what_it_chooses_equals_pytorch() {
+    parity("dflash-parts", "dflash-2-pace");
+    parity("dflash-parts", "dflash-2-sure");
+}
+
+#[test]
 fn dspark_equals_pytorch() {
     parity("dflash-parts", "dspark");
 }
@@ -217,4 +221,13 @@ fn dflash_with_some_tokens_masked_equals_pytorch() {
 #[test]
 fn dflash_with_shorter_blocks_and_rising_weights_equals_pytorch() {
     parity("dflash-parts", "last");
+    parity("dflash-parts", "last-from-anchor");
+}
+
+/// Losses and gradients against the library's own classes; what is right is what is so in the draft of a decoder, whose passes leave
+/// some tokens unsettled.
+#[test]
+fn xpress_equals_the_speculators_library() {
+    parity("xpress", "xpress");
+    parity("xpress", "xpress-kl");
 }

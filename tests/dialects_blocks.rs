@@ -21,6 +21,8 @@ const GATED: usize = 6;
 const MIXED: usize = 13;
 const MIXED_WHOLE: usize = 14;
 const DOMINO: usize = 15;
+const XPRESS: usize = 17;
+const XPRESS_NARROW: usize = 18;
 
 fn dflash(number: usize) -> Folder {
     Folder::of("dflash", number)
@@ -228,6 +230,96 @@ fn domino_is_read_and_written_as_sglang_loads_it() {
     assert!(no_width.contains("gru_hidden_dim"), "{no_width}");
     let contrary = error(|config| config["sample_from_anchor"] = json!(false));
     assert!(contrary.contains("dflash_config.shift_label"), "{contrary}");
+}
+
+#[test]
+fn xpress_is_read_and_written_as_vllm_loads_it() {
+    let folder = dflash(XPRESS);
+    let config = folder.config();
+    for (key, value) in [
+        ("architectures", json!(["Qwen3XPressModel"])),
+        ("model_type", json!("qwen3")),
+        ("xpress_rank", json!(3)),
+        ("xpress_mlp_hidden", json!(6)),
+        ("xpress_block_size", json!(4)),
+        ("xpress_num_passes", json!(6)),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    for key in ["markov_rank", "sample_from_anchor", "markov_head_type"] {
+        assert!(config.get(key).is_none(), "{key}");
+    }
+    let tensors = folder.tensors();
+    let size = |key: &str| config[key].as_u64().unwrap() as usize;
+    let (vocab, d_model) = (size("vocab_size"), size("hidden_size"));
+    for (name, shape) in [
+        ("w1.weight", vec![vocab, 3]),
+        ("w2.weight", vec![vocab, 3]),
+        ("down_h.weight", vec![3, d_model]),
+        ("down_g.weight", vec![3, d_model]),
+        ("in_proj.weight", vec![3, 9]),
+        ("mix.L", vec![3, 4, 4]),
+        ("mlp.gate_proj.weight", vec![6, 3]),
+        ("mlp.up_proj.weight", vec![6, 3]),
+        ("mlp.down_proj.weight", vec![3, 6]),
+    ] {
+        let name = format!("xpress_head.{name}");
+        let found = tensors.iter().find(|tensor| tensor.name == name);
+        let found = found.unwrap_or_else(|| panic!("there is no `{name}`"));
+        assert_eq!(found.shape, shape, "{name}");
+    }
+    // As it is published, and with what vLLM takes where nothing is said.
+    let expected = dflash(XPRESS).settings(&DFLASH).unwrap();
+    assert_eq!(expected.word("markov"), "xpress");
+    let flat = dflash(XPRESS).with_config(|config| {
+        config["architectures"] = json!(["DFlashQwen3XPressModel"]);
+        remove(config, &["block_size", "xpress_num_passes"]);
+    });
+    assert_same(&flat.settings(&DFLASH).unwrap(), &expected);
+    let contrary = dflash(XPRESS).with_config(|config| config["xpress_block_size"] = json!(5));
+    contrary.is_refused("xpress_block_size");
+}
+
+#[test]
+fn lilicorr_is_refused_by_name() {
+    let other = dflash(SECOND)
+        .with_config(|config| config["architectures"] = json!(["LiLiCorrDraftModel"]));
+    other.is_refused("LiLiCorr drafters are not supported");
+}
+
+#[test]
+fn a_folder_of_speculators_counts_the_width_behind_the_codes_of_xpress_in_ranks() {
+    let folder = sample("dflash", XPRESS)
+        .folder(Some(Engine::Speculators))
+        .unwrap();
+    let config = folder.config();
+    for (key, value) in [
+        ("speculators_model_type", json!("xpress")),
+        ("xpress_rank", json!(3)),
+        ("xpress_mlp_ratio", json!(2)),
+        ("num_jacobi_passes", json!(6)),
+        ("sample_from_anchor", json!(false)),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    let names: Vec<String> = folder.tensors().into_iter().map(|t| t.name).collect();
+    for name in [
+        "refiner_head.token_embed.weight",
+        "refiner_head.readout.weight",
+        "refiner_head.mix_l",
+        "refiner_head.mlp_gate.weight",
+        "refiner_head.down_g.weight",
+    ] {
+        assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
+    }
+    let found = folder.settings(&SPECULATORS).unwrap();
+    assert_eq!(
+        (found.size("markov_rank"), found.size("markov_d_ff")),
+        (3, 6)
+    );
+    // 5 is no multiple of 4.
+    let narrow = sample("dflash", XPRESS_NARROW);
+    assert!(narrow.folder(Some(Engine::Speculators)).is_none());
 }
 
 #[test]

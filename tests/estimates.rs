@@ -12,8 +12,8 @@ use spectrain_eval::{
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Children, DraftShape, DraftStep, KnownText, Proposer, Sampling, StaticTree, Stop, StopBy,
-    Transformer,
+    Capture, Children, DraftShape, DraftStep, KnownText, Proposer, Sampling, StaticTree, Stop,
+    StopBy, Transformer,
 };
 
 use crate::samples::{Trial, trials};
@@ -53,46 +53,58 @@ fn one_by_one(session: &mut dyn Proposer, text: &KnownText, place: usize) -> Vec
     session.forced(&path)
 }
 
+/// Fails unless a drafter makes of a text in one go what it would draft at each place. Returns how often it was given logits.
+pub fn drafts_along_as_at_each_place(
+    name: &str,
+    (target, capture): (&Transformer, &Capture),
+    session: &mut dyn Proposer,
+) -> usize {
+    let answer: Vec<u32> = (PROMPT..TEXT).map(|at| (at * at % 43) as u32).collect();
+    let own = OwnText::read(target, capture, &prompt(), &answer, answer.len()).unwrap();
+    let mut given = 0;
+    for limit in [TEXT, TEXT + 3] {
+        let text = KnownText {
+            tokens: &own.tokens,
+            features: &own.features,
+            first: own.first,
+            depth: DEPTH.min(session.draft_length()),
+            limit,
+        };
+        let mut found: BTreeMap<DraftStep, Vec<f32>> = BTreeMap::new();
+        session.along(&text, &mut |steps, logits| {
+            given += 1;
+            assert_eq!(logits.dims()[0], steps.len());
+            assert_eq!(logits.dtype(), DType::F32);
+            let width = logits.dims()[1];
+            for (step, row) in steps.iter().zip(host_f32(logits).chunks(width)) {
+                assert!(
+                    found.insert(*step, row.to_vec()).is_none(),
+                    "{step:?} twice"
+                );
+            }
+        });
+        let asked = (own.first..TEXT - 1)
+            .map(|place| text.known(place))
+            .sum::<usize>();
+        assert_eq!(found.len(), asked, "{name}");
+        for place in [PROMPT, PROMPT + 1, 200, 310, TEXT - 8, TEXT - 4, TEXT - 3] {
+            let expected = one_by_one(session, &text, place);
+            for (step, expected) in expected.iter().enumerate().take(text.known(place)) {
+                let row = &found[&DraftStep { place, step }];
+                let apart = row.iter().zip(expected).filter(|(a, b)| a != b);
+                let apart = apart.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(apart < 2e-4, "{name} {place} {step}: {apart}");
+            }
+        }
+    }
+    given
+}
+
 #[test]
 fn every_recipe_makes_of_a_text_in_one_go_what_it_would_draft_at_each_place() {
     for_each_recipe(|trial, target, session| {
         let capture = trial.method().capture(&target.parts().spec).unwrap();
-        let answer: Vec<u32> = (PROMPT..TEXT).map(|at| (at * at % 43) as u32).collect();
-        let own = OwnText::read(target, &capture, &prompt(), &answer, answer.len()).unwrap();
-        for limit in [TEXT, TEXT + 3] {
-            let text = KnownText {
-                tokens: &own.tokens,
-                features: &own.features,
-                first: own.first,
-                depth: DEPTH.min(session.draft_length()),
-                limit,
-            };
-            let mut found: BTreeMap<DraftStep, Vec<f32>> = BTreeMap::new();
-            session.along(&text, &mut |steps, logits| {
-                assert_eq!(logits.dims()[0], steps.len());
-                assert_eq!(logits.dtype(), DType::F32);
-                let width = logits.dims()[1];
-                for (step, row) in steps.iter().zip(host_f32(logits).chunks(width)) {
-                    assert!(
-                        found.insert(*step, row.to_vec()).is_none(),
-                        "{step:?} twice"
-                    );
-                }
-            });
-            let asked = (own.first..TEXT - 1)
-                .map(|place| text.known(place))
-                .sum::<usize>();
-            assert_eq!(found.len(), asked, "{}", trial.name);
-            for place in [PROMPT, PROMPT + 1, 200, 310, TEXT - 8, TEXT - 4, TEXT - 3] {
-                let expected = one_by_one(session, &text, place);
-                for (step, expected) in expected.iter().enumerate().take(text.known(place)) {
-                    let row = &found[&DraftStep { place, step }];
-                    let apart = row.iter().zip(expected).filter(|(a, b)| a != b);
-                    let apart = apart.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                    assert!(apart < 2e-4, "{} {place} {step}: {apart}", trial.name);
-                }
-            }
-        }
+        drafts_along_as_at_each_place(trial.name, (target, &capture), session);
     });
 }
 

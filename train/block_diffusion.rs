@@ -6,31 +6,34 @@
 //! anchor's own predicts nothing, unless the drafter samples from it. An anchor may stand where it and the token after it are
 //! in the loss mask, as a decoder drafts after a token of the reply; a slot counts where its token is and so are all before it.
 mod anchors;
-mod base;
 mod config;
 mod cover;
 mod heads;
 mod slot_weights;
 pub(crate) mod staged;
+mod xpress;
 
 use burn::prelude::*;
 use spectrain_data::seed::mix;
 use spectrain_models::Drafter as _;
 use spectrain_models::blocks::{BlockLayout, BlockPlaces};
 use spectrain_models::dflash::DFlash;
+use spectrain_models::weights::host_f32;
 
 use self::anchors::{Anchored, previous_tokens};
 pub use self::config::{Anchors, BlockLossConfig, SlotWeights};
+use self::config::{BASE, CONFIDENCE, SELECTOR, fill_base};
 pub use self::cover::BlockMasking;
 use self::cover::Cover;
-use self::heads::{Selection, be_sure, select};
+use self::heads::{Selection, be_sure};
 use self::slot_weights::preview;
+use self::xpress::Drafts;
 use crate::batch::{Batch, Rows};
 use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
-use crate::row::JudgedRow;
-use crate::token_loss::{DrafterOnBatch, TokenLoss, judges, times};
+use crate::row::{JudgedRow, times};
+use crate::token_loss::{DrafterOnBatch, TokenLoss, judges};
 use crate::vocab_loss::{HeadParameter, LossHead};
 use crate::weighing::{Divisor, Scope, Weighing};
 use crate::workload::{WorkRows, Workload};
@@ -47,8 +50,6 @@ struct Blocks<'a> {
     covers: &'a [Cover],
     /// Slots of each.
     slots: usize,
-    /// Place in a block of its first slot.
-    first: usize,
 }
 
 impl Blocks<'_> {
@@ -77,9 +78,13 @@ impl Objective<DFlash> for BlockLoss {
         config.check()?;
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
         Ok(Self {
-            loss: TokenLoss::new(labels, teacher, config.divergence)?,
+            loss: TokenLoss::new(labels, teacher, config.divergence.clone())?,
             config: config.clone(),
         })
+    }
+
+    fn fill(config: &mut Self::Config, given: &dyn Fn(&str) -> bool) {
+        fill_base(config.base_weight, &mut config.base_until, given);
     }
 
     fn workload(config: &Self::Config, _: &str) -> Workload {
@@ -89,7 +94,12 @@ impl Objective<DFlash> for BlockLoss {
                 BlockMasking::All => 1.0,
                 BlockMasking::Some | BlockMasking::Last => 0.5,
             },
-            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+            again: match config.consistency().largest() > 0.0 {
+                true => config.rounds(),
+                false => 0,
+            },
+            guessed: usize::from(config.guesses().largest() > 0.0),
+            ..Workload::texts(judges(config.teacher_weight, &config.divergence))
         }
     }
 
@@ -99,12 +109,13 @@ impl Objective<DFlash> for BlockLoss {
         let size = drafter.config().block_size;
         let (slots, first) = (drafter.config().slots(), drafter.config().first_slot());
         let anchors = self.anchors(&batch.rows, size, batch.seed.unwrap_or(0));
-        let covers = self.covers(&anchors, size, batch.seed);
-        let hidden = self.covered(drafter, batch, &anchors, &covers);
-        let hidden = hidden.narrow(1, first, slots);
+        let covers = self.covers(&anchors, (size, first), batch.seed);
+        let block = self.covered(drafter, batch, &anchors, &covers);
+        let filled = xpress::slots(drafter, batch, &anchors, block);
+        let hidden = filled.hidden.clone();
         let previous = previous_tokens(&batch.rows, &anchors, slots);
         let ids = table(&previous, [anchors.len(), slots], &hidden.device());
-        let read: Tensor<2> = drafter.widened(hidden.clone(), ids.clone()).flatten(0, 1);
+        let read: Tensor<2> = drafter.widened(&filled, ids.clone()).flatten(0, 1);
         let d_model = hidden.dims()[2];
         let parameter = |id| HeadParameter::LowerRows(id, d_model);
         let judged = DrafterOnBatch {
@@ -122,35 +133,34 @@ impl Objective<DFlash> for BlockLoss {
         let blocks = Blocks {
             covers: &covers,
             slots,
-            first,
         };
         rows.retain(|row| blocks.asks(row));
-        let confidence = (self.config.confidence_weight > 0.0)
+        let confidence = (self.config.confidence_weight.largest() > 0.0)
             .then(|| drafter.confidence_logits(hidden.clone(), ids))
             .flatten();
-        let wanted = match confidence {
-            Some(_) => Statistics::All,
-            None => statistics,
-        };
-        let mut loss = self.weighed(&judged, read, rows, &blocks, wanted);
-        let rows = times(&loss.rows, (1.0 / self.loss.reported_weight()) as f32);
+        let wanted = confidence.as_ref().map_or(statistics, |_| Statistics::All);
+        let apart = self.measures_apart(drafter, batch);
+        let of_slots = if apart { Statistics::Loss } else { wanted };
+        let mut loss = self.weighed(&judged, read, rows, &blocks, of_slots);
+        let of_slots = (&hidden, previous.as_slice());
+        self.add_selector(&mut loss, (drafter, &judged), of_slots, &blocks, wanted);
+        let rows = loss.rows.clone();
+        if self.refines(drafter, batch) {
+            let drafts = Drafts {
+                drafter,
+                slots: &filled,
+                previous: &previous,
+                loss: &self.loss,
+                judged: &judged,
+                rows: &rows,
+            };
+            drafts.add_to(&mut loss, &self.config, apart.then_some(statistics));
+        }
         self.add_base(&mut loss, drafter, judged, (&hidden, &rows));
         if let Some(logits) = confidence {
-            self.add_confidence(&mut loss, logits.flatten(0, 1), &rows, slots);
+            self.add_confidence(&mut loss, batch, logits.flatten(0, 1), &rows, slots);
         }
-        if let (Some(selector), true) = (drafter.selector(), self.config.selector_weight > 0.0) {
-            let right = |row: &JudgedRow| batch.rows.tokens[row.teacher + 1];
-            let selection = Selection {
-                selector,
-                hidden: &hidden.flatten(0, 1),
-                head: drafter.head(),
-                previous: &previous,
-                labels: rows.iter().map(right).collect(),
-                // A slot that has no loss because its candidates are bad is no gain.
-                inject: self.config.inject || batch.seed.is_none(),
-            };
-            self.add_selector(&mut loss, &selection, &rows);
-        }
+        self.tell_changing(&mut loss, drafter, batch);
         loss.tell_chains(|row| {
             let (anchor, _) = anchors[row / slots]?;
             Some((row % slots, anchor))
@@ -176,19 +186,50 @@ impl BlockLoss {
     /// # Panics
     /// The batch has no features.
     pub fn hidden(&self, drafter: &DFlash, batch: &Batch, anchors: &Anchored) -> Tensor<3> {
-        let whole = Cover::whole(drafter.config().block_size);
+        let config = drafter.config();
+        let whole = Cover::whole(config.block_size, config.first_slot());
         self.covered(drafter, batch, anchors, &vec![whole; anchors.len()])
     }
 
-    /// What is masked of each block. Outside of training, where `seed` is none, everything is, as a decoder would have it.
-    fn covers(&self, anchors: &Anchored, size: usize, seed: Option<u64>) -> Vec<Cover> {
+    /// What is masked of each block of `size` places, whose first slot is at the place `first`. Outside of training, where
+    /// `seed` is none, everything is, as a decoder would have it.
+    fn covers(
+        &self,
+        anchors: &Anchored,
+        (size, first): (usize, usize),
+        seed: Option<u64>,
+    ) -> Vec<Cover> {
         let of_block = |anchor: &Option<(usize, usize)>| match (anchor, seed) {
             (&Some((anchor, _)), Some(seed)) => {
-                Cover::drawn(self.config.masking, size, mix(seed, anchor as u64))
+                Cover::drawn(self.config.masking, size, first, mix(seed, anchor as u64))
             }
-            _ => Cover::whole(size),
+            _ => Cover::whole(size, first),
         };
         anchors.iter().map(of_block).collect()
+    }
+
+    /// Whether drafts are refined, and blocks hold what a decoder knows and no token of a draft.
+    fn refines(&self, drafter: &DFlash, batch: &Batch) -> bool {
+        let is_drafted = batch.seed.is_none() || self.config.masking != BlockMasking::Some;
+        drafter.refines() && is_drafted
+    }
+
+    /// Whether how far drafts are kept is measured apart from the loss on slots: by what a selector or passes make of them. Passes
+    /// that settle all tokens make of them in validations what that loss judges.
+    fn measures_apart(&self, drafter: &DFlash, batch: &Batch) -> bool {
+        let is_judged = batch.seed.is_none() && !drafter.is_unsettled(drafter.config().slots());
+        drafter.selector().is_some() || self.refines(drafter, batch) && !is_judged
+    }
+
+    /// Tells the weights that change, of those parts of the loss that there are with this drafter.
+    fn tell_changing(&self, loss: &mut Loss, drafter: &DFlash, batch: &Batch) {
+        let has = |part: &str| match part {
+            BASE => drafter.trained_head().is_some(),
+            SELECTOR => drafter.selector().is_some(),
+            CONFIDENCE => drafter.config().confidence,
+            _ => self.refines(drafter, batch),
+        };
+        loss.changing.extend(self.config.changing(batch.step, has));
     }
 
     /// [`Self::hidden`] with some tokens shown, or with fewer.
@@ -214,7 +255,10 @@ impl BlockLoss {
             }
         }
         let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), &device);
-        let lengths: Vec<usize> = covers.iter().map(|cover| cover.length).collect();
+        // XPress' head reads whole blocks, whatever is asked of them.
+        let is_whole = drafter.refines();
+        let length = |cover: &Cover| if is_whole { size } else { cover.length };
+        let lengths: Vec<usize> = covers.iter().map(length).collect();
         let places = BlockPlaces {
             positions: &batch.rows.layout.positions,
             anchors,
@@ -274,7 +318,6 @@ impl BlockLoss {
                 blocks.make_up(rows);
             },
             divisor: self.divisor(),
-            factor: 1.0,
         };
         self.loss.of(judged, read, rows, Some(weighing), wanted)
     }
@@ -287,7 +330,7 @@ impl BlockLoss {
         judged: DrafterOnBatch,
         (hidden, rows): (&Tensor<3>, &[JudgedRow]),
     ) {
-        let share = base::share(&self.config, judged.batch.step);
+        let share = self.config.base().at(judged.batch.step);
         if share == 0.0 || drafter.trained_head().is_none() {
             return;
         }
@@ -302,26 +345,79 @@ impl BlockLoss {
         };
         let (hidden, rows) = (hidden.clone().flatten(0, 1), times(rows, share as f32));
         let base = self.loss.of(&judged, hidden, rows, None, Statistics::Loss);
-        base::blend(loss, base, share);
+        loss.scale(1.0 - share);
+        loss.add_whole(BASE, base, share);
     }
 
     /// Adds the loss of the guesses `logits`, `[slots]`, how likely drafts are kept.
-    fn add_confidence(&self, loss: &mut Loss, logits: Tensor<1>, rows: &[JudgedRow], slots: usize) {
+    fn add_confidence(
+        &self,
+        loss: &mut Loss,
+        batch: &Batch,
+        logits: Tensor<1>,
+        rows: &[JudgedRow],
+        slots: usize,
+    ) {
         let Some(measured) = loss.statistics() else {
             return;
         };
         let alpha = measured.narrow(1, 0, 1).squeeze_dim(1);
         let rows = self.sure_rows(rows, slots);
         let term = be_sure(logits, &rows, alpha);
-        let factor = self.config.confidence_weight;
-        loss.add_scalar("confidence", term.surrogate * factor, term.value * factor);
+        // At a step where it is 0 too: the head, which nothing else trains, has a gradient of 0 then, and not none.
+        let factor = self.config.confidence_weight.at(batch.step);
+        loss.add_scalar(CONFIDENCE, term.surrogate * factor, term.value, factor);
     }
 
-    /// Adds the loss of the selector of paths, where a right token is among its candidates.
-    fn add_selector(&self, loss: &mut Loss, selection: &Selection, rows: &[JudgedRow]) {
-        if let Some(term) = select(selection, rows) {
-            let factor = self.config.selector_weight;
-            loss.add_scalar("selector", term.surrogate * factor, term.value * factor);
+    /// Measures by the selector of paths, if there is one, how far drafts are kept, as it decides on them, and adds its loss, where
+    /// a right token is among its candidates. Weights that go by the drafter go by the selector here, as in speculators; but a
+    /// right token that a decoder could not choose is none, while that library goes by its probability once it was added.
+    fn add_selector(
+        &self,
+        loss: &mut Loss,
+        (drafter, judged): (&DFlash, &DrafterOnBatch),
+        (hidden, previous): (&Tensor<3>, &[u32]),
+        blocks: &Blocks,
+        wanted: Statistics,
+    ) {
+        let Some(selector) = drafter.selector() else {
+            return;
+        };
+        let (weight, batch) = (self.config.selector_weight, judged.batch);
+        let (learns, is_trained) = (weight.largest() > 0.0, batch.seed.is_some());
+        let weigh = self.by_drafter(blocks.slots);
+        let weigh = weigh.filter(|_| learns && is_trained);
+        let wanted = weigh.as_ref().map_or(wanted, |_| Statistics::All);
+        if !learns && wanted == Statistics::Loss {
+            return loss.measure_by(None, Vec::new());
+        }
+        let teacher = self.loss.reports_target().then(|| judged.teacher());
+        let selection = Selection {
+            selector,
+            hidden: &hidden.clone().flatten(0, 1),
+            head: drafter.head(),
+            previous,
+            tokens: &batch.rows.tokens,
+            teacher: teacher.as_ref(),
+            // A slot that has no loss because its candidates are bad is no gain.
+            inject: self.config.inject || !is_trained,
+        };
+        let mut rows = loss.rows.clone();
+        let choices = selection.choices(&rows, wanted);
+        loss.measure_by(choices.statistics.clone(), choices.recalled.clone());
+        if !learns {
+            return;
+        }
+        if let (Some(weigh), Some(found)) = (weigh, &choices.statistics) {
+            let found = host_f32(found.clone());
+            weigh(&mut rows, found.as_chunks::<2>().0);
+            blocks.make_up(&mut rows);
+            self.divide(&mut rows);
+        }
+        if let Some(term) = selection.term(choices, &rows) {
+            // At a step where it is 0 too, as for confidence.
+            let factor = weight.at(batch.step);
+            loss.add_scalar(SELECTOR, term.surrogate * factor, term.value, factor);
         }
     }
 
@@ -353,14 +449,18 @@ impl BlockLoss {
             }
             SlotWeights::Rising => {
                 for row in rows.iter_mut() {
-                    let asked = blocks.cover(row).length - blocks.first;
-                    let behind = asked - 1 - row.position % slots;
+                    let behind = blocks.cover(row).slots() - 1 - row.position % slots;
                     row.weight = self.config.growth.powi(behind as i32) as f32;
                 }
             }
             SlotWeights::Uniform => {}
         }
         blocks.make_up(rows);
+        self.divide(rows)
+    }
+
+    /// Divides the weights of rows by what a sum over them is divided by, which it returns.
+    fn divide(&self, rows: &mut [JudgedRow]) -> f64 {
         let divisor = self.divisor().of(rows);
         let share = Divisor::share(divisor, 1.0) as f32;
         rows.iter_mut().for_each(|row| row.weight *= share);

@@ -13,6 +13,10 @@ pub struct Workload {
     pub judged: f64,
     /// What judges a row.
     pub judges: Judges,
+    /// How often rows are judged again behind tokens of the drafter's own, if it refines its drafts.
+    pub again: usize,
+    /// How often they are judged by what the drafter guesses at once besides, if it refines its drafts.
+    pub guessed: usize,
 }
 
 /// What goes through the layers of a drafter.
@@ -54,6 +58,8 @@ impl Workload {
             rows: WorkRows::Texts,
             judged: 1.0,
             judges,
+            again: 0,
+            guessed: 0,
         }
     }
 }

@@ -12,13 +12,20 @@ pub(super) enum Family {
     DFlash2,
     DSpark,
     Domino,
+    XPress,
     /// Only this program.
     Own,
 }
 
 impl Family {
     /// Those that are told by their architecture.
-    const NAMED: [Self; 4] = [Self::DFlash, Self::DFlash2, Self::DSpark, Self::Own];
+    const NAMED: [Self; 5] = [
+        Self::DFlash,
+        Self::DFlash2,
+        Self::DSpark,
+        Self::XPress,
+        Self::Own,
+    ];
 
     pub(super) fn architecture(self) -> &'static str {
         match self {
@@ -26,6 +33,7 @@ impl Family {
             Self::DFlash | Self::Domino => "DFlashDraftModel",
             Self::DFlash2 => "DFlash2DraftModel",
             Self::DSpark => "Qwen3DSparkModel",
+            Self::XPress => "Qwen3XPressModel",
             Self::Own => "SpectrainBlockDrafter",
         }
     }
@@ -35,6 +43,7 @@ impl Family {
         match name {
             "DSparkDraftModel" => return Some(Self::DSpark),
             DOMINO => return Some(Self::Domino),
+            "DFlashQwen3XPressModel" => return Some(Self::XPress),
             _ => {}
         }
         let mut all = Self::NAMED.into_iter();
@@ -62,6 +71,8 @@ impl Family {
         } else if is_domino(settings) {
             let only = !convolution && !selector && !settings.flag("confidence");
             if only { Self::Domino } else { Self::Own }
+        } else if is_xpress(settings) {
+            if convolution { Self::Own } else { Self::XPress }
         } else if markov && !convolution && !selector {
             Self::DSpark
         } else {
@@ -78,11 +89,17 @@ pub(super) fn is_domino(settings: &Settings) -> bool {
     settings.size("markov_rank") > 0 && settings.word("markov") == "domino"
 }
 
+/// Whether it is XPress'.
+pub(super) fn is_xpress(settings: &Settings) -> bool {
+    settings.size("markov_rank") > 0 && settings.word("markov") == "xpress"
+}
+
 /// What the speculators library calls each kind, and the architecture of each.
-pub(super) const KINDS: [[&str; 2]; 3] = [
+pub(super) const KINDS: [[&str; 2]; 4] = [
     ["dflash", "DFlashSpeculator"],
     ["dflash2", "DFlash2DraftModel"],
     ["dspark", "DSparkSpeculator"],
+    ["xpress", "XPressSpeculator"],
 ];
 /// What transformers calls the type of the model.
 pub(super) const TRANSFORMERS_TYPE: &str = "muse_glimmer_assistant";

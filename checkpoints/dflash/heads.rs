@@ -1,10 +1,10 @@
-//! The keys of the heads of DSpark and Domino.
+//! The keys of the heads of DSpark, Domino and XPress.
 
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dflash::family::{Family, is_domino, is_of_speculators};
-use crate::dflash::variants::{SHIFTED, names_domino, names_dspark, place};
+use crate::dflash::family::{Family, is_domino, is_of_speculators, is_xpress};
+use crate::dflash::variants::{SHIFTED, names_domino, names_dspark, names_xpress, place};
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
@@ -111,12 +111,113 @@ pub(super) const DOMINO: &[Key] = &[
 /// What Domino calls the width between its head's two matrices.
 const EMBEDDED: &str = "emb_dim";
 
-/// The name in a folder of a tensor of Domino's head.
+/// How XPress' head is told to vLLM.
+pub(super) const XPRESS: &[Key] = &[
+    XPRESS_RANK,
+    Key::code(
+        "xpress_mlp_hidden",
+        "markov_d_ff",
+        |config, key, _| of_xpress(config, key, 512),
+        |settings, here| is_xpress(settings).then(|| json!(settings.size(here))),
+    ),
+    Key::told("xpress_block_size", |settings, _| {
+        is_xpress(settings).then(|| json!(settings.size("block_size")))
+    }),
+    Key::code(
+        "xpress_num_passes",
+        "markov_passes",
+        |config, key, _| of_xpress(config, key, PASSES),
+        |settings, here| is_xpress(settings).then(|| json!(settings.size(here))),
+    ),
+];
+/// The same for the speculators library, which counts the width inside the feed-forward part in ranks.
+pub(super) const XPRESS_OF_SPECULATORS: &[Key] = &[
+    XPRESS_RANK,
+    Key::code(
+        "xpress_mlp_ratio",
+        "markov_d_ff",
+        |config, key, _| {
+            let ratio = of_xpress(config, key, 2)?;
+            let rank = of_xpress(config, RANK_OF_XPRESS, RANKS)?;
+            let sizes = ratio.as_u64().zip(rank.as_u64());
+            Ok(json!(sizes.map(|(ratio, rank)| ratio * rank)))
+        },
+        |settings, here| {
+            let rank = settings.size("markov_rank").max(1);
+            is_xpress(settings).then(|| json!(settings.size(here) / rank))
+        },
+    ),
+    Key::code(
+        "num_jacobi_passes",
+        "markov_passes",
+        |config, key, _| of_xpress(config, key, PASSES),
+        |settings, here| is_xpress(settings).then(|| json!(settings.size(here))),
+    ),
+];
+const XPRESS_RANK: Key = Key::told(RANK_OF_XPRESS, |settings, _| {
+    is_xpress(settings).then(|| json!(settings.size("markov_rank")))
+});
+/// What both call the rank.
+const RANK_OF_XPRESS: &str = "xpress_rank";
+/// The rank that both take where nothing is said, and the passes.
+const RANKS: usize = 256;
+const PASSES: usize = 6;
+
+/// A size of XPress' head, where a folder has one.
+fn of_xpress(config: &Config, key: &str, unsaid: usize) -> Result<Value> {
+    if names_xpress(config) {
+        Ok(json!(config.size(key, Some(unsaid))?))
+    } else {
+        Ok(Value::Null)
+    }
+}
+
+/// The name in a folder of a tensor of Domino's or XPress' head.
 pub(super) fn stored(settings: &Settings, name: &str) -> Option<String> {
+    if is_xpress(settings) {
+        return there(&NAMES_OF_XPRESS, name);
+    }
     let mut names = NAMES_OF_DOMINO.iter().filter(|_| is_domino(settings));
     let found = names.find(|[_, here]| *here == name);
     found.map(|[there, _]| (*there).to_owned())
 }
+
+/// The same in a folder of the speculators library.
+pub(super) fn stored_by_speculators(settings: &Settings, name: &str) -> Option<String> {
+    if is_xpress(settings) {
+        return there(&NAMES_OF_XPRESS_BY_SPECULATORS, name);
+    }
+    stored(settings, name)
+}
+
+/// A name by the first of these pairs that it begins with.
+fn there(names: &[[&str; 2]], name: &str) -> Option<String> {
+    let mut names = names.iter();
+    names.find_map(|[there, here]| Some(format!("{there}{}", name.strip_prefix(here)?)))
+}
+
+/// Beginnings of the names of the tensors of XPress' head: in folders, and here.
+pub(super) const NAMES_OF_XPRESS: [[&str; 2]; 7] = [
+    ["xpress_head.w1.", "markov_head.markov_w1."],
+    ["xpress_head.w2.", "markov_head.markov_w2."],
+    ["xpress_head.mix.L", "markov_head.refiner.mix_l"],
+    [
+        "xpress_head.mlp.gate_proj.",
+        "markov_head.refiner.mlp_gate.",
+    ],
+    ["xpress_head.mlp.up_proj.", "markov_head.refiner.mlp_up."],
+    [
+        "xpress_head.mlp.down_proj.",
+        "markov_head.refiner.mlp_down.",
+    ],
+    ["xpress_head.", "markov_head.refiner."],
+];
+/// The same in folders of the speculators library.
+pub(super) const NAMES_OF_XPRESS_BY_SPECULATORS: [[&str; 2]; 3] = [
+    ["refiner_head.token_embed.", "markov_head.markov_w1."],
+    ["refiner_head.readout.", "markov_head.markov_w2."],
+    ["refiner_head.", "markov_head.refiner."],
+];
 
 /// Names of the tensors of Domino's head: in folders, and here.
 pub(super) const NAMES_OF_DOMINO: [[&str; 2]; 4] = [
@@ -136,7 +237,7 @@ pub(super) const NAMES_OF_DOMINO: [[&str; 2]; 4] = [
 pub(super) fn has_heads(settings: &Settings) -> bool {
     let any =
         settings.flag("sample_from_anchor") || has_markov(settings) || settings.flag("confidence");
-    any && Family::of(settings) != Family::Domino
+    any && !matches!(Family::of(settings), Family::Domino | Family::XPress)
 }
 
 fn has_markov(settings: &Settings) -> bool {
@@ -146,6 +247,9 @@ fn has_markov(settings: &Settings) -> bool {
 fn markov_rank(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
     if names_domino(config) {
         return Ok(json!(config.size(&place(config, EMBEDDED), None)?));
+    }
+    if names_xpress(config) {
+        return of_xpress(config, RANK_OF_XPRESS, RANKS);
     }
     match config.get(key) {
         None => Ok(json!(0)),
@@ -157,6 +261,9 @@ fn markov_rank(config: &Config, key: &'static str, _: Otherwise) -> Result<Value
 fn markov_type(config: &Config, key: &'static str, _: Otherwise) -> Result<Value> {
     if names_domino(config) {
         return Ok(json!("domino"));
+    }
+    if names_xpress(config) {
+        return Ok(json!("xpress"));
     }
     let rank = config.one_key(MARKOV_RANK)?;
     if markov_rank(config, rank, Otherwise::Required)? == json!(0) {

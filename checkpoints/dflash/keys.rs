@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::dflash::family::{Family, is_known};
-use crate::dflash::heads::{self, NAMES_OF_DOMINO};
+use crate::dflash::heads::{
+    self, NAMES_OF_DOMINO, NAMES_OF_XPRESS, NAMES_OF_XPRESS_BY_SPECULATORS,
+};
 use crate::dflash::variants::{self, place};
 use crate::dialect::description::{Check, Dialect, Quirks};
 use crate::dialect::key::{Key, Otherwise, Read};
@@ -30,6 +32,16 @@ pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> b
             NAMES_OF_DOMINO[1],
             NAMES_OF_DOMINO[2],
             NAMES_OF_DOMINO[3],
+            NAMES_OF_XPRESS[0],
+            NAMES_OF_XPRESS[1],
+            NAMES_OF_XPRESS[2],
+            NAMES_OF_XPRESS[3],
+            NAMES_OF_XPRESS[4],
+            NAMES_OF_XPRESS[5],
+            NAMES_OF_XPRESS[6],
+            NAMES_OF_XPRESS_BY_SPECULATORS[0],
+            NAMES_OF_XPRESS_BY_SPECULATORS[1],
+            NAMES_OF_XPRESS_BY_SPECULATORS[2],
             ["encoder.fc.", "fc."],
             ["encoder.output_norm_enc.", "hidden_norm."],
         ],
@@ -85,8 +97,11 @@ const VOCAB: Key = Key::code(
     },
     |settings, here| settings.get(here).cloned(),
 );
-pub(super) const BLOCK: Key =
-    Key::size("block_size", "block_size").also(&["dflash_config.block_size", "dspark_block_size"]);
+pub(super) const BLOCK: Key = Key::size("block_size", "block_size").also(&[
+    "dflash_config.block_size",
+    "dspark_block_size",
+    "xpress_block_size",
+]);
 pub(super) const TARGET_LAYERS: Key = Key::code(
     "num_target_layers",
     "target_layers",

@@ -15,6 +15,9 @@ const IN_BF16: &str = "SGLang takes Domino in bf16 alone: the target, and the dr
 const SCALED: &str = "the target multiplies its head's logits by a factor of its configuration, which engines leave out where they add \
     this drafter's bias to them; this program decodes with it: `spectrain generate`, `spectrain evaluate`";
 
+const ODD_SIZES: &str = "vLLM's kernels for XPress take a `markov_rank` that is a power of two, 16 or more, and a `markov_d_ff` that 64 \
+    divides; this program decodes with any: `spectrain generate`, `spectrain evaluate`";
+
 /// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub(super) fn launch_lines(
     settings: &Settings,
@@ -56,8 +59,24 @@ pub(super) fn launch_lines(
             let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
             vec![Launch::remark(IN_BF16), sglang]
         }
+        Family::XPress if !fits_kernels(settings) => vec![Launch::remark(ODD_SIZES)],
+        // What it is told of drawing changes how drafts are judged, and not what is drafted.
+        Family::XPress => {
+            vec![launch::vllm(dir, "dflash", target, draft_tokens).likeliest_alone()]
+        }
         Family::Domino | Family::Own => vec![Launch::remark(NO_ENGINE)],
     }
+}
+
+/// Whether vLLM's kernels read the matrices of XPress' head in whole tiles: of others they would read what is behind them.
+fn fits_kernels(settings: &Settings) -> bool {
+    let rank = settings.size("markov_rank");
+    let d_ff = match settings.size("markov_d_ff") {
+        // A recipe may leave it out.
+        0 => 2 * rank,
+        given => given,
+    };
+    rank >= 16 && rank.is_power_of_two() && d_ff.is_multiple_of(64)
 }
 
 /// Those for a drafter that is its layers, or DFlash 2.
@@ -95,4 +114,37 @@ fn of_layers(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize)
         lines.push(launch::tensorrt(dir, "DFlash", draft_tokens, &captured));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::Server;
+
+    #[test]
+    fn xpress_is_offered_to_vllm_where_its_kernels_take_the_sizes_of_the_head() {
+        let line = |rank: usize, d_ff: Option<usize>| {
+            let mut settings = Settings::default();
+            settings.set("block_size", 8);
+            settings.set("markov", "xpress");
+            settings.set("markov_rank", rank);
+            settings.set("markov_d_ff", d_ff);
+            let mut lines = launch_lines(&settings, Path::new("d"), "t", 7);
+            assert_eq!(lines.len(), 1);
+            lines.remove(0)
+        };
+        for (rank, d_ff) in [(16, Some(64)), (32, None), (256, None), (256, Some(192))] {
+            let line = line(rank, d_ff);
+            assert_eq!(line.server, Some(Server::Vllm("dflash")), "{rank} {d_ff:?}");
+            assert!(line.text.starts_with("vllm serve t "), "{}", line.text);
+        }
+        // The width that is left out is twice the rank.
+        for (rank, d_ff) in [(16, None), (8, Some(64)), (48, Some(64)), (256, Some(100))] {
+            assert_eq!(
+                line(rank, d_ff),
+                Launch::remark(ODD_SIZES),
+                "{rank} {d_ff:?}"
+            );
+        }
+    }
 }

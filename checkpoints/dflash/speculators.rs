@@ -1,12 +1,13 @@
-//! A drafter of DFlash, DFlash 2 or DSpark in the layout of the speculators library, which vLLM serves with the target it
-//! names. Layer ids count the layers that have run.
+//! A drafter of DFlash, DFlash 2, DSpark or XPress in the layout of the speculators library, which vLLM serves with the target it
+//! names, but for XPress. Layer ids count the layers that have run.
 
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dflash::family::{Family, KINDS, is_of_speculators};
+use crate::dflash::family::{Family, KINDS, is_of_speculators, is_xpress};
 use crate::dflash::heads::{
-    CONFIDENCE, CONFIDENCE_WITH_MARKOV, KIND, RANK, SAMPLES_FROM_ANCHOR, has_heads,
+    CONFIDENCE, CONFIDENCE_WITH_MARKOV, KIND, RANK, SAMPLES_FROM_ANCHOR, XPRESS_OF_SPECULATORS,
+    has_heads, stored_by_speculators,
 };
 use crate::dflash::keys::{
     self, BLOCK, CONTEXT, DECODER, SINKS, SIZES_OF_PARTS, SLIDING_KEYS, Sliding, TARGET_LAYERS,
@@ -15,7 +16,7 @@ use crate::dflash::keys::{
 use crate::dflash::launch::launch_lines;
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
-use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
+use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA, TIED};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
 use crate::launch::{Launch, Server, vllm_of_speculators};
@@ -52,7 +53,7 @@ pub const SPECULATORS: Dialect = Dialect {
             }),
             SAMPLES_FROM_ANCHOR.written(|settings, here| Some(json!(settings.flag(here)))),
             TARGET_LAYERS,
-            Key::told("tie_word_embeddings", |_, _| Some(json!(false))),
+            TIED,
         ]),
         under(
             LAYER_CONFIG,
@@ -83,8 +84,13 @@ pub const SPECULATORS: Dialect = Dialect {
             CONTEXT.unwritten(),
             SINKS.unwritten(),
         ]),
+        top(XPRESS_OF_SPECULATORS),
     ],
     launch: |settings, dir, target, draft_tokens| {
+        if is_xpress(settings) {
+            let text = "vLLM loads XPress drafters from its own layout (`to = [\"vllm\"]`); the speculators library loads this one";
+            return vec![Launch::remark(text)];
+        }
         let other_bias = has_heads(settings) && settings.word("markov") != "vanilla";
         if other_bias {
             let text = "vLLM does not load this kind of bias; the speculators library does";
@@ -99,6 +105,7 @@ pub const SPECULATORS: Dialect = Dialect {
     },
     quirks: Quirks {
         check_settings,
+        stored: stored_by_speculators,
         ..of_all("", |_| false).quirks
     },
     ..of_all("DFlash for speculators", |folder| {
@@ -134,6 +141,7 @@ fn kind(settings: &Settings) -> [&'static str; 2] {
     match Family::of(settings) {
         Family::DFlash2 => KINDS[1],
         Family::DSpark => KINDS[2],
+        Family::XPress => KINDS[3],
         Family::DFlash | Family::Domino | Family::Own => KINDS[0],
     }
 }
@@ -141,13 +149,18 @@ fn kind(settings: &Settings) -> [&'static str; 2] {
 fn check_settings(settings: &Settings) -> Check {
     no_sinks(settings)?;
     let parts = match Family::of(settings) {
-        Family::DFlash | Family::DFlash2 | Family::DSpark => None,
+        Family::DFlash | Family::DFlash2 | Family::DSpark | Family::XPress => None,
         Family::Domino => Some("those of Domino"),
         Family::Own => Some("a mixture that no engine knows"),
     };
     if let Some(parts) = parts {
-        let expected = "those of DFlash, DFlash 2 or DSpark".to_owned();
+        let expected = "those of DFlash, DFlash 2, DSpark or XPress".to_owned();
         return Err(("parts", expected, parts.to_owned()));
+    }
+    let (rank, d_ff) = (settings.size("markov_rank"), settings.size("markov_d_ff"));
+    if is_xpress(settings) && !d_ff.is_multiple_of(rank) {
+        let expected = format!("a multiple of `markov_rank` {rank}, in which the library counts");
+        return Err(("markov_d_ff", expected, d_ff.to_string()));
     }
     let slide = settings.size("window") > 0;
     // The library makes blocks causal where layers slide, vLLM in all layers.

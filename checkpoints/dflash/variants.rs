@@ -4,10 +4,11 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dflash::family::DOMINO;
+use crate::dflash::family::{DOMINO, Family};
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::regular;
+use crate::speculators::MODEL_TYPE;
 
 /// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark or of Domino, whatever the architecture says.
 const PARTS: &str = "dflash_config.projector_type";
@@ -123,6 +124,16 @@ pub(super) fn names_domino(config: &Config) -> bool {
     let names = config.folder().config()["architectures"].as_array();
     let mut names = names.into_iter().flatten();
     config.get(PARTS).is_some_and(|parts| parts == "domino") || names.any(|name| name == DOMINO)
+}
+
+/// Whether a folder says that its head is XPress'.
+pub(super) fn names_xpress(config: &Config) -> bool {
+    let root = config.folder().config();
+    let names = root["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    root[MODEL_TYPE] == "xpress"
+        || config.get("xpress_rank").is_some()
+        || names.any(|name| Family::named(name) == Some(Family::XPress))
 }
 
 /// Whether a folder says that its parts are those of DSpark.

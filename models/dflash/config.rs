@@ -32,6 +32,9 @@ pub enum MarkovKind {
     Rnn,
     /// All tokens of the block before the slot, by the target's embeddings of them, and the slot's hidden state (Domino).
     Domino,
+    /// All tokens of the block before the slot, the hidden states of their slots and of the slot, and the mean of those of the
+    /// block (XPress). The draft is guessed at once, and refined in `markov_passes`.
+    Xpress,
 }
 
 /// The `[drafter]` table of a DFlash recipe. Every key but `mask_token` may be left out.
@@ -81,15 +84,23 @@ pub struct DFlashConfig {
     pub selector_rank: usize,
     /// Candidates from which the selector chooses in each slot.
     pub selector_top_k: usize,
-    /// Width of the codes of the bias that depends on the tokens before (see `markov`); DSpark and Domino use 256, 0 leaves
-    /// the bias out.
+    /// Width of the codes of the bias that depends on the tokens before (see `markov`); DSpark, Domino and XPress use 256, 0
+    /// leaves the bias out.
     pub markov_rank: usize,
-    /// What that bias reads. vLLM and llama.cpp load only `"vanilla"`, SGLang all.
+    /// What that bias reads. llama.cpp loads only `"vanilla"`, vLLM that and `"xpress"`, SGLang all but `"xpress"`.
     pub markov: MarkovKind,
     /// With `"domino"`: width of the recurrent unit over the embeddings of the tokens.
     pub markov_state: usize,
     /// With `"domino"`: slots before the first that has a bias. SGLang loads only 1.
     pub markov_from: usize,
+    /// With `"xpress"`, and only there: width inside the feed-forward part behind the codes; twice `markov_rank` where it is left
+    /// out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub markov_d_ff: Option<usize>,
+    /// With `"xpress"`, and only there: passes in which a draft is refined, 6 where it is left out. Each reads the tokens that the
+    /// one before has made, so the first tokens of a draft, as many as passes, are those that it would have one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub markov_passes: Option<usize>,
     /// Whether a head guesses how likely the target is to keep a slot's token (DSpark). Drafts of the shape `"confident"` use
     /// this guess to stop early.
     pub confidence: bool,
@@ -120,10 +131,15 @@ impl Default for DFlashConfig {
             markov: MarkovKind::default(),
             markov_state: 1024,
             markov_from: 1,
+            markov_d_ff: None,
+            markov_passes: None,
             confidence: false,
         }
     }
 }
+
+/// [`DFlashConfig::markov_passes`] where nothing is said, as in the speculators library.
+const PASSES: usize = 6;
 
 impl DFlashConfig {
     /// Fails on numbers that make no sense for any target.
@@ -147,7 +163,43 @@ impl DFlashConfig {
             bounds::up_to("markov_state", self.markov_state, bounds::WIDTH),
             bounds::or_none("markov_from", self.markov_from, bounds::DRAFT),
         ])?;
-        self.check_full_layers()
+        let d_ff = self.markov_d_ff;
+        let d_ff = d_ff.map(|d_ff| bounds::up_to("markov_d_ff", d_ff, bounds::FEED_FORWARD));
+        let passes = self.markov_passes;
+        let passes = passes.map(|passes| bounds::up_to("markov_passes", passes, bounds::DRAFT));
+        bounds::check(d_ff.into_iter().chain(passes))?;
+        self.check_full_layers()?;
+        self.check_refined()
+    }
+
+    /// Checks what the bias of XPress is not known with, and what only that has.
+    fn check_refined(&self) -> Result<()> {
+        let own = [
+            ("markov_d_ff", self.markov_d_ff),
+            ("markov_passes", self.markov_passes),
+        ];
+        let mut own = own.into_iter().filter_map(|(key, size)| Some((key, size?)));
+        if self.markov != MarkovKind::Xpress
+            && let Some((key, size)) = own.next()
+        {
+            let expected = "no such key where `markov` is not `\"xpress\"`";
+            return Err(Error::Drafter {
+                key,
+                mismatch: Mismatch::new(expected, size),
+            });
+        }
+        let others = [
+            ("sample_from_anchor", self.sample_from_anchor),
+            ("confidence", self.confidence),
+        ];
+        let refines = self.markov == MarkovKind::Xpress;
+        match others.into_iter().find(|(_, is_on)| refines && *is_on) {
+            None => Ok(()),
+            Some((key, _)) => Err(Error::Drafter {
+                key,
+                mismatch: Mismatch::new("false where `markov` is `\"xpress\"`", true),
+            }),
+        }
     }
 
     /// Checks which layers have no window.
@@ -226,11 +278,13 @@ impl DFlashConfig {
             d_ff,
             heads,
             kv_heads,
+            markov_d_ff: self.refines().then(|| self.refiner_width()),
+            markov_passes: self.refines().then(|| self.refining_passes()),
             ..self.clone()
         })
     }
 
-    /// Checks the parts of DFlash 2, DSpark and Domino.
+    /// Checks the parts of DFlash 2, DSpark, Domino and XPress.
     fn check_parts(&self, target: &TargetSpec) -> Result<()> {
         let problem = |key, expected: String, got: String| {
             Err(Error::Drafter {
@@ -266,6 +320,21 @@ impl DFlashConfig {
             return problem("markov_from", expected, self.markov_from.to_string());
         }
         Ok(())
+    }
+
+    /// Whether a draft is guessed at once and then refined in passes.
+    pub(super) fn refines(&self) -> bool {
+        self.markov_rank > 0 && self.markov == MarkovKind::Xpress
+    }
+
+    /// Passes in which a draft is refined, where drafts are.
+    pub fn refining_passes(&self) -> usize {
+        self.markov_passes.unwrap_or(PASSES)
+    }
+
+    /// Width inside the feed-forward part of what refines drafts, where there is one.
+    pub fn refiner_width(&self) -> usize {
+        self.markov_d_ff.unwrap_or(2 * self.markov_rank)
     }
 
     /// Tokens of a draft, at most.
@@ -384,6 +453,80 @@ mod tests {
         ] {
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn what_the_bias_of_xpress_is_not_known_with_is_refused_by_its_key() {
+        let xpress = DFlashConfig {
+            markov_rank: 4,
+            markov: MarkovKind::Xpress,
+            ..Default::default()
+        };
+        xpress.check().unwrap();
+        let from_anchor = DFlashConfig {
+            sample_from_anchor: true,
+            ..xpress.clone()
+        };
+        let sure = DFlashConfig {
+            confidence: true,
+            ..xpress.clone()
+        };
+        let without_passes = DFlashConfig {
+            markov_passes: Some(0),
+            ..xpress.clone()
+        };
+        let without_width = DFlashConfig {
+            markov_d_ff: Some(0),
+            ..xpress
+        };
+        // What only XPress has.
+        let other = DFlashConfig {
+            markov_rank: 4,
+            ..Default::default()
+        };
+        let passes = DFlashConfig {
+            markov_passes: Some(6),
+            ..other.clone()
+        };
+        let width = DFlashConfig {
+            markov_d_ff: Some(8),
+            ..other
+        };
+        for (key, config) in [
+            ("sample_from_anchor", from_anchor),
+            ("confidence", sure),
+            ("markov_passes", without_passes),
+            ("markov_d_ff", without_width),
+            ("markov_passes", passes),
+            ("markov_d_ff", width),
+        ] {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("{key}`")), "{error}");
+        }
+    }
+
+    /// What identifies a run that has begun is made of the keys: it may not get one more.
+    #[test]
+    fn only_xpress_has_its_keys() {
+        let keys = |config: &DFlashConfig| {
+            let written = serde_json::to_value(config).unwrap();
+            ["markov_d_ff", "markov_passes"].map(|key| written.get(key).cloned())
+        };
+        let domino = DFlashConfig {
+            markov_rank: 4,
+            markov: MarkovKind::Domino,
+            ..Default::default()
+        };
+        for config in [DFlashConfig::default(), domino] {
+            assert_eq!(keys(&config), [None, None]);
+        }
+        let refined = DFlashConfig {
+            markov_rank: 4,
+            markov: MarkovKind::Xpress,
+            markov_passes: Some(2),
+            ..Default::default()
+        };
+        assert_eq!(keys(&refined), [None, Some(serde_json::json!(2))]);
     }
 
     #[test]

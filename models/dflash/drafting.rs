@@ -7,12 +7,14 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
-use crate::along::in_chunks;
+use super::refining::Refined;
+use super::selector::Candidates;
+use super::slots::Slots;
+use crate::along::{in_chunks, part, rows_at_a_time};
 use crate::attention::Attends as _;
 use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
-use crate::draft_tree::largest;
-use crate::drafter::{Drafter, walk};
+use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::few_rows::product;
 use crate::frozen::Frozen;
@@ -31,10 +33,14 @@ pub struct DFlashState {
     caches: Vec<KvCache>,
     /// The last committed token, whose place is after the context.
     anchor: u32,
-    /// What the head reads for each token of the draft, `[1, slots, d_model]`.
-    slots: Option<Tensor<3>>,
+    /// What the head reads for each token of the draft, of one block.
+    slots: Option<Slots>,
+    /// The draft of XPress, where its passes do not settle all tokens.
+    refined: Option<Refined>,
     /// Of the first slots that were asked for, what the target's head makes of them, `[1, vocab]`.
     logits: Vec<Tensor<2>>,
+    /// What a selector chooses from in each slot.
+    candidates: Option<Candidates>,
     /// Length of the longest path to come.
     planned: usize,
 }
@@ -43,7 +49,9 @@ impl DFlashState {
     /// Drops what was made of the block; the context stays.
     fn forget(&mut self) {
         self.slots = None;
+        self.refined = None;
         self.logits.clear();
+        self.candidates = None;
     }
 }
 
@@ -93,7 +101,9 @@ impl Drafter for DFlash {
             caches: self.layers.iter().map(|_| KvCache::new(capacity)).collect(),
             anchor: first,
             slots: None,
+            refined: None,
             logits: Vec::new(),
+            candidates: None,
             planned: 1,
         }
     }
@@ -149,8 +159,7 @@ impl Drafter for DFlash {
         self.confidence_head.as_ref()?;
         let behind = self.behind(state, tree, nodes);
         let [_, depth] = behind.previous.dims();
-        let last = |x: Tensor<3>| x.narrow(1, depth - 1, 1);
-        let hidden = last(behind.hidden);
+        let hidden = behind.slots.hidden.narrow(1, depth - 1, 1);
         let logits = self.confidence_logits(hidden, behind.previous.narrow(1, depth - 1, 1))?;
         Some(host_f32(sigmoid(logits)))
     }
@@ -162,21 +171,27 @@ impl Drafter for DFlash {
     fn rewind(&self, _: &mut DFlashState) {}
 
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
-        if self.candidate_selector.is_some() {
-            // What a slot chooses from is found slot by slot.
-            return walk(self, text, take);
-        }
         let device = self.fc.weight.device();
         let context = self.context(&text.features(0, text.rows()), text.row(&device));
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
-            let (hidden, previous) = self.slots_behind(text, &places, &context, slots);
-            let read: Tensor<2> = self.widened(hidden, previous).flatten(0, 1);
-            let (steps, rows) = known_slots(text, &places, slots, &device);
+            let (behind, previous) = self.slots_behind(text, &places, &context, slots);
             let head = self.head();
             let [_, width] = head.dims();
-            let logits = |rows| product(rows, head.clone()).cast(DType::F32);
-            in_chunks(read.select(0, rows), &steps, width, take, &logits);
+            let read = self.as_drafted(&behind, &previous, rows_at_a_time(width));
+            let read: Tensor<2> = read.flatten(0, 1);
+            let before: Tensor<2, Int> = token_ids(&previous, &device).transpose();
+            let (steps, rows) = known_slots(text, &places, slots, &device);
+            let (read, before) = (read.select(0, rows.clone()), before.select(0, rows));
+            in_chunks(&steps, width, take, &|of| {
+                let read = part(&read, of.clone());
+                let logits = product(read.clone(), head.clone()).cast(DType::F32);
+                let Some(selector) = &self.candidate_selector else {
+                    return logits;
+                };
+                let before = before.clone().narrow(0, of.start, of.len());
+                selector.logits(&selector.candidates(logits), read, before.squeeze_dim(1))
+            });
         }
     }
 
@@ -188,8 +203,9 @@ impl Drafter for DFlash {
         let context = self.context(&text.features(0, text.rows()), text.row(&device));
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
-            let (hidden, previous) = self.slots_behind(text, &places, &context, slots);
-            let Some(logits) = self.confidence_logits(hidden, previous) else {
+            let (behind, previous) = self.slots_behind(text, &places, &context, slots);
+            let previous = token_ids(&previous, &device).reshape([places.len(), slots]);
+            let Some(logits) = self.confidence_logits(behind.hidden, previous) else {
                 return;
             };
             let (steps, rows) = known_slots(text, &places, slots, &device);
@@ -228,28 +244,28 @@ fn known_slots(
 
 /// What decides on the logits behind some nodes of one depth: the slots up to theirs, and the tokens before each.
 struct Behind {
-    /// `[nodes, slots, d_model]`
-    hidden: Tensor<3>,
+    /// Of each node.
+    slots: Slots,
     /// `[nodes, slots]`: the anchor and the tokens of the path.
     previous: Tensor<2, Int>,
 }
 
 impl DFlash {
-    /// The hidden states of the slots of blocks behind `places` of a text, and the token before each slot, which is the text's.
+    /// The slots of blocks behind `places` of a text, and the token before each, which is the text's.
     ///
     /// # Shapes
     /// - context: `[1, seq, d_model]`
-    /// - output: `[places, slots, d_model]` and `[places, slots]`
+    /// - output: `[places, slots]`
     fn slots_behind(
         &self,
         text: &KnownText,
         places: &[usize],
         context: &Tensor<3>,
         slots: usize,
-    ) -> (Tensor<3>, Tensor<2, Int>) {
+    ) -> (Slots, Vec<u32>) {
         let (device, config) = (context.device(), &self.frozen.config);
         let first = config.first_slot();
-        let size = first + slots;
+        let size = first + self.filled(slots);
         let mut tokens = vec![self.mask_token; places.len() * size];
         let mut previous = vec![0; places.len() * slots];
         for (block, &place) in places.iter().enumerate() {
@@ -261,7 +277,7 @@ impl DFlash {
         let anchors: Vec<_> = places.iter().map(|&place| Some((place, 0))).collect();
         // What a slot holds depends on the size of the block.
         let lengths: Vec<_> = (places.iter())
-            .map(|&place| first + text.steps(place).min(slots))
+            .map(|&place| first + self.filled(text.steps(place).min(slots)))
             .collect();
         let layout = BlockPlaces {
             positions: &positions,
@@ -274,8 +290,16 @@ impl DFlash {
         let layout = BlockLayout::new(&layout, &device);
         let tokens = token_ids(&tokens, &device).reshape([places.len(), size]);
         let hidden = self.hidden(context.clone(), tokens, &layout);
-        let previous = token_ids(&previous, &device).reshape([places.len(), slots]);
-        (hidden.narrow(1, first, slots), previous)
+        (self.slots(hidden).first(slots), previous)
+    }
+
+    /// How many slots are filled for a draft of so many tokens: XPress' head reads whole blocks.
+    fn filled(&self, slots: usize) -> usize {
+        if self.refines() {
+            self.frozen.config.slots()
+        } else {
+            slots
+        }
     }
 
     /// What decides on the logits behind `nodes`, or behind the anchor if there are none.
@@ -283,76 +307,67 @@ impl DFlash {
         let device = self.fc.weight.device();
         let paths = tree.paths_behind(state.anchor, nodes);
         let (count, depth) = (paths.len(), paths[0].len());
-        let known = state.slots.as_ref().map_or(0, |slots| slots.dims()[1]);
-        if known < depth {
-            let slots = self.fill(state, state.planned.max(depth));
+        let known = |slots: &Slots| slots.hidden.dims()[1];
+        if state.slots.as_ref().map_or(0, known) < depth {
+            let longest = state.planned.max(depth);
+            let slots = self.fill(state, self.filled(longest));
             state.forget();
+            if self.is_unsettled(longest) {
+                let anchor = token_ids(&[state.anchor], &device);
+                state.refined = Some(self.refined(&slots, anchor, known(&slots)));
+            }
+            if let Some(selector) = &self.candidate_selector {
+                let logits = logits(&self.frozen.target.lm_head, slots.hidden.clone());
+                state.candidates = Some(selector.candidates(logits));
+            }
             state.slots = Some(slots);
         }
         let Some(slots) = &state.slots else {
             unreachable!("they were just made");
         };
-        let [_, _, d_model] = slots.dims();
-        let slots = slots.clone().narrow(1, 0, depth);
+        let previous: Vec<u32> = match &state.refined {
+            None => paths.concat(),
+            Some(refined) => (paths.iter())
+                .flat_map(|path| refined.before(path))
+                .collect(),
+        };
         Behind {
-            hidden: slots.expand([count, depth, d_model]),
-            previous: token_ids(&paths.concat(), &device).reshape([count, depth]),
+            slots: slots.first(depth).repeated(count),
+            previous: token_ids(&previous, &device).reshape([count, depth]),
         }
     }
 
     /// The logits of the last of these slots, `[nodes, vocab]`. A token that the selector does not choose from is at minus
     /// infinity.
     fn slot_logits(&self, state: &mut DFlashState, behind: Behind) -> Tensor<2> {
-        let [count, depth, d_model] = behind.hidden.dims();
+        let [count, depth, d_model] = behind.slots.hidden.dims();
+        if let (Some(selector), Some(candidates)) = (&self.candidate_selector, &state.candidates) {
+            let hidden = behind.slots.hidden.narrow(1, depth - 1, 1);
+            let previous = behind.previous.narrow(1, depth - 1, 1);
+            let (hidden, previous) = (hidden.reshape([count, d_model]), previous.squeeze_dim(1));
+            return selector.logits(&candidates.of_slot(depth - 1, count), hidden, previous);
+        }
         // The slot is the same behind all nodes of a depth.
         while state.logits.len() < depth {
-            let slot = behind.hidden.clone().narrow(0, 0, 1);
+            let slot = behind.slots.hidden.clone().narrow(0, 0, 1);
             let slot = slot.narrow(1, state.logits.len(), 1);
             state.logits.push(logits(&self.frozen.target.lm_head, slot));
         }
         let shared = state.logits[depth - 1].clone();
         let [_, vocab] = shared.dims();
-        if let Some(selector) = &self.candidate_selector {
-            let shared = host_f32(shared);
-            if !shared.iter().any(|logit| logit.is_finite()) {
-                // There is nothing to choose from; who asked sees why.
-                return Tensor::full([count, vocab], f32::NAN, &self.fc.weight.device());
-            }
-            let chosen: Vec<u32> = largest(&shared, selector.top_k())
-                .into_iter()
-                .map(|token| token as u32)
-                .collect();
-            let candidates = token_ids(&chosen, &behind.hidden.device());
-            let hidden = behind.hidden.narrow(1, depth - 1, 1);
-            let previous = behind.previous.narrow(1, depth - 1, 1);
-            let scores = selector.scores(
-                hidden.reshape([count, d_model]),
-                previous.reshape([count]),
-                candidates.expand([count, chosen.len()]),
-            );
-            let mut rows = vec![f32::NEG_INFINITY; count * vocab];
-            let scores = host_f32(scores);
-            for (row, scores) in rows.chunks_mut(vocab).zip(scores.chunks(chosen.len())) {
-                for (&token, score) in chosen.iter().zip(scores) {
-                    row[token as usize] = shared[token as usize] + score;
-                }
-            }
-            let device = self.fc.weight.device();
-            return Tensor::<1>::from_floats(rows.as_slice(), &device).reshape([count, vocab]);
-        }
         let shared = shared.expand([count, vocab]);
         match &self.markov_head {
             None => shared,
             Some(markov) => {
-                let states = self.markov_states(markov, behind.hidden, behind.previous);
+                let states = self.markov_states(markov, &behind.slots, behind.previous);
                 let states = states.narrow(1, depth - 1, 1);
                 shared + markov.bias(states.squeeze_dim(1))
             }
         }
     }
 
-    /// What the head reads at the first `slots` slots.
-    fn fill(&self, state: &mut DFlashState, slots: usize) -> Tensor<3> {
+    /// The first `slots` slots.
+    fn fill(&self, state: &mut DFlashState, slots: usize) -> Slots {
         let device = self.fc.weight.device();
         let first = self.frozen.config.first_slot();
         let mut tokens = vec![state.anchor];
@@ -380,7 +395,7 @@ impl DFlash {
                 out
             });
         }
-        self.norm.forward(x).narrow(1, first, slots)
+        self.slots(self.norm.forward(x))
     }
 
     fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::rope::Rotation {

@@ -1,12 +1,14 @@
 //! The heads of DSpark (<https://arxiv.org/abs/2607.05147>): one that lets a slot depend on the token drafted before it, and
-//! one that guesses how likely the target keeps what the slot drafts. Domino (<https://arxiv.org/abs/2605.29707>) has the first
-//! in a form of its own.
+//! one that guesses how likely the target keeps what the slot drafts. Domino (<https://arxiv.org/abs/2605.29707>) and XPress have
+//! the first in forms of their own.
 use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
 
 use super::config::{DFlashConfig, MarkovKind};
+use super::refiner::{DRAWN, Refiner, RefinerSizes};
+use super::slots::Slots;
 use crate::error::Result;
 use crate::kernels::silu;
 use crate::linear::{Bias, Linear};
@@ -26,6 +28,8 @@ pub struct MarkovHead {
     /// `prefix_gru`.
     joint_proj: Option<Linear>,
     prefix_gru: Option<PrefixGru>,
+    /// Of XPress' kind.
+    refiner: Option<Refiner>,
     /// Slots before the first that has a bias.
     #[module(skip)]
     first: usize,
@@ -100,7 +104,7 @@ impl MarkovHead {
             Linear::new(&mut scope.child(name), d_in, d_out, bias).map(Some)
         };
         let (gate, joint) = match kind {
-            MarkovKind::Vanilla => (None, None),
+            MarkovKind::Vanilla | MarkovKind::Xpress => (None, None),
             MarkovKind::Gated => (linear("gate_proj", d_model + rank, rank, Bias::With)?, None),
             MarkovKind::Rnn => (
                 None,
@@ -111,6 +115,7 @@ impl MarkovHead {
                 linear("joint_proj", d_model + d_state, rank, Bias::Without)?,
             ),
         };
+        let [of_codes, of_bias] = beginnings(config);
         let (codes, gru) = match kind {
             MarkovKind::Domino => {
                 let scope = &mut scope.child("prefix_gru");
@@ -118,16 +123,23 @@ impl MarkovHead {
             }
             _ => {
                 let scope = &mut scope.child("markov_w1");
-                let weight = scope.matrix("weight", [vocab, rank], Init::Normal(0.01))?;
+                let weight = scope.matrix("weight", [vocab, rank], of_codes)?;
                 (Some(Embedding { weight }), None)
             }
         };
+        let refiner = refiner(scope, config, target)?;
+        let mut w2 = scope.child("markov_w2");
         Ok(Self {
             markov_w1: codes,
-            markov_w2: Linear::new(&mut scope.child("markov_w2"), rank, vocab, Bias::Without)?,
+            markov_w2: Linear {
+                weight: w2.transposed("weight", [rank, vocab], of_bias)?,
+                bias: None,
+                lora: None,
+            },
             gate_proj: gate,
             joint_proj: joint,
             prefix_gru: gru,
+            refiner,
             first: match kind {
                 MarkovKind::Domino => config.markov_from,
                 _ => 0,
@@ -156,19 +168,29 @@ impl MarkovHead {
         Some(codes.forward(lift(previous.without_autodiff(), &device)))
     }
 
+    /// What is made of whole blocks before any token is known, where it is XPress': see [`Refiner::places`].
+    pub(super) fn places(&self, block: &Tensor<3>) -> Option<Tensor<3>> {
+        let refiner = self.refiner.as_ref()?;
+        Some(refiner.places(block.clone()))
+    }
+
     /// What `W₂` is applied to.
     ///
     /// # Shapes
-    /// - hidden: `[blocks, slots, d_model]`, from the first slot on
+    /// - slots: from the first on
     /// - previous: `[blocks, slots]`
     /// - output of `embed`, given `previous`: `[blocks, slots, d_model]`, the target's embeddings
     /// - output: `[blocks, slots, rank]`
     pub(super) fn states(
         &self,
-        hidden: Tensor<3>,
+        slots: &Slots,
         previous: Tensor<2, Int>,
         embed: impl FnOnce(Tensor<2, Int>) -> Tensor<3>,
     ) -> Tensor<3> {
+        if let (Some(refiner), Some(places)) = (&self.refiner, &slots.places) {
+            return self.refined(refiner, (slots, places), previous);
+        }
+        let hidden = slots.hidden.clone();
         if let (Some(gru), Some(joint)) = (&self.prefix_gru, &self.joint_proj) {
             let prefixes = gru.forward(embed(previous).cast(hidden.dtype()));
             let states = silu(joint.forward(Tensor::cat(vec![hidden, prefixes], 2)));
@@ -187,6 +209,55 @@ impl MarkovHead {
             Some(joint) => recur(joint, hidden, codes),
         }
     }
+
+    /// [`Self::states`] of XPress, whose first place is the anchor's.
+    fn refined(
+        &self,
+        refiner: &Refiner,
+        (slots, places): (&Slots, &Tensor<3>),
+        previous: Tensor<2, Int>,
+    ) -> Tensor<3> {
+        let [_, count] = previous.dims();
+        let previous = previous.without_autodiff();
+        let earlier = match &slots.earlier {
+            None => previous.clone().narrow(1, 0, 1),
+            Some(earlier) => earlier.clone().without_autodiff(),
+        };
+        let Some(codes) = self.codes(Tensor::cat(vec![earlier, previous], 1)) else {
+            unreachable!("only Domino's has no codes");
+        };
+        let states = refiner.forward(places.clone(), codes.cast(places.dtype()));
+        states.narrow(1, 1, count)
+    }
+}
+
+/// How `E` and `W₂` begin.
+fn beginnings(config: &DFlashConfig) -> [Init; 2] {
+    match config.markov {
+        MarkovKind::Xpress => [DRAWN, DRAWN],
+        _ => {
+            let fan_in = config.markov_rank;
+            [Init::Normal(0.01), Init::Linear { fan_in }]
+        }
+    }
+}
+
+/// What reads whole blocks in the head `scope` names, where it is XPress'.
+fn refiner(
+    scope: &mut Scope,
+    config: &DFlashConfig,
+    target: &TargetSpec,
+) -> Result<Option<Refiner>> {
+    if !config.refines() {
+        return Ok(None);
+    }
+    let sizes = RefinerSizes {
+        d_model: target.d_model,
+        rank: config.markov_rank,
+        d_ff: config.refiner_width(),
+        block: config.block_size,
+    };
+    Refiner::new(&mut scope.child("refiner"), sizes).map(Some)
 }
 
 /// `[blocks, slots, rank]` with zeros in the first slots, which so have no bias.

@@ -1,10 +1,11 @@
 //! The path selector of DFlash 2: of the likeliest tokens of each slot, those that go well with the token before.
 use burn::module::Param;
 use burn::prelude::*;
-use burn::tensor::DType;
+use burn::tensor::{DType, IndexingUpdateOp};
 
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
+use crate::reductions::likeliest_of_each;
 use crate::weights::{Init, Scope};
 
 /// Adds `⟨A[a] ⊙ (W h_t), B[b]⟩` to the logit of a candidate `b` for slot `t` behind the token `a`. A fresh one adds 0.
@@ -18,6 +19,25 @@ pub struct PathSelector {
     hidden_projection: Linear,
     #[module(skip)]
     top_k: usize,
+}
+
+/// What a selector chooses from in some slots.
+#[derive(Debug, Clone)]
+pub struct Candidates {
+    /// The likeliest tokens, the likeliest first. `[slots, top_k]`
+    pub ids: Tensor<2, Int>,
+    /// Their logits, f32. No numbers where one of all tokens is none. `[slots, top_k]`
+    pub logits: Tensor<2>,
+}
+
+impl Candidates {
+    /// Those of one slot, so many times.
+    pub(super) fn of_slot(&self, slot: usize, times: usize) -> Self {
+        Self {
+            ids: self.ids.clone().narrow(0, slot, 1).repeat_dim(0, times),
+            logits: self.logits.clone().narrow(0, slot, 1).repeat_dim(0, times),
+        }
+    }
 }
 
 impl PathSelector {
@@ -55,6 +75,45 @@ impl PathSelector {
         self.top_k
     }
 
+    /// What it chooses from, outside any graph.
+    ///
+    /// # Shapes
+    /// - logits: `[slots, vocab]`, f32, what the head makes of the slots
+    pub fn candidates(&self, logits: Tensor<2>) -> Candidates {
+        let ids = likeliest_of_each(logits.clone(), self.top_k);
+        // 0 where all are numbers.
+        let doubt = logits.clone().sum_dim(1) * 0.0;
+        Candidates {
+            logits: logits.gather(1, ids.clone()) + doubt,
+            ids,
+        }
+    }
+
+    /// The logits of slots by it, f32: minus infinity for what it does not choose from, and no numbers where those of candidates
+    /// are none, so that who asked sees it.
+    ///
+    /// # Shapes
+    /// - hidden: `[slots, d_model]`, what the head reads
+    /// - previous: `[slots]`
+    /// - output: `[slots, vocab]`
+    pub fn logits(
+        &self,
+        candidates: &Candidates,
+        hidden: Tensor<2>,
+        previous: Tensor<1, Int>,
+    ) -> Tensor<2> {
+        let scores = self.scores(hidden, previous, candidates.ids.clone());
+        let chosen = candidates.logits.clone() + scores;
+        let ([slots, _], [vocab, _]) = (chosen.dims(), self.successor_codebook.dims());
+        let none: Tensor<2> = Tensor::full(
+            [slots, vocab],
+            f32::NEG_INFINITY,
+            (&chosen.device(), DType::F32),
+        );
+        let doubt = chosen.clone().sum_dim(1) * 0.0;
+        none.scatter(1, candidates.ids.clone(), chosen, IndexingUpdateOp::Assign) + doubt
+    }
+
     /// What is added to the logits of candidates, f32.
     ///
     /// # Shapes
@@ -78,5 +137,31 @@ impl PathSelector {
         (behind * context.unsqueeze_dim(1))
             .sum_dim(2)
             .squeeze_dim(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::test_device;
+    use crate::weights::{RandomWeights, host_f32};
+
+    #[test]
+    fn what_is_not_chosen_from_is_impossible_and_what_is_no_number_is_seen() {
+        let device = test_device();
+        let mut random = RandomWeights::new(5);
+        let mut scope = Scope::root(&mut random, &device, spectrain_checkpoints::DType::F32);
+        // A fresh one adds nothing.
+        let selector = PathSelector::new(&mut scope, 6, 3, 2, 3).unwrap();
+        let numbers = [1.0, 5.0, 3.0, 5.0, 0.0, 3.0];
+        let none = [1.0, 2.0, f32::NAN, 0.0, 0.0, 0.0];
+        let logits = Tensor::<2>::from_floats([numbers, none], &device);
+        let previous = Tensor::from_ints([0, 4], &device);
+        let candidates = selector.candidates(logits);
+        let found = selector.logits(&candidates, Tensor::ones([2, 3], &device), previous);
+        let found = host_f32(found);
+        let never = f32::NEG_INFINITY;
+        assert_eq!(found[..6], [never, 5.0, 3.0, 5.0, never, never]);
+        assert!(found[6..].iter().all(|logit| logit.is_nan()), "{found:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
+use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::beside::{TARGET_CLASS, TARGET_QUANTISED, TARGET_SCALES_LOGITS};
 use spectrain_checkpoints::dialect::{
@@ -70,7 +71,7 @@ fn settings_of<D: Family>(
     Ok(settings)
 }
 
-/// A drafter's `[drafter]` table, with all keys.
+/// A drafter's `[drafter]` table, with all keys that it has.
 fn table_of<D: Family>(config: &D::Config) -> Result<Map<String, Value>> {
     match serde_json::to_value(config).context("cannot write the settings")? {
         Value::Object(table) => Ok(table),
@@ -78,12 +79,18 @@ fn table_of<D: Family>(config: &D::Config) -> Result<Map<String, Value>> {
     }
 }
 
+/// The keys of a `[drafter]` table, with those that are written only where they are given.
+fn keys_of<D: Family>() -> Value {
+    let schema = SchemaGenerator::default().into_root_schema_for::<D::Config>();
+    schema.get("properties").cloned().unwrap_or_default()
+}
+
 /// The `[drafter]` table that a folder's settings are.
 ///
 /// # Errors
 /// A folder, of a layout that other drafters have too, says what no key of the table can say.
 fn config_of<D: Family>(settings: &Settings) -> Result<D::Config> {
-    let known = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
+    let known = keys_of::<D>();
     if let Some((key, value)) = settings.beyond(&known) {
         bail!(
             "`{key}`: expected nothing, as {} drafters have no such setting, found {}",
@@ -230,7 +237,7 @@ pub(crate) fn reading_for(target: &TargetSpec) -> Reading {
 
 /// Fails on the first size of a folder that should be the target's and is another.
 fn check_fit<D: Family>(found: &Settings, target: &TargetSpec) -> Result<()> {
-    let own = serde_json::to_value(D::Config::default()).context("cannot write the settings")?;
+    let own = keys_of::<D>();
     let sizes = [
         ("hidden size", "d_model", target.d_model),
         ("width of a head", "d_head", target.d_head),
@@ -340,9 +347,7 @@ pub(crate) fn check_export<D: Family>(
     for (dialect, engine) in D::DIALECTS {
         let is_asked = engine.is_some_and(|engine| to.contains(&engine));
         if is_asked {
-            let mut settings = settings.clone();
-            writes_head(&mut settings, dialect);
-            dialect.check_settings(&settings).context("`export.to`")?;
+            check_layout(&settings, dialect).context("`export.to`")?;
         }
     }
     let known = engines_of::<D>(&settings);
@@ -350,10 +355,21 @@ pub(crate) fn check_export<D: Family>(
     Ok([unknown.copied().collect(), known])
 }
 
-/// The engines that are known to load a drafter of these settings.
+/// Fails for a drafter of these settings that a layout has no place for.
+fn check_layout(settings: &Settings, dialect: &Dialect) -> Result<()> {
+    let mut settings = settings.clone();
+    writes_head(&mut settings, dialect);
+    Ok(dialect.check_settings(&settings)?)
+}
+
+/// The engines that are known to load a drafter of these settings, each from a layout in which it can be written.
 fn engines_of<D: Family>(settings: &Settings) -> Vec<Engine> {
     let mut known = Vec::new();
-    for (dialect, _) in D::DIALECTS {
+    for (dialect, engine) in D::DIALECTS {
+        // The usual layout, which no engine has for itself, is written whatever is asked for.
+        if engine.is_some() && check_layout(settings, dialect).is_err() {
+            continue;
+        }
         let lines = dialect.launch_lines(settings, Path::new("drafter"), "target", 1);
         let engines = lines.iter().filter_map(|line| line.server);
         known.extend(engines.map(Engine::of));

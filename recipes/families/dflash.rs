@@ -48,6 +48,10 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nfull_layers = [0]",
         "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"domino\"\nmarkov_state = 6\nsample_from_anchor = true",
         "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"domino\"\nmarkov_state = 6\nmarkov_from = 0\nconfidence = true",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 3\nmarkov = \"xpress\"",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nmarkov_rank = 4\nmarkov = \"xpress\"\nmarkov_d_ff = 5\nmarkov_passes = 2",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3\nmarkov = \"xpress\"\nmarkov_passes = 1",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 16\nmarkov = \"xpress\"\nmarkov_d_ff = 64",
     ];
 
     fn activations(
@@ -78,14 +82,29 @@ impl Family for DFlash {
             0 => 0,
             taps => 4 * layers * (taps + 1) * layer.d_model,
         };
-        let ranks = (2 * config.selector_rank + 4 * config.markov_rank) as u64;
-        let prefixes = match config.markov {
+        let rank = config.markov_rank as u64;
+        let ranks = 2 * config.selector_rank as u64 + 4 * rank;
+        let (again, guessed) = match config.markov {
+            MarkovKind::Xpress if rank > 0 => (work.again as u64, work.guessed as u64),
+            _ => (0, 0),
+        };
+        let of_head = match config.markov {
             // Both products' three parts, what is made of them, and what the two matrices read.
             MarkovKind::Domino => 14 * config.markov_state as u64 + 2 * layer.d_model,
+            // Of the text's tokens and of those of each round what the matrices read and the gated unit has; of each round and of the
+            // guesses the gradient of what the output layer reads.
+            MarkovKind::Xpress if rank > 0 => {
+                let d_ff = config.refiner_width() as u64;
+                (1 + again) * (6 * rank + 3 * d_ff)
+                    + again * (layer.d_model + rank)
+                    + guessed * layer.d_model
+            }
             _ => 0,
         };
         Ok(Activations {
-            kept: all.kept + context + places * (convolved + ranks + prefixes) as f64,
+            kept: all.kept + context + places * (convolved + ranks + of_head) as f64,
+            again: (again + guessed) as f64,
+            selects: config.selector_rank > 0,
             ..all
         })
     }
@@ -94,5 +113,57 @@ impl Family for DFlash {
 impl Shipped for DFlash {
     fn unheld(config: &DFlashConfig) -> Vec<(&'static str, u32)> {
         tokens_of([("mask_token", config.mask_token)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_models::{RopeConfig, RopeScaling};
+    use spectrain_train::{BlockLoss, BlockLossConfig, Objective as _};
+
+    use super::*;
+
+    #[test]
+    fn slots_of_xpress_alone_are_judged_again_in_each_round_and_as_they_are_guessed() {
+        let target = TargetSpec {
+            layers: 4,
+            d_model: 16,
+            d_ff: 32,
+            heads: 4,
+            kv_heads: 2,
+            d_head: 4,
+            vocab: 100,
+            norm_epsilon: 1e-6,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            max_positions: 64,
+            routing: None,
+        };
+        let batch = Packed {
+            rows: 1,
+            length: 32,
+        };
+        let again = |markov: MarkovKind, objective: &BlockLossConfig| {
+            let config = DFlashConfig {
+                mask_token: Some(5),
+                markov_rank: 4,
+                markov,
+                ..DFlashConfig::default()
+            };
+            let work = BlockLoss::workload(objective, "train");
+            let found = DFlash::activations(&config, &target, &work, batch);
+            found.unwrap().again
+        };
+        let default = BlockLossConfig::default();
+        assert_eq!(again(MarkovKind::Xpress, &default), 4.0);
+        assert_eq!(again(MarkovKind::Vanilla, &default), 0.0);
+        let rounds_alone = BlockLossConfig {
+            consistency_passes: Some(2),
+            guess_weight: Some(0.0.into()),
+            ..default
+        };
+        assert_eq!(again(MarkovKind::Xpress, &rounds_alone), 2.0);
     }
 }

@@ -8,13 +8,14 @@ use spectrain_checkpoints::NamedTensor;
 use spectrain_checkpoints::Rope;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::names::EMBEDDING;
+use spectrain_checkpoints::once::warn_once;
 use spectrain_checkpoints::printable;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{RopeConfig, RopeScaling, TargetParts};
 
-use crate::runtime::target::other_token;
+use crate::runtime::target::{architectures_in, other_token};
 
 /// How often texts, prompts included, hold tokens that none may hold, each of which a key of `[drafter]` names.
 pub(crate) struct Unheld {
@@ -137,11 +138,11 @@ pub(crate) fn rope_config(
                 )
             })?;
             if !unread.is_empty() {
-                tracing::warn!(
+                warn_once(&format!(
                     "{}: `{}` is not read; rotary positions are as without it",
                     place(),
                     printable(&unread.join("`, `"))
-                );
+                ));
             }
             scaling
         }
@@ -189,14 +190,6 @@ pub(crate) fn is_copy(found: &NamedTensor, expected: &NamedTensor) -> Result<boo
 pub(crate) fn architectures(target: &TargetParts) -> Result<Vec<String>> {
     let folder = target.folder.as_deref();
     folder.map_or(Ok(Vec::new()), architectures_in)
-}
-
-/// The same from the folder of a target.
-pub(crate) fn architectures_in(folder: &Path) -> Result<Vec<String>> {
-    let config = crate::runtime::model_files::read_json(&folder.join("config.json"))?;
-    let names = config["architectures"].as_array();
-    let names = names.into_iter().flatten().filter_map(|name| name.as_str());
-    Ok(names.map(str::to_owned).collect())
 }
 
 #[cfg(test)]

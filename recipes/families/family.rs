@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde_json::Value;
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::dialect::Dialect;
@@ -13,7 +14,7 @@ use crate::families::footprint::{Activations, Packed};
 use crate::recipe::tables::Engine;
 
 /// A kind of drafter.
-pub trait Family: Drafter<Config: Default> + 'static {
+pub trait Family: Drafter<Config: Default + JsonSchema> + 'static {
     /// What reports call it.
     const KIND: &'static str;
 

@@ -124,6 +124,7 @@ pub const RECIPES: &[Recipe] = &[
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nconv_taps = 2\nconv_group = 4\nmarkov_rank = 8\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 3\nmask_token = 47\nblock_size = 5\nwindow = 100\nfull_layers = [2]\ncausal = true\nfull_layers_see_block = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nmarkov_rank = 8\nmarkov = \"domino\"\nmarkov_state = 24\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nbase_weight = 1.0\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\nmarkov_rank = 8\nmarkov = \"xpress\"\nmarkov_passes = 2\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
     Recipe::of::<DFlash, StagedBlockLoss>(
@@ -146,7 +147,7 @@ pub const RECIPES: &[Recipe] = &[
         "a masked-diffusion language model that fills a block of masks, trained in three stages (DEER)",
         &[
             "[drafter]\nmask_token = 47\nseparator_token = 46\nblock_size = 1\nfresh = { layers = 2 }\ncontext = \"bidirectional\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
-            "[drafter]\nmask_token = 47\nseparator_token = 46\nblock_size = 1\nfresh = { layers = 2 }\ncontext = \"causal\"\n[objective]\nspan = 1\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
+            "[drafter]\nmask_token = 47\nseparator_token = 46\nblock_size = 1\nfresh = { layers = 2 }\ncontext = \"causal\"\n[objective]\nspan = 2\ncuts = 9\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
     Recipe::of::<LanguageModel, Distill>(
@@ -218,7 +219,9 @@ impl Recipe {
             about,
             trials,
             read: |document| {
-                let file = document.file::<D::Config, O::Config>(O::STAGES)?;
+                let mut file = document.file::<D::Config, O::Config>(O::STAGES)?;
+                let given = |key: &str| document.sets(&format!("objective.{key}"));
+                O::fill(&mut file.objective, &given);
                 D::check(&file.drafter).map_err(|error| document.refuse(error.into()))?;
                 O::new(&file.objective).map_err(|error| document.refuse(error))?;
                 check_export::<D>(&file.export.to).map_err(|error| document.refuse(error))?;

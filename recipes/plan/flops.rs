@@ -61,7 +61,9 @@ impl Computed<'_> {
         // The backward pass computes scores once more.
         let scores = own_attention / 2.0;
         let rows = self.activations.rows / self.batch.positions().max(1) as f64;
-        target + teacher + rows * (passes * (body + frozen + own_attention / 2.0) + scores + head)
+        let judgings = 1.0 + self.activations.again;
+        let layers = passes * (body + frozen + own_attention / 2.0) + scores;
+        target + judgings * teacher + rows * (layers + judgings * head)
     }
 }
 
@@ -91,8 +93,8 @@ mod tests {
         }
     }
 
-    /// FLOPs of a position whose queries have so many scores.
-    fn with_scores(all_scores: f64) -> f64 {
+    /// FLOPs of a position of rows of 10.
+    fn of(activations: Activations) -> f64 {
         let batch = Packed {
             rows: 1,
             length: 10,
@@ -109,16 +111,36 @@ mod tests {
         let computed = Computed {
             target: &spec(),
             footprint,
-            activations: Activations {
-                all_scores,
-                rows: 10.0,
-                ..Activations::default()
-            },
+            activations,
             work: Workload::texts(Judges::Target { panels: 1 }),
             batch,
             live: false,
         };
         computed.per_token()
+    }
+
+    /// The same where queries have so many scores.
+    fn with_scores(all_scores: f64) -> f64 {
+        of(Activations {
+            all_scores,
+            rows: 10.0,
+            ..Activations::default()
+        })
+    }
+
+    #[test]
+    fn each_further_judging_takes_the_head_and_the_targets_distribution_once_more() {
+        let with = |again: f64| {
+            of(Activations {
+                rows: 10.0,
+                again,
+                ..Activations::default()
+            })
+        };
+        // The target's own head forward for the distribution; forward and back to what is read of it for the drafter.
+        let judging = (2.0 + 4.0) * (100.0 * 16.0);
+        let found = with(2.0) - with(0.0);
+        assert!((found - 2.0 * judging).abs() < 1e-6, "{found}");
     }
 
     #[test]

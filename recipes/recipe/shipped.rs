@@ -51,6 +51,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "dflash-deer",
     "dspark",
     "domino",
+    "xpress",
     "distillspec",
     "pard",
     "pard-2",

@@ -25,6 +25,7 @@ class Case:
     divergence: str
     slot_weights: str
     decay_slots: float = 0.0
+    certainty: float = 0.5
     anchors: int = 9
     window: int = 0
     causal: bool = False
@@ -86,6 +87,9 @@ CASES = {
     "domino-target": Case(
         5, 0.3, 1.0, "kl", "uniform", markov_rank=2, markov="domino", markov_from=0, base_weight=0.5, base_until=1.0, step=(4, 8)
     ),
+    "last-from-anchor": Case(4, 0.0, 1.0, "kl", "rising", masking="last", growth=1.5, sample_from_anchor=True),
+    "dflash-2-pace": Case(5, 1.0, 0.0, "kl", "d_pace", selector_rank=3, confidence=True),
+    "dflash-2-sure": Case(4, 0.3, 1.0, "kl", "exponential", decay_slots=2.0, selector_rank=3, inject=False, confidence=True),
 }
 
 
@@ -108,9 +112,9 @@ def draw(seed, index):
 
 def cover(case, row, anchor):
     """Which places of a block are masked, how many it has, and the factor on the loss of what is masked."""
-    seed, size = mix(SEED, row * SEQ + anchor), case.block_size
+    seed, size, first = mix(SEED, row * SEQ + anchor), case.block_size, 0 if case.sample_from_anchor else 1
     if case.masking == "last":
-        return [True] * size, 2 + int(draw(seed, 0) * (size - 1)), 1.0
+        return [True] * size, 1 + first + int(draw(seed, 0) * (size - first)), 1.0
     if case.masking == "some":
         t = 1 - draw(seed, 0)
         return [draw(seed, place) < t for place in range(size)], size, 1 / t
@@ -190,7 +194,7 @@ def run(case, w, data):
             if at >= SEQ or documents[row, at] != documents[row, anchor] or not mask[row, anchor : at + 1].all():
                 continue
             place = slot + 1
-            if not (masked[place] if place < length else place == length == case.block_size):
+            if not (masked[place] if place < length else place == length and case.sample_from_anchor):
                 continue
             label = ids[row, at].item()
             log_q = u[slot].log_softmax(0)
@@ -205,32 +209,80 @@ def run(case, w, data):
                 log_q_base = base[slot].log_softmax(0)
                 without = case.label_weight * -log_q_base[label] + case.teacher_weight * (p * (p.log() - log_q_base)).sum()
                 loss = (1 - share) * loss + share * without
-            if case.confidence:
-                # Where only the text judges, its token is all of the target.
-                alpha = (torch.minimum(p, q).sum() if case.teacher_weight else q[label]).detach()
-                z = sure[slot].sigmoid()
-                loss = loss - case.confidence_weight * (alpha * z.log() + (1 - alpha) * (1 - z).log())
+            found = {"block": (row, anchor), "slot": slot, "slots": loss, "alpha": kept(case, p, q, label)}
+            drafted, chosen = q, None
             if case.selector_rank:
+                scores = selector_scores(w, hidden[slot], previous[slot], u[slot])
                 best = u[slot].topk(case.selector_top_k).indices.tolist()
+                # What it does not choose from, it does not draft.
+                drafted = torch.zeros_like(q).index_add(0, torch.tensor(best), scores[best].softmax(0))
                 if label not in best and case.inject:
                     best[-1] = label
                 if label in best:
-                    context = w["candidate_selector.predecessor_codebook"][previous[slot]]
-                    context = context * (w["candidate_selector.hidden_projection.weight"] @ hidden[slot])
-                    scores = u[slot][best] + w["candidate_selector.successor_codebook"][best] @ context
-                    loss = loss - case.selector_weight * scores.log_softmax(0)[best.index(label)]
+                    chosen = -scores[best].log_softmax(0)[best.index(label)]
+            found |= {"choice": chosen, "drafted": kept(case, p, drafted, label)}
+            if case.confidence:
+                z, alpha = sure[slot].sigmoid(), found["drafted"]
+                found["guess"] = -(alpha * z.log() + (1 - alpha) * (1 - z).log())
             # The token behind a block is never shown.
-            weight = factor if place < case.block_size else 1.0
+            found["weight"] = factor if place < length else 1.0
             if case.slot_weights == "rising":
-                weight *= case.growth ** (length - first - 1 - slot)
+                found["weight"] *= case.growth ** (length - first - 1 - slot)
             if case.slot_weights == "exponential":
-                weight *= torch.tensor(-slot / case.decay_slots).exp().item()
-            right = u[slot].argmax().item() == (p.argmax().item() if case.teacher_weight else label)
-            judged.append((slot, weight, loss, right))
-    total = sum(weight * loss for _, weight, loss, _ in judged) / sum(weight for _, weight, _, _ in judged)
-    counted = [sum(slot == k for slot, *_ in judged) for k in range(slots)]
-    right = [sum(r for slot, _, _, r in judged if slot == k) for k in range(slots)]
-    return total, torch.stack(logits), guesses, blocks, counted, right
+                found["weight"] *= decay(slot, case.decay_slots)
+            found["right"] = drafted.argmax().item() == (p.argmax().item() if case.teacher_weight else label)
+            judged.append(found)
+    counted = [sum(row["slot"] == k for row in judged) for k in range(slots)]
+    right = [sum(row["right"] for row in judged if row["slot"] == k) for k in range(slots)]
+    return total_of(case, judged), torch.stack(logits), guesses, blocks, counted, right
+
+
+def kept(case, p, q, label):
+    """How likely a slot's token is kept. Where only the text judges, its token is all of the target."""
+    return (torch.minimum(p, q).sum() if case.teacher_weight else q[label]).item()
+
+
+def decay(slot, slots):
+    return torch.tensor(-slot / slots).exp().item()
+
+
+def selector_scores(w, hidden, previous, logits):
+    """The logits of all tokens with what the selector adds."""
+    context = w["candidate_selector.predecessor_codebook"][previous]
+    context = context * (w["candidate_selector.hidden_projection.weight"] @ hidden)
+    return logits + w["candidate_selector.successor_codebook"] @ context
+
+
+def paces(case, judged, key):
+    """D-PACE's weights by these probabilities: how many tokens a decoder is expected to keep from each slot on."""
+    weights = []
+    for row in judged:
+        reached, product = {}, 1.0
+        for other in judged:
+            if other["block"] == row["block"]:
+                product *= (1 - case.certainty) * other[key] + case.certainty
+                reached[other["slot"]] = product
+        weights.append(row["weight"] * sum(reach for slot, reach in reached.items() if slot >= row["slot"]))
+    return weights
+
+
+def total_of(case, judged):
+    """The sum of the means of all terms. With D-PACE each part is weighed by what it makes of the slots itself, and guesses by a
+    fixed rule."""
+    by_slots = by_choice = by_guess = [row["weight"] for row in judged]
+    if case.slot_weights == "d_pace":
+        by_slots, by_choice = paces(case, judged, "alpha"), paces(case, judged, "drafted")
+        by_guess = [decay(row["slot"], 4.0) for row in judged]
+
+    def mean(weights, key):
+        return sum(weight * row[key] for weight, row in zip(weights, judged) if row[key] is not None) / sum(weights)
+
+    total = mean(by_slots, "slots")
+    if case.confidence:
+        total = total + case.confidence_weight * mean(by_guess, "guess")
+    if case.selector_rank:
+        total = total + case.selector_weight * mean(by_choice, "choice")
+    return total
 
 
 def of_parts(case, generator):

@@ -61,9 +61,10 @@ def speculators():
     keys = [key for name, table in classes.items() if name.endswith("Args") for key in table]
     groups = {f"{name.removesuffix('Args').lower()}" for name in classes}
     keys += [key for key in classes["TrainConfig"] if key not in groups and key not in ("argv", "provenance")]
-    command = ast.parse(source("speculators", "speculators/cli/prepare_data.py"))
-    (prepare,) = [node for node in command.body if getattr(node, "name", "") == "prepare_data"]
-    keys += [f"prepare_data.{argument.arg}" for argument in prepare.args.args]
+    for name, prefix in (("prepare_data", "prepare_data"), ("regenerate_responses", "regenerate")):
+        module = ast.parse(source("speculators", f"speculators/cli/{name}.py"))
+        (command,) = [node for node in module.body if getattr(node, "name", "") == name]
+        keys += [f"{prefix}.{argument.arg}" for argument in command.args.args]
     transfer = source("hs_connectors", "hs_connectors/transfer.py")
     training = transfer.replace('"--mooncake-writer-threads"', "")
     keys += [flag.replace("-", "_") for flag in re.findall(r'"--([a-z-]+)"', training)]

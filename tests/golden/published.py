@@ -204,6 +204,19 @@ def with_bias(name, model):
     save(f"speculators-{name}", {**given, "logits": logits})
 
 
+def with_refiner(name, model):
+    """Logits of the masks of a block behind each prefix, with the bias by all tokens before. As in decoding, the anchor stands in
+    for the token before it."""
+    model = read(written(name, model))
+    given, hidden, logits, before = blocks(model)
+    behind = torch.cat([before[:, :1], before[:, :-1]], dim=1)
+    # No folder has this buffer, and the library does not fill it again behind loading one.
+    model.refiner_head.causal_tril = torch.tril(torch.ones(BLOCK, BLOCK))
+    with torch.no_grad():
+        logits = logits + model.refiner_head.block_bias(behind, hidden_states=hidden)
+    save(f"speculators-{name}", {**given, "logits": logits[:, 1:]})
+
+
 def with_masks(name, model):
     """Logits of masks behind each prefix, `logits.j` those of `j` masks; not a number where the library has drawn none."""
     from speculators.config import SpeculatorModelConfig
@@ -275,7 +288,7 @@ def speculators():
     small = dict(selector_rank=4, selector_top_k=5, conv_group_size=4)
     with_candidates("dflash2", trained("dflash2", "qwen3", seed=16, full=[0], **small))
     with_bias("dspark", trained("dspark", "qwen3", seed=17, full=[0], markov_rank=4))
-    written("xpress", trained("xpress", "qwen3", seed=18, full=[0], xpress_rank=4))
+    with_refiner("xpress", trained("xpress", "qwen3", seed=18, full=[0], xpress_rank=4))
     written("mtp", mtp())
 
 

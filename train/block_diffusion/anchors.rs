@@ -55,3 +55,46 @@ pub(super) fn previous_tokens(rows: &Rows, anchors: &Anchored, slots: usize) -> 
     };
     anchors.iter().flat_map(of_block).collect()
 }
+
+/// The token before each anchor, the anchor itself where it begins its text.
+pub(super) fn earlier_tokens(rows: &Rows, anchors: &Anchored) -> Vec<u32> {
+    let earlier = |anchor: &Option<(usize, usize)>| {
+        anchor.map_or(0, |(anchor, start)| {
+            rows.tokens[start.max(anchor.saturating_sub(1))]
+        })
+    };
+    anchors.iter().map(earlier).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_data::packing::{PackedBatch, RowLayout};
+
+    use super::*;
+
+    #[test]
+    fn before_an_anchor_that_begins_its_text_stands_itself_and_no_token_of_the_text_before() {
+        let rows = Rows {
+            packed: PackedBatch {
+                rows: vec![vec![0, 1]],
+            },
+            layout: RowLayout {
+                rows: 1,
+                row_length: 6,
+                documents: vec![1, 1, 1, 2, 2, 2],
+                positions: vec![0, 1, 2, 0, 1, 2],
+            },
+            tokens: vec![10, 11, 12, 13, 14, 15],
+            loss_mask: vec![true; 6],
+        };
+        let anchors = place(&rows, Anchors::Random, 9, 2, 0);
+        let expected = [(0, 0), (1, 0), (3, 3), (4, 3)].map(Some);
+        assert_eq!(anchors, expected);
+        assert_eq!(earlier_tokens(&rows, &anchors), [10, 10, 13, 13]);
+        assert_eq!(
+            previous_tokens(&rows, &anchors[2..].to_vec(), 2),
+            [13, 14, 14, 15]
+        );
+        assert_eq!(earlier_tokens(&rows, &vec![None]), [0]);
+    }
+}

@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::dflash::DFlash;
 
 use super::BlockLoss;
-use super::config::{Anchors, BlockLossConfig, SlotWeights};
+use super::config::{Anchors, BlockLossConfig, SlotWeights, fill_base};
 use super::cover::BlockMasking;
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::Result;
 use crate::judge::Statistics;
 use crate::objective::{Loss, Objective};
+use crate::weight::Weight;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a DFlash recipe by DEER, whose stages decide on `masking` and `slot_weights`. Every key may be left out.
@@ -23,10 +24,10 @@ pub struct StagedBlockLossConfig {
     /// Where the blocks are placed.
     pub placement: Anchors,
     /// Factor on the cross-entropy with the text.
-    pub label_weight: f64,
+    pub label_weight: Weight,
     /// Factor on the divergence from the target's distribution; with `divergence = "ce"` the label is the target's most
     /// likely token.
-    pub teacher_weight: f64,
+    pub teacher_weight: Weight,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
     /// In `refine`: ratio of a slot's weight to that of the slot after it; 1.05 diverged for the authors of DEER.
@@ -35,17 +36,31 @@ pub struct StagedBlockLossConfig {
     /// their weights.
     pub divide_by_count: bool,
     /// Factor on the cross-entropy of the path selector, if the drafter has one.
-    pub selector_weight: f64,
-    /// Whether the text's token replaces the least likely candidate in slots where it is not a candidate (SpecForge,
-    /// speculators); otherwise the selector learns nothing from such slots (NeMo). Validations always do so.
+    pub selector_weight: Weight,
+    /// Whether the text's token replaces the least likely candidate in slots where it is not a candidate (speculators,
+    /// TorchSpec); otherwise the selector learns nothing from such slots (SpecForge, NeMo, ModelOpt). Validations always do so.
     pub inject: bool,
     /// Factor on the cross-entropy of the confidence head, if the drafter has one.
-    pub confidence_weight: f64,
-    /// In `align`: share of the loss, in the first step, that judges the slots without what the tokens before them add, if the
-    /// drafter has such a bias (`markov_rank`). It falls linearly to 0, so that layers learn before the bias does. Domino uses 1.
-    pub base_weight: f64,
-    /// The part of the steps of `align` in which `base_weight` falls to 0.
-    pub base_until: f64,
+    pub confidence_weight: Weight,
+    /// In `align`: share of the loss that judges the slots without what the tokens before them add, if the drafter has such a
+    /// bias (`markov_rank`). A number is the share in the first step, which falls linearly to 0, so that layers learn before the
+    /// bias does; Domino uses 1. A table says itself how the share changes.
+    pub base_weight: Weight,
+    /// The part of the steps of `align` in which a number `base_weight` falls to 0; a table has its own `until` instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_until: Option<f64>,
+    /// In `refine`, with `markov = "xpress"`, and nowhere else: factor on the mean loss of the slots behind tokens that the drafter
+    /// has drafted itself, in place of the text's; 0.3 where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consistency_weight: Option<Weight>,
+    /// How many such losses there are, 3 where it is left out: the first is behind what is guessed at once, each further one behind
+    /// what another pass makes of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consistency_passes: Option<usize>,
+    /// In `refine`, with `markov = "xpress"`, and nowhere else: factor on the loss of what is guessed at once, without the bias; 0.6
+    /// where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guess_weight: Option<Weight>,
 }
 
 impl Default for StagedBlockLossConfig {
@@ -64,6 +79,9 @@ impl Default for StagedBlockLossConfig {
             confidence_weight: of_blocks.confidence_weight,
             base_weight: of_blocks.base_weight,
             base_until: of_blocks.base_until,
+            consistency_weight: of_blocks.consistency_weight,
+            consistency_passes: of_blocks.consistency_passes,
+            guess_weight: of_blocks.guess_weight,
         }
     }
 }
@@ -91,6 +109,9 @@ impl StagedBlockLossConfig {
             confidence_weight: own.confidence_weight,
             base_weight: own.base_weight,
             base_until: own.base_until,
+            consistency_weight: own.consistency_weight,
+            consistency_passes: own.consistency_passes,
+            guess_weight: own.guess_weight,
             ..BlockLossConfig::default()
         }
     }
@@ -121,16 +142,24 @@ impl Objective<DFlash> for StagedBlockLoss {
     fn settings_of(config: &Self::Config, stage: &str) -> Self::Config {
         let (default, config) = (StagedBlockLossConfig::default(), config.clone());
         match stage {
+            // Some tokens are shown there, and nothing is drafted.
             ALIGN => StagedBlockLossConfig {
                 growth: default.growth,
+                consistency_weight: default.consistency_weight,
+                consistency_passes: default.consistency_passes,
+                guess_weight: default.guess_weight,
                 ..config
             },
             // The curriculum is at the beginning of the training.
             _ => StagedBlockLossConfig {
-                base_weight: 0.0,
+                base_weight: Weight::Fixed(0.0),
                 ..config
             },
         }
+    }
+
+    fn fill(config: &mut Self::Config, given: &dyn Fn(&str) -> bool) {
+        fill_base(config.base_weight, &mut config.base_until, given);
     }
 
     fn workload(config: &Self::Config, stage: &str) -> Workload {
@@ -150,7 +179,7 @@ mod tests {
     fn each_stage_masks_and_weighs_in_its_own_way() {
         let config = StagedBlockLossConfig {
             growth: 1.02,
-            base_weight: 0.8,
+            base_weight: 0.8.into(),
             ..StagedBlockLossConfig::default()
         };
         let align = config.blocks(ALIGN);
@@ -163,7 +192,12 @@ mod tests {
             (refine.masking, refine.slot_weights, refine.growth),
             (BlockMasking::Last, SlotWeights::Rising, 1.02)
         );
-        assert_eq!([align.base_weight, refine.base_weight], [0.8, 0.0]);
+        // A validation of the first stage, whose settings have no key of XPress, counts nothing that the stage does not learn.
+        let of_drafts = [&align, &refine].map(|blocks| [blocks.consistency(), blocks.guesses()]);
+        let counted = [Weight::Fixed(0.3), Weight::Fixed(0.6)];
+        assert_eq!(of_drafts, [[Weight::Fixed(0.0); 2], counted]);
+        let [align, refine] = [align, refine].map(|blocks| blocks.base_weight);
+        assert_eq!([align, refine], [0.8.into(), 0.0.into()]);
     }
 
     #[test]
@@ -180,10 +214,31 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_of_xpress_are_written_where_they_are_given_in_the_stage_that_reads_them() {
+        let written = |config: &StagedBlockLossConfig, stage| {
+            let of_stage = StagedBlockLoss::settings_of(config, stage);
+            let written = serde_json::to_value(of_stage).unwrap();
+            let keys = ["consistency_weight", "consistency_passes", "guess_weight"];
+            keys.map(|key| written.get(key).is_some())
+        };
+        let none = StagedBlockLossConfig::default();
+        let given = StagedBlockLossConfig {
+            consistency_weight: Some(0.1.into()),
+            consistency_passes: Some(2),
+            guess_weight: Some(0.2.into()),
+            ..none.clone()
+        };
+        assert_eq!(written(&none, ALIGN), [false; 3]);
+        assert_eq!(written(&none, REFINE), [false; 3]);
+        assert_eq!(written(&given, ALIGN), [false; 3]);
+        assert_eq!(written(&given, REFINE), [true; 3]);
+    }
+
+    #[test]
     fn settings_of_either_stage_are_checked_before_the_first() {
         let default = StagedBlockLossConfig::default;
         let base_weight = StagedBlockLossConfig {
-            base_weight: 1.5,
+            base_weight: 1.5.into(),
             ..default()
         };
         let growth = StagedBlockLossConfig {
