@@ -103,8 +103,10 @@ const OF_RECIPE: [&str; 4] = [
     "/seed",
     "/objective/divergence",
     "/train/learning_rate",
-    "/train/steps",
+    STEPS,
 ];
+/// The steps that were asked for.
+const STEPS: &str = "/train/steps";
 
 /// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
 /// is `overall`. What is not known is empty, and so is the drafter where it is that of the report. Lines end as RFC 4180 wants it.
@@ -229,9 +231,13 @@ fn drafted_by(report: &Report, setting: &SettingReport) -> Vec<String> {
         optional(known.map(|drafter| &drafter.kind)),
         optional(known.map(|drafter| drafter.parameters)),
     ];
+    let trained = own.and_then(|report| report.trained.as_ref());
+    let ended = trained.and_then(|trained| trained.ended);
     cells.extend(OF_RECIPE.map(|place| {
         let found = own.and_then(|report| report.recipe.pointer(place));
         match found {
+            // Those that were done, where validations have ended it before.
+            _ if place == STEPS && ended.is_some() => optional(ended),
             Some(Value::String(word)) => word.clone(),
             Some(Value::Null) | None => String::new(),
             Some(other) => other.to_string(),
@@ -288,6 +294,7 @@ fn quoted(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::opinions::TrainedReport;
     use crate::report::examples;
 
     #[test]
@@ -350,6 +357,18 @@ mod tests {
         ] {
             assert_eq!(cell(&text, column), told, "{column}");
         }
+        // Its validations have ended it before.
+        report.trained = Some(TrainedReport {
+            step: 10,
+            ended: Some(25),
+            simulated_tau: None,
+            simulated_length: None,
+            tau: None,
+            tau_ci95: None,
+            draft_length: None,
+        });
+        let text = csv(&[("a".into(), report.clone())]);
+        assert_eq!(cell(&text, "steps"), "25");
         let speedup = report.settings[0].overall.speedup.as_mut().unwrap();
         speedup.predict(0.75, Some([0.5, 1.0]));
         let text = csv(&[("a".into(), report.clone())]);

@@ -88,6 +88,7 @@ pub use statistics::Acceptance;
 pub use summary::summary;
 pub use sweep::{Variation, sweep};
 pub use texts::own::{ENOUGH, LEAST_LIKELIEST};
+pub use texts::own_check::{OwnCheck, OwnFigures};
 pub use texts::report::TextsReport;
 pub use texts::{TextSettings, Texts};
 pub use token_class::{ClassReport, TokenClass, TokenClasses};

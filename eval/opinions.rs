@@ -8,6 +8,9 @@ use crate::interval::with_digits;
 pub struct TrainedReport {
     /// The step that they are of.
     pub step: u64,
+    /// Steps that were done, where its validations have ended it before the last one that the recipe asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
     /// τ of greedy chains as the loss sees them: each step is right where the held-out text's next token is drafted. None where the
     /// loss follows no chains.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! A drafter judged by texts that its target wrote and by what the target made of them. The target itself is not there, and
 //! nothing is decoded.
 pub(crate) mod own;
+pub(crate) mod own_check;
 pub(crate) mod report;
 #[cfg(test)]
 mod tests;

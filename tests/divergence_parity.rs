@@ -34,7 +34,7 @@ const BY_PYTORCH: [(&str, Divergence); 11] = [
 ];
 
 /// Those that [`by_formula`] knows.
-const BY_FORMULA: [Divergence; 11] = [
+const BY_FORMULA: [Divergence; 12] = [
     Divergence::Kl,
     Divergence::SoftCe,
     Divergence::ReverseKl,
@@ -45,6 +45,7 @@ const BY_FORMULA: [Divergence; 11] = [
     Divergence::TvPlusPlus,
     Divergence::Nla,
     Divergence::LkHybrid,
+    Divergence::LkHybridOf(0.7),
     Divergence::TopK(3),
 ];
 
@@ -195,11 +196,11 @@ fn largest(p: &[f64], k: usize) -> Vec<f64> {
 
 /// The value of a divergence by its formula: `full` are the target's probabilities of the drafter's tokens; `share` is
 /// `"lk_hybrid"`'s λ.
-fn by_formula(divergence: Divergence, full: &[f64], logits: &[f64], share: f64) -> f64 {
+fn by_formula(divergence: &Divergence, full: &[f64], logits: &[f64], share: f64) -> f64 {
     let (q, covered) = (softmax(logits), full.iter().sum::<f64>());
     let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
     let p: Vec<f64> = full.iter().map(|p| p / covered).collect();
-    match divergence {
+    match *divergence {
         Divergence::Kl => kl(&p, &q),
         Divergence::SoftCe => cross_entropy(&p, &q),
         Divergence::ReverseKl => kl(&q, &p),
@@ -218,14 +219,16 @@ fn by_formula(divergence: Divergence, full: &[f64], logits: &[f64], share: f64) 
         }
         Divergence::Tv | Divergence::TvPlusPlus => 1.0 - alpha,
         Divergence::Nla => -alpha.ln(),
-        Divergence::LkHybrid => share * kl(&p, &q) + (1.0 - share) * (1.0 - alpha),
+        Divergence::LkHybrid | Divergence::LkHybridOf(_) => {
+            share * kl(&p, &q) + (1.0 - share) * (1.0 - alpha)
+        }
         Divergence::TopK(k) => cross_entropy(&largest(&p, k), &q),
         Divergence::Sum(_) => unreachable!("a sum is compared with its parts"),
     }
 }
 
 /// What its gradient is, over the slope of its value.
-fn gradient_over_slope(divergence: Divergence, full: &[f64], q: &[f64]) -> f64 {
+fn gradient_over_slope(divergence: &Divergence, full: &[f64], q: &[f64]) -> f64 {
     let logs = |values: &[f64]| -> Vec<f32> { values.iter().map(|v| v.ln() as f32).collect() };
     match divergence {
         Divergence::TvPlusPlus => 1.0 / deviation(&logs(full), &logs(q)).max(1e-2),
@@ -250,8 +253,12 @@ fn equal_their_formulas(target: &[f64], draft: &[f64], known: usize) {
     };
     let q = softmax(draft);
     let alpha: f64 = full.iter().zip(&q).map(|(p, q)| p.min(*q)).sum();
-    let share = (-3.0 * alpha).exp();
-    for divergence in BY_FORMULA {
+    for divergence in &BY_FORMULA {
+        let decay = match divergence {
+            Divergence::LkHybridOf(decay) => *decay,
+            _ => 3.0,
+        };
+        let share = (-decay * alpha).exp();
         let at = |moved: usize, by: f64| {
             let mut logits = draft.to_vec();
             logits[moved] += by;

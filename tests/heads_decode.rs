@@ -351,8 +351,8 @@ fn overfitted_hydra_heads_draft_almost_everything() {
 #[test]
 fn overfitted_hydra_plus_plus_heads_draft_almost_everything() {
     let objective = HeadsLossConfig {
-        label_weight: 0.0,
-        teacher_weight: 1.0,
+        label_weight: 0.0.into(),
+        teacher_weight: 1.0.into(),
         divergence: spectrain_train::Divergence::Kl,
         ..Default::default()
     };

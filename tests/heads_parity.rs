@@ -101,8 +101,8 @@ fn redrafter(case: &str, config: RedrafterConfig, objective: HeadsLossConfig) {
 fn both_losses() -> HeadsLossConfig {
     HeadsLossConfig {
         decay: Some(0.9),
-        label_weight: 0.25,
-        teacher_weight: 0.75,
+        label_weight: 0.25.into(),
+        teacher_weight: 0.75.into(),
         divergence: Divergence::Kl,
     }
 }
@@ -120,8 +120,8 @@ fn medusa_with_labels_of_the_text_equals_pytorch() {
 fn medusa_with_the_targets_labels_and_a_draft_vocabulary_equals_pytorch() {
     let objective = HeadsLossConfig {
         decay: Some(1.0),
-        label_weight: 0.0,
-        teacher_weight: 1.0,
+        label_weight: 0.0.into(),
+        teacher_weight: 1.0.into(),
         ..Default::default()
     };
     medusa("medusa-soft", MedusaConfig::default(), objective);
@@ -134,8 +134,8 @@ fn medusa_with_a_shared_head_and_both_losses_equals_pytorch() {
         ..Default::default()
     };
     let objective = HeadsLossConfig {
-        label_weight: 0.5,
-        teacher_weight: 2.0,
+        label_weight: 0.5.into(),
+        teacher_weight: 2.0.into(),
         divergence: Divergence::SoftCe,
         ..Default::default()
     };
@@ -156,8 +156,8 @@ fn hydra_plus_plus_equals_pytorch() {
         ..Default::default()
     };
     let objective = HeadsLossConfig {
-        label_weight: 0.0,
-        teacher_weight: 1.0,
+        label_weight: 0.0.into(),
+        teacher_weight: 1.0.into(),
         divergence: Divergence::SoftCe,
         ..Default::default()
     };

@@ -106,7 +106,7 @@ fn an_overfitted_hass_drafts_almost_everything() {
     let objective = FeatureRegressionConfig {
         passes: LENGTH,
         // Its value has the entropy of the target in it, which no training takes away.
-        top_k_weight: 0.1,
+        top_k_weight: 0.1.into(),
         ..Default::default()
     };
     let config = Eagle1Config::default();

@@ -14,13 +14,13 @@ use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::pard::Pard;
 use spectrain_models::weights::host_f32;
 use spectrain_train::{
-    ByRank, Distill, Error, HeadsLoss, HeadsLossConfig, Invitation, Objective, OptimizerName,
-    PardLoss, Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
+    ByRank, Distill, Error, FitSummary, HeadsLoss, HeadsLossConfig, Invitation, Objective,
+    OptimizerName, PardLoss, Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
 };
 
 use crate::resume::{
     Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_and,
-    train_as,
+    train_as, waiting,
 };
 
 /// Does something on so many ranks, each a thread; one may panic.
@@ -228,11 +228,13 @@ where
     ranks_of_sessions_equal_one::<D, O>(count, settings, &|| accumulating(count));
 }
 
+/// Trains on one rank and on several, which leave the same; returns what the one has found.
 fn ranks_of_sessions_equal_one<D, O>(
     count: usize,
     settings: (&D::Config, &O::Config),
     session: &(dyn Fn() -> Session + Sync),
-) where
+) -> FitSummary
+where
     D: Drafter + 'static,
     O: Objective<D>,
     D::Config: Sync,
@@ -256,6 +258,7 @@ fn ranks_of_sessions_equal_one<D, O>(
         states[0] == states[1],
         "weights and moments of {count} ranks"
     );
+    expected
 }
 
 #[test]
@@ -281,6 +284,15 @@ fn ranks_that_share_out_muon_and_keep_a_mean_of_the_weights_train_as_one_does_bi
         let settings = (&config, &objective);
         ranks_of_sessions_equal_one::<Eagle3, TrainingTimeTest>(count, settings, &session);
     }
+}
+
+#[test]
+fn ranks_that_wait_for_no_further_validation_end_at_the_same_step() {
+    let (config, objective) = eagle3_settings();
+    let settings = (&config, &objective);
+    let found =
+        ranks_of_sessions_equal_one::<Eagle3, TrainingTimeTest>(2, settings, &|| waiting(1));
+    assert_eq!((found.steps, found.out_of_patience), (4, Some(1)));
 }
 
 #[test]

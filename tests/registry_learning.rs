@@ -110,6 +110,23 @@ fn a_validation_of_every_recipe_follows_chains_as_far_as_the_text_goes() {
     }
 }
 
+/// A chain that no decoder drafts would make τ in validations more than can be drafted.
+#[test]
+fn a_validation_of_every_recipe_follows_chains_no_further_than_drafts_go() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    for trial in trials() {
+        let (_, batch) = own_text(&target, &trial);
+        let trainee = trial.trainee(&target, &device.clone().autodiff());
+        let report = trainee.measure(&batch);
+        let proposer = trainee.proposer(DType::F32).unwrap();
+        let longest = proposer.max_depth().unwrap_or(usize::MAX);
+        let name = trial.name;
+        assert!(report.steps.len() <= longest, "{name}: {report:?}");
+        assert!(report.simulated_tau <= 1.0 + longest as f64, "{name}");
+    }
+}
+
 #[test]
 fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe() {
     let device = test_device();

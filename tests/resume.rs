@@ -2,10 +2,13 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use spectrain_checkpoints::{NamedTensor, atomic, state};
+use spectrain_data::packing::PackedBatch;
 use spectrain_models::device::test_device_of;
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
@@ -13,10 +16,10 @@ use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, FreshConfig, Target as _};
 use spectrain_train::{
-    BatchSource as _, Decay, Distill, DistillConfig, Error, FeatureRegression,
-    FeatureRegressionConfig, Fit, FitSummary, LiveFeatures, Noise, Objective, OnPolicy,
-    OnPolicyConfig, PardLoss, PardLossConfig, Ranks, TcpRanks, Together, Train, TrainConfig,
-    Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, fit,
+    Batch, BatchSource, Course, Decay, DecayShape, Distill, DistillConfig, Error,
+    FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, LiveFeatures, Noise, Objective,
+    OnPolicy, OnPolicyConfig, Order, PardLoss, PardLossConfig, Ranks, Rows, TcpRanks, Together,
+    Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, Weight, fit,
 };
 
 use crate::tiny;
@@ -32,9 +35,42 @@ pub struct Session {
     pub dies_after: usize,
     /// What happens when it validates, by the step.
     pub in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
+    /// The loss that it finds then.
+    pub loss: fn(usize) -> f64,
     /// Whether its weights are validated, and saved, before the first step.
     pub begins_trained: bool,
+    /// Batches that are there; for those behind them its source waits as for a server that is gone.
+    pub batches_there: usize,
     pub identity: &'static str,
+}
+
+/// Features of which so many batches are there.
+struct SomeThere {
+    live: LiveFeatures,
+    there: usize,
+    is_over: Arc<AtomicBool>,
+}
+
+impl BatchSource for SomeThere {
+    fn begin(&mut self, _: Order, _: usize, is_over: Arc<AtomicBool>) -> Result<(), Error> {
+        self.is_over = is_over;
+        Ok(())
+    }
+
+    fn rows(&self, packed: PackedBatch) -> Rows {
+        self.live.rows(packed)
+    }
+
+    fn batch(&mut self, packed: PackedBatch) -> Result<Batch, Error> {
+        if self.there == 0 {
+            while !self.is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            return Err(Error::Features("nobody wants them".into()));
+        }
+        self.there -= 1;
+        self.live.batch(packed)
+    }
 }
 
 impl Session {
@@ -54,7 +90,9 @@ impl Session {
             stop_after: usize::MAX,
             dies_after: usize::MAX,
             in_validation: Box::new(|_| Ok(())),
+            loss: |step| 1.0 / (step + 1) as f64,
             begins_trained: false,
+            batches_there: usize::MAX,
             identity: "test",
         }
     }
@@ -63,6 +101,14 @@ impl Session {
         let mut session = Self::whole();
         change(&mut session.settings);
         session
+    }
+
+    fn source(&self, live: LiveFeatures) -> SomeThere {
+        SomeThere {
+            live,
+            there: self.batches_there,
+            is_over: Arc::default(),
+        }
     }
 
     fn until(stop_after: usize) -> Self {
@@ -140,6 +186,25 @@ pub fn dropped_settings() -> (PardConfig, PardLossConfig) {
     (config, objective)
 }
 
+/// One whose labels count less from step to step, and the target more.
+fn weighed_anew(folder: &Path, session: &Session) -> Trained {
+    let (config, objective) = dropped_settings();
+    let changing = |start, end| {
+        Weight::Changing(Course {
+            start,
+            end,
+            from: 0.2,
+            until: 0.8,
+        })
+    };
+    let objective = PardLossConfig {
+        label_weight: changing(0.8, 0.0),
+        teacher_weight: changing(0.2, 1.0),
+        ..objective
+    };
+    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
+}
+
 fn train<D, O>(
     config: &D::Config,
     objective: &O::Config,
@@ -200,7 +265,7 @@ where
         &mut trainee,
         Fit {
             config: settings,
-            source: Box::new(tiny::live(samples.clone(), &target, capture)),
+            source: Box::new(session.source(tiny::live(samples.clone(), &target, capture))),
             samples,
             folder: folder.to_owned(),
             identity: session.identity.into(),
@@ -218,7 +283,7 @@ where
                 let own = (session.in_validation)(step)
                     .and_then(|()| losses(trainee, &mut validated, together));
                 Ok(Validation {
-                    loss: 1.0 / (step + 1) as f64,
+                    loss: (session.loss)(step),
                     alpha: together.gather_pieces(own)?,
                     ..Validation::default()
                 })
@@ -321,6 +386,11 @@ fn a_run_that_begins_trained_goes_on_from_its_first_state() {
         assert_eq!(figures(&summary), figures(&expected));
         assert_eq!(got, weights, "{ema_decay}");
     }
+}
+
+#[test]
+fn half_a_run_whose_losses_are_weighed_anew_and_its_other_half_equal_a_whole_one_bitwise() {
+    halves_equal_the_whole(weighed_anew);
 }
 
 #[test]
@@ -584,6 +654,103 @@ fn with_a_constant_schedule_a_longer_run_begins_as_a_shorter_one() {
 }
 
 #[test]
+fn a_run_that_is_cut_before_the_fall_of_wsd_goes_on_to_a_later_end_as_if_that_had_been_its_own() {
+    let [whole, cut, fallen] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let session = |steps| {
+        Session::with(|train| {
+            train.steps = steps;
+            train.schedule = Decay::Wsd;
+            train.decay_ratio = Some(0.5);
+            train.decay_shape = Some(DecayShape::MinusSqrt);
+        })
+    };
+    let (_, weights) = eagle3(whole.path(), &session(10));
+    let before = Session {
+        stop_after: 4,
+        ..session(8)
+    };
+    eagle3(cut.path(), &before);
+    assert_eq!(eagle3(cut.path(), &session(10)).1, weights);
+    eagle3(fallen.path(), &session(8));
+    assert_ne!(eagle3(fallen.path(), &session(10)).1, weights);
+}
+
+/// One whose validations find nothing better behind step 2 but at step 8, and that waits for so many of them.
+pub fn waiting(patience: usize) -> Session {
+    Session {
+        loss: |step| match step {
+            2 => 1.0,
+            8 => 0.5,
+            _ => 2.0,
+        },
+        ..Session::with(|train| {
+            train.log_every = 3;
+            train.validate_every = 2;
+            train.patience = Some(patience);
+        })
+    }
+}
+
+#[test]
+fn a_run_that_its_validations_end_goes_on_only_where_it_waits_for_more_of_them() {
+    let whole = tempfile::tempdir().unwrap();
+    let (expected, weights) = eagle3(whole.path(), &waiting(3));
+    assert_eq!((expected.steps, expected.out_of_patience), (10, None));
+    assert_eq!(expected.best.as_ref().unwrap().0, 8);
+    // Step 6 is saved and logged in any case, step 4 is neither.
+    for (patience, end) in [(1, 4), (2, 6)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (summary, ended) = eagle3(folder.path(), &waiting(patience));
+        let found = (summary.steps, summary.interrupted, summary.out_of_patience);
+        assert_eq!(found, (end, false, Some(patience)));
+        assert_eq!(summary.best.as_ref().unwrap().0, 2);
+        let saved = steps(folder.path());
+        assert!(
+            saved.contains(&2) && saved.contains(&(end as u64)),
+            "{saved:?}"
+        );
+        let lines = logged(folder.path());
+        let last = lines.last().unwrap();
+        let found = (&last["step"], &last["validation/without_better"]);
+        assert_eq!(found, (&end.into(), &(patience as f64).into()));
+        // Nothing is left to do.
+        let (again, got) = eagle3(folder.path(), &waiting(patience));
+        assert_eq!(figures(&again), figures(&summary));
+        assert_eq!((got, again.out_of_patience), (ended, Some(patience)));
+        assert_eq!(logged(folder.path()), lines);
+
+        let (summary, got) = eagle3(folder.path(), &waiting(3));
+        assert_eq!(figures(&summary), figures(&expected));
+        assert_eq!((got == weights, summary.out_of_patience), (true, None));
+        assert_eq!(logged(folder.path()), logged(whole.path()));
+    }
+}
+
+#[test]
+fn a_run_that_its_validations_end_waits_for_no_further_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Session {
+        // Those of four steps.
+        batches_there: 8,
+        ..waiting(1)
+    };
+    let (summary, _) = eagle3(folder.path(), &session);
+    assert_eq!((summary.steps, summary.out_of_patience), (4, Some(1)));
+}
+
+#[test]
+fn to_another_end_a_run_waits_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut session = waiting(1);
+    for (steps, end) in [(10, 4), (12, 6), (12, 6), (7, 7)] {
+        session.settings.steps = steps;
+        let (summary, _) = eagle3(folder.path(), &session);
+        let waited = (end < steps).then_some(1);
+        assert_eq!((summary.steps, summary.out_of_patience), (end, waited));
+    }
+}
+
+#[test]
 fn keys_without_an_effect_on_the_weights_change_no_bit_of_them() {
     type Change = fn(&mut TrainConfig);
     let trained = |change: Change| {
@@ -708,6 +875,37 @@ fn metrics_have_every_line_once_however_often_the_training_is_cut() {
     // Nothing is left to do, and nothing is logged.
     eagle3(cut.path(), &Session::whole());
     assert_eq!(logged(cut.path()), expected);
+}
+
+#[test]
+fn metrics_have_the_parts_of_a_loss_and_the_weights_that_change() {
+    let folder = tempfile::tempdir().unwrap();
+    weighed_anew(folder.path(), &Session::with(|train| train.log_every = 1));
+    let mut lines = logged(folder.path());
+    lines.retain(|line| line["train/loss"].is_f64());
+    assert_eq!(lines.len(), 10);
+    for (number, line) in lines.iter().enumerate() {
+        let of = |tag: &str| line[tag].as_f64().unwrap_or_default();
+        let done = ((number as f64 - 2.0) / 6.0).clamp(0.0, 1.0);
+        let weights = [("labels", 0.8 - 0.8 * done), ("teacher", 0.2 + 0.8 * done)];
+        let mut sum = 0.0;
+        for (name, expected) in weights {
+            let weight = of(&format!("weight/{name}"));
+            assert!((weight - expected).abs() < 1e-12, "{line}");
+            sum += weight * of(&format!("loss/{name}"));
+        }
+        assert!((of("train/loss") - sum).abs() < 1e-6 * sum, "{line}");
+        // What weighs nothing is not computed.
+        assert_eq!(line["loss/labels"].is_f64(), number < 8, "{line}");
+    }
+    // A loss of one part is all that there is to tell.
+    let folder = tempfile::tempdir().unwrap();
+    dropped(folder.path(), &Session::whole());
+    for line in logged(folder.path()) {
+        let tags = line.as_object().unwrap().keys();
+        let more = |tag: &&String| tag.starts_with("loss/") || tag.starts_with("weight/");
+        assert_eq!(tags.filter(more).count(), 0, "{line}");
+    }
 }
 
 #[test]

@@ -44,12 +44,17 @@ pub struct Trial {
 pub fn trials() -> Vec<Trial> {
     let of = |recipe: &'static Recipe| {
         let trials = recipe.trials.iter();
-        trials.map(|tables| Trial {
-            name: recipe.name,
-            resolved: read(recipe, tables),
-        })
+        trials.map(move |tables| changed(recipe, tables, &[]))
     };
     RECIPES.iter().flat_map(of).collect()
+}
+
+/// A recipe with such tables and overrides, such as `objective.label_weight=0.5`.
+pub fn changed(recipe: &'static Recipe, tables: &str, overrides: &[String]) -> Trial {
+    Trial {
+        name: recipe.name,
+        resolved: read(recipe, tables, overrides),
+    }
 }
 
 /// Whether a recipe is one of those that `SPECTRAIN_TEST_RECIPES` names, separated by commas; without it, every recipe is. For tests that take
@@ -81,12 +86,12 @@ impl Trial {
     }
 }
 
-fn read(recipe: &Recipe, tables: &str) -> ResolvedRecipe {
+fn read(recipe: &Recipe, tables: &str, overrides: &[String]) -> ResolvedRecipe {
     let text = format!(
         "recipe = \"{}\"\nname = \"a\"\n[target]\nmodel = \"t\"\n[data]\ntrain = \"a\"\neval = \"b\"\n{tables}\n",
         recipe.name
     );
-    recipe::read(&text, &[]).unwrap_or_else(|error| panic!("{text}: {error:#}"))
+    recipe::read(&text, overrides).unwrap_or_else(|error| panic!("{text}: {error:#}"))
 }
 
 /// The sample of a recipe.
@@ -107,7 +112,7 @@ impl Sample {
     /// The recipe file.
     pub fn resolved(self) -> ResolvedRecipe {
         let table = self.recipe.samples[self.number];
-        read(self.recipe, &format!("[drafter]\n{table}"))
+        read(self.recipe, &format!("[drafter]\n{table}"), &[])
     }
 
     /// An untrained drafter.

@@ -65,7 +65,7 @@ fn lifted(seed: u64, shape: [usize; 2], device: &Device) -> Tensor<2> {
 }
 
 /// A row's divergence as its formula says.
-fn distance(divergence: Divergence, log_p: Tensor<2>, log_q: Tensor<2>) -> Tensor<1> {
+fn distance(divergence: &Divergence, log_p: Tensor<2>, log_q: Tensor<2>) -> Tensor<1> {
     let distance = match divergence {
         Divergence::Kl => log_p.clone().exp() * (log_p - log_q),
         Divergence::ReverseKl => log_q.clone().exp() * (log_q - log_p),
@@ -91,7 +91,7 @@ fn equals_plain_autodiff(divergence: Divergence, scale: f64) {
     let teacher = Teacher::new(last.clone().reshape([1, positions, d]), &parts, &vocabulary);
     let judge = Judge::Target {
         teacher: &teacher,
-        divergence,
+        divergence: &divergence,
     };
     let applied = LossHead {
         weight: head.clone(),
@@ -107,7 +107,7 @@ fn equals_plain_autodiff(divergence: Divergence, scale: f64) {
         let of = hidden[row.step].clone().narrow(0, row.position, 1);
         let log_q = log_softmax(of.matmul(head.clone()) + bias.clone().unsqueeze(), 1);
         let log_p = log_p.clone().narrow(0, row.teacher, 1);
-        plain = plain + distance(divergence, log_p, log_q) * row.weight;
+        plain = plain + distance(&divergence, log_p, log_q) * row.weight;
     }
     let (value, expected) = (loss.value(), host_f32(plain.clone().inner())[0]);
     assert!((value - expected as f64).abs() < 1e-3, "{value}");
@@ -142,7 +142,7 @@ fn no_tensor_over_all_positions_and_the_vocabulary_is_allocated() {
             let teacher = Teacher::new(last, &parts, &vocabulary);
             let judge = Judge::Target {
                 teacher: &teacher,
-                divergence: Divergence::Kl,
+                divergence: &Divergence::Kl,
             };
             let loss = vocab_loss(
                 &hidden,

@@ -6,7 +6,7 @@
 //! - `align` (stage I): the text is cut at a place of a reply, a separator follows, and each token of the rest of that reply is
 //!   masked with probability t.
 //! - `refine` (stage II): behind the cut and the separator R masks stand, R drawn from 1 to `span`; the i-th counts
-//!   `alpha^(R-i)`.
+//!   `alpha^(R-i)`. In a validation R is the drafter's `block_size`.
 //!
 //! A mask at the place of `x_i` predicts `x_i`: that token judges it, or the target's distribution of row `i-1`. The loss is
 //! `1/t` times the sum over masks, over all tokens that might have been masked in the batch, or the weighted mean over masks.
@@ -42,6 +42,7 @@ use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::indices;
 use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
+use crate::weight::Weight;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a DEER recipe. Every key may be left out.
@@ -49,9 +50,9 @@ use crate::workload::{WorkRows, Workload};
 #[serde(deny_unknown_fields, default)]
 pub struct DeerLossConfig {
     /// Factor on the cross-entropy with the text.
-    pub label_weight: f64,
+    pub label_weight: Weight,
     /// Factor on the divergence from the target's distribution.
-    pub teacher_weight: f64,
+    pub teacher_weight: Weight,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
     /// Blocks of a text in the stage `refine`, each after its own cut; the paper has one. With a bidirectional context each
@@ -70,8 +71,8 @@ pub struct DeerLossConfig {
 impl Default for DeerLossConfig {
     fn default() -> Self {
         Self {
-            label_weight: 1.0,
-            teacher_weight: 0.0,
+            label_weight: Weight::Fixed(1.0),
+            teacher_weight: Weight::Fixed(0.0),
             divergence: Divergence::Kl,
             cuts: 1,
             least_masked: 0.001,
@@ -133,7 +134,7 @@ impl Objective<MaskedLanguageModel> for DeerLoss {
             rows: WorkRows::Behind { cuts, places },
             // Of tokens masked with any probability half are, on average.
             judged: if places > 1 { 1.0 } else { 0.5 },
-            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+            ..Workload::texts(judges(config.teacher_weight, &config.divergence))
         }
     }
 
@@ -190,7 +191,7 @@ impl DeerLoss {
     /// A setting makes no sense.
     pub fn at(config: &DeerLossConfig, stage: DeerStage) -> Result<Self> {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
-        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let loss = TokenLoss::new(labels, teacher, config.divergence.clone())?;
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         if !(config.least_masked > 0.0 && config.least_masked <= 1.0) {
             let got = config.least_masked.to_string();

@@ -18,6 +18,7 @@ use crate::objective::{Loss, Objective};
 use crate::on_policy::{OnPolicyConfig, rewrite};
 use crate::row::JudgedRow;
 use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
+use crate::weight::Weight;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a DistillSpec recipe. Every key may be left out.
@@ -27,9 +28,9 @@ pub struct DistillConfig {
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
     /// Factor on this divergence; 0 trains on the text alone.
-    pub teacher_weight: f64,
+    pub teacher_weight: Weight,
     /// Factor on the cross-entropy with the text.
-    pub label_weight: f64,
+    pub label_weight: Weight,
     /// Temperature of both distributions that the divergence compares.
     pub temperature: f64,
     /// What the losses of a batch are averaged over.
@@ -52,8 +53,8 @@ impl Default for DistillConfig {
     fn default() -> Self {
         Self {
             divergence: Divergence::Kl,
-            teacher_weight: 1.0,
-            label_weight: 0.0,
+            teacher_weight: Weight::Fixed(1.0),
+            label_weight: Weight::Fixed(0.0),
             temperature: 1.0,
             average: Average::Tokens,
             on_policy: OnPolicyConfig::default(),
@@ -73,7 +74,7 @@ impl Objective<LanguageModel> for Distill {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
-        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let loss = TokenLoss::new(labels, teacher, config.divergence.clone())?;
         let temperature = config.temperature;
         if !(temperature > 0.0 && temperature.is_finite()) {
             let got = temperature.to_string();
@@ -87,7 +88,7 @@ impl Objective<LanguageModel> for Distill {
     }
 
     fn workload(config: &Self::Config, _: &str) -> Workload {
-        Workload::texts(judges(config.teacher_weight, config.divergence))
+        Workload::texts(judges(config.teacher_weight, &config.divergence))
     }
 
     /// # Panics
@@ -106,6 +107,8 @@ impl Objective<LanguageModel> for Distill {
         let (rows, counted) = self.rows(&batch.rows);
         let mut loss = self.loss.of(&judged, hidden, rows, None, statistics);
         loss.counted = counted;
+        // Each position reads the text itself and belongs to the drafts behind all places before it, not to one of them.
+        loss.tell_no_chains();
         loss
     }
 

@@ -7,10 +7,14 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 use spectrain_models::reductions::kth_largest;
 
+use crate::batch::Step;
+use crate::weight::{Weight, changing, vanish_together};
+
 pub(crate) mod kernel;
+mod read;
 
 /// How far `q` is from `p`. With a draft vocabulary, `p` is renormalised on it, except where acceptance is counted (`α` and `min`).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
     /// `KL(p ‖ q)`.
@@ -36,10 +40,14 @@ pub enum Divergence {
     Nla,
     /// `λ KL(p ‖ q) + (1 - λ)(1 - α)` with `λ = exp(-3 α)` held constant (the same paper).
     LkHybrid,
+    /// The same with this number, above 0, in place of the 3.
+    #[serde(rename = "lk_hybrid")]
+    LkHybridOf(f64),
     /// `-Σ p log q` over this many of the most likely tokens of `p` and those as likely as the last of them, not renormalised (HASS).
     TopK(usize),
-    /// The sum of several, each times its factor, such as `{ sum = { kl = 0.9, tv = 0.1 } }`.
-    Sum(Factors),
+    /// The sum of several, each times its factor, such as `{ sum = { kl = 0.9, tv = 0.1 } }`. A factor may change over the
+    /// steps, as a weight of an objective may.
+    Sum(Box<Factors>),
 }
 
 /// What each divergence of a sum is multiplied by; those left out are not in it.
@@ -48,33 +56,29 @@ pub enum Divergence {
 pub struct Factors {
     /// Of `"kl"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub kl: f64,
+    pub kl: Weight,
     /// Of `"reverse_kl"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub reverse_kl: f64,
+    pub reverse_kl: Weight,
     /// Of `{ jsd = 0.5 }`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub jsd: f64,
+    pub jsd: Weight,
     /// Of `"ce"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub ce: f64,
+    pub ce: Weight,
     /// Of `"tv"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub tv: f64,
+    pub tv: Weight,
     /// Of `"nla"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub nla: f64,
+    pub nla: Weight,
     /// Of `"lk_hybrid"`.
     #[serde(skip_serializing_if = "is_zero")]
-    pub lk_hybrid: f64,
+    pub lk_hybrid: Weight,
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde calls"
-)]
-fn is_zero(factor: &f64) -> bool {
-    *factor == 0.0
+fn is_zero(factor: &Weight) -> bool {
+    *factor == Weight::Fixed(0.0)
 }
 
 /// The largest factor: far beyond any that trains.
@@ -84,32 +88,52 @@ impl Factors {
     /// The β of `jsd` in a sum.
     pub(crate) const BETA: f64 = 0.5;
 
-    /// Each divergence with its factor.
-    fn all(self) -> [(Divergence, f64); 7] {
+    /// Each divergence by its name, with its factor.
+    fn all(&self) -> [(&'static str, Divergence, Weight); 7] {
         [
-            (Divergence::Kl, self.kl),
-            (Divergence::ReverseKl, self.reverse_kl),
-            (Divergence::Jsd(Self::BETA), self.jsd),
-            (Divergence::Ce, self.ce),
-            (Divergence::Tv, self.tv),
-            (Divergence::Nla, self.nla),
-            (Divergence::LkHybrid, self.lk_hybrid),
+            ("kl", Divergence::Kl, self.kl),
+            ("reverse_kl", Divergence::ReverseKl, self.reverse_kl),
+            ("jsd", Divergence::Jsd(Self::BETA), self.jsd),
+            ("ce", Divergence::Ce, self.ce),
+            ("tv", Divergence::Tv, self.tv),
+            ("nla", Divergence::Nla, self.nla),
+            ("lk_hybrid", Divergence::LkHybrid, self.lk_hybrid),
         ]
     }
 
+    /// The same with another number in the place of each.
+    fn with(&self, number: impl Fn(Weight) -> f64) -> Self {
+        let number = |weight| Weight::Fixed(number(weight));
+        Self {
+            kl: number(self.kl),
+            reverse_kl: number(self.reverse_kl),
+            jsd: number(self.jsd),
+            ce: number(self.ce),
+            tv: number(self.tv),
+            nla: number(self.nla),
+            lk_hybrid: number(self.lk_hybrid),
+        }
+    }
+
     /// Those that are in the sum.
-    fn given(self) -> impl Iterator<Item = (Divergence, f64)> {
+    fn given(&self) -> impl Iterator<Item = (Divergence, f64)> {
         let all = self.all().into_iter();
+        let all = all.map(|(_, divergence, factor)| (divergence, factor.end()));
         all.filter(|(_, factor)| *factor != 0.0)
     }
 
-    /// Whether all make sense, and there is one at least.
-    fn is_sound(self) -> bool {
-        let mut all = self.all().into_iter();
-        self.given().next().is_some() && all.all(|(_, factor)| (0.0..=MOST).contains(&factor))
+    /// What is expected of them, where they make no sense.
+    fn problem(&self) -> Option<&'static str> {
+        let all = self.all().map(|(_, _, factor)| factor);
+        if !all.iter().all(|factor| factor.is_within(&(0.0..=MOST))) || vanish_together(&all) {
+            return Some("a sum with factors of 0 to 1000000, one of them above 0 at each step");
+        }
+        let is_in_order = all.iter().all(|factor| factor.is_in_order());
+        (!is_in_order)
+            .then_some("a sum with `from` of each factor below its `until`, both from 0 to 1")
     }
 
-    fn judge(self, logits: &Tensor<2>, teacher: &TeacherRows) -> Distance {
+    fn judge(&self, logits: &Tensor<2>, teacher: &TeacherRows) -> Distance {
         let each = self.given().map(|(divergence, factor)| {
             let Distance { value, gradient } = divergence.judge(logits.clone(), teacher);
             Distance {
@@ -121,7 +145,7 @@ impl Factors {
             value: sum.value + one.value,
             gradient: sum.gradient + one.gradient,
         });
-        // An objective without any is refused before it trains.
+        // A sum that has none after some share of the steps is refused; but steps are rounded down.
         sum.unwrap_or_else(|| Distance {
             value: logits.zeros_like().sum_dim(1),
             gradient: logits.zeros_like(),
@@ -162,11 +186,13 @@ pub(crate) const LEAST_ALPHA: f64 = 1e-5;
 const LEAST_TEMPERATURE: f64 = 1e-4;
 /// Where the drafter has all but met the target, the deviation of its rewards says nothing more.
 pub(crate) const LEAST_DEVIATION: f64 = 1e-2;
+/// How fast `"lk_hybrid"` leaves KL behind as more is accepted: the paper's.
+pub(crate) const LK_DECAY: f64 = 3.0;
 
 impl Divergence {
     /// What its parameter must be and is, where that makes no sense.
-    pub fn problem(self) -> Option<(&'static str, String)> {
-        match self {
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        match *self {
             Self::TopK(0) => Some(("a top_k of at least 1", "0".into())),
             Self::TopK(k) if k > bounds::VOCABULARY => {
                 Some(("a top_k of no more than all tokens", k.to_string()))
@@ -180,12 +206,12 @@ impl Divergence {
             Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
                 Some(("a jsd between 0 and 1", beta.to_string()))
             }
-            Self::Sum(factors) if !factors.is_sound() => {
-                let found = serde_json::to_string(&factors).unwrap_or_default();
-                Some((
-                    "a sum with factors of 0 to 1000000, one of them above 0",
-                    found,
-                ))
+            Self::LkHybridOf(decay) if !(decay > 0.0 && decay <= MOST) => {
+                Some(("an lk_hybrid above 0, at most 1000000", decay.to_string()))
+            }
+            Self::Sum(ref factors) => {
+                let found = || serde_json::to_string(factors).unwrap_or_default();
+                factors.problem().map(|expected| (expected, found()))
             }
             Self::Kl
             | Self::SoftCe
@@ -197,14 +223,44 @@ impl Divergence {
             | Self::TvPlusPlus
             | Self::Nla
             | Self::LkHybrid
-            | Self::TopK(_)
-            | Self::Sum(_) => None,
+            | Self::LkHybridOf(_)
+            | Self::TopK(_) => None,
         }
     }
 
+    /// What it is at a step: with the factors that a sum has there.
+    pub(crate) fn at(&self, step: Option<Step>) -> Self {
+        self.with(|factor| factor.at(step))
+    }
+
+    /// With the largest factors that those of a sum become.
+    pub(crate) fn largest(&self) -> Self {
+        self.with(Weight::largest)
+    }
+
+    fn with(&self, factor: impl Fn(Weight) -> f64) -> Self {
+        match self {
+            Self::Sum(factors) => Self::Sum(Box::new(factors.with(factor))),
+            other => other.clone(),
+        }
+    }
+
+    /// The factors of a sum that change, by the names of their divergences, with what they are at a step.
+    pub(crate) fn changing(&self, step: Option<Step>) -> Vec<(&'static str, f64)> {
+        match self {
+            Self::Sum(factors) => {
+                let factors = factors.all().map(|(name, _, factor)| (name, factor));
+                changing(&factors, step).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Value and gradient at some rows; of a sum whose factors change, by what they are outside of a training.
+    ///
     /// # Shapes
     /// - logits: `[rows, vocab]`, the drafter's, f32, not in a graph
-    pub fn judge(self, logits: Tensor<2>, teacher: &TeacherRows) -> Distance {
+    pub fn judge(&self, logits: Tensor<2>, teacher: &TeacherRows) -> Distance {
         if let Self::Sum(factors) = self {
             return factors.judge(&logits, teacher);
         }
@@ -215,7 +271,7 @@ impl Divergence {
         let full_p = || teacher.full();
         let alpha = || overlap(full_p(), q.clone());
         let kl = |p: Tensor<2>| (p * (log_p.clone() - log_q.clone())).sum_dim(1);
-        let (value, gradient) = match self {
+        let (value, gradient) = match *self {
             Self::Kl => (kl(p.clone()), q - p),
             Self::SoftCe => (-(p.clone() * log_q).sum_dim(1), q - p),
             Self::ReverseKl => {
@@ -247,16 +303,8 @@ impl Divergence {
                 let gradient = through_softmax(q.clone(), |q| -rising(q, full_p()) * slope);
                 (-floored.log(), gradient)
             }
-            Self::LkHybrid => {
-                let alpha = alpha();
-                let share = (alpha.clone() * -3.0).exp();
-                let rest = -share.clone() + 1.0;
-                let value = kl(p.clone()) * share.clone() + rest.clone() * (-alpha + 1.0);
-                let towards_p = (q.clone() - p) * share;
-                let gradient =
-                    towards_p + through_softmax(q.clone(), |q| -rising(q, full_p()) * rest);
-                (value, gradient)
-            }
+            Self::LkHybrid => lk_hybrid(LK_DECAY, kl(p.clone()), [p, q], full_p()),
+            Self::LkHybridOf(decay) => lk_hybrid(decay, kl(p.clone()), [p, q], full_p()),
             Self::TopK(k) => {
                 let kept = keep_largest(p, k);
                 let mass = kept.clone().sum_dim(1);
@@ -290,6 +338,26 @@ fn jensen_shannon(
     // d JSD / d q = (1 - β) log(q / m): the other terms cancel.
     let gradient = q * (ratio - to_q.clone()) * (1.0 - beta);
     (to_p * beta + to_q * (1.0 - beta), gradient)
+}
+
+/// `λ kl + (1 - λ)(1 - α)` with `λ = exp(-decay α)`, and its gradient with that λ as a constant.
+///
+/// # Shapes
+/// - kl: `[rows, 1]`, that of `p` and `q`
+/// - full: `[rows, vocab]`, as [`TeacherRows::full`]
+fn lk_hybrid(
+    decay: f64,
+    kl: Tensor<2>,
+    [p, q]: [Tensor<2>; 2],
+    full: Tensor<2>,
+) -> (Tensor<2>, Tensor<2>) {
+    let alpha = overlap(full.clone(), q.clone());
+    let share = (alpha.clone() * -decay).exp();
+    let rest = -share.clone() + 1.0;
+    let value = kl * share.clone() + rest.clone() * (-alpha + 1.0);
+    let towards_p = (q.clone() - p) * share;
+    let gradient = towards_p + through_softmax(q, |q| -rising(q, full) * rest);
+    (value, gradient)
 }
 
 /// The standard deviation of the rewards of [`Divergence::TvPlusPlus`], `[rows, 1]`, from below at least a little.

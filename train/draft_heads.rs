@@ -19,9 +19,10 @@ use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
-use crate::token_loss::{TokenLoss, judges};
+use crate::token_loss::{LABELS, TEACHER, TokenLoss, judges};
 use crate::training_time_test::MaskAlign;
-use crate::vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
+use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, VocabLoss, judged_loss};
+use crate::weight::Weight;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a recipe whose drafter has heads. Every key may be left out.
@@ -32,9 +33,9 @@ pub struct HeadsLossConfig {
     /// Hydra and ReDrafter, whose draft steps count as heads.
     pub decay: Option<f64>,
     /// Factor on the cross-entropy with the text; 0 in Hydra++.
-    pub label_weight: f64,
+    pub label_weight: Weight,
     /// Factor on the divergence from the target's distribution; 1 in Hydra++.
-    pub teacher_weight: f64,
+    pub teacher_weight: Weight,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
 }
@@ -43,8 +44,8 @@ impl Default for HeadsLossConfig {
     fn default() -> Self {
         Self {
             decay: None,
-            label_weight: 1.0,
-            teacher_weight: 0.0,
+            label_weight: Weight::Fixed(1.0),
+            teacher_weight: Weight::Fixed(0.0),
             divergence: Divergence::Kl,
         }
     }
@@ -64,7 +65,7 @@ impl<D: DraftHeads> Objective<D> for HeadsLoss {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
-        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let loss = TokenLoss::new(labels, teacher, config.divergence.clone())?;
         let decay = config.decay.unwrap_or(D::LOSS_DECAY);
         if decay > 0.0 && decay <= 1.0 {
             Ok(Self { decay, loss })
@@ -75,7 +76,7 @@ impl<D: DraftHeads> Objective<D> for HeadsLoss {
     }
 
     fn workload(config: &Self::Config, _: &str) -> Workload {
-        Workload::texts(judges(config.teacher_weight, config.divergence))
+        Workload::texts(judges(config.teacher_weight, &config.divergence))
     }
 
     /// The loss of `drafter` on `batch`. Where the target judges, the reported steps are of its divergence, else of the
@@ -103,25 +104,23 @@ impl<D: DraftHeads> Objective<D> for HeadsLoss {
             decay: self.decay,
             statistics,
         };
-        let by_text = || heads.by_text(&batch.rows.tokens, self.loss.label_weight);
-        if self.loss.teacher_weight == 0.0 {
-            return by_text().into();
-        }
-        let by_target = heads.by_target(
-            Teacher::new(
-                last.without_autodiff(),
-                drafter.target(),
-                drafter.vocabulary(),
-            ),
-            self.loss.divergence,
-            self.loss.teacher_weight,
-        );
-        let mut loss = Loss::from(by_target);
-        if self.loss.label_weight > 0.0 {
-            for part in by_text().parts {
-                loss.add_term("labels", part);
+        let of = self.loss.at(batch.step);
+        let by_text = || heads.by_text(&batch.rows.tokens, of.label_weight);
+        let mut loss = if of.reports_target {
+            let last = last.without_autodiff();
+            let teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
+            let by_target = heads.by_target(teacher, &of.divergence, of.teacher_weight);
+            let mut loss = Loss::from(by_target).named(TEACHER);
+            if of.label_weight > 0.0 {
+                for part in by_text().parts {
+                    loss.add_term(LABELS, part);
+                }
             }
-        }
+            loss
+        } else {
+            Loss::from(by_text()).named(LABELS)
+        };
+        loss.changing = self.loss.changing(batch.step);
         loss
     }
 }
@@ -164,7 +163,7 @@ impl<D: DraftHeads> Heads<'_, D> {
     }
 
     /// Divergence from the target's distributions.
-    fn by_target(&self, mut teacher: Teacher, divergence: Divergence, weight: f64) -> Parts {
+    fn by_target(&self, mut teacher: Teacher, divergence: &Divergence, weight: f64) -> Parts {
         let counted = self.counted.iter().enumerate();
         let judging = counted.flat_map(|(head, positions)| {
             positions.iter().map(move |position| position + 1 + head)
@@ -178,8 +177,8 @@ impl<D: DraftHeads> Heads<'_, D> {
         self.judge(1, weight, |at| teacher.can_be_met(at), &judge)
     }
 
-    /// The loss of each head, where head `k` at position `t` is judged by row `t + ahead + k`, unless what that row asks
-    /// for cannot be proposed.
+    /// The loss of each head, times `weight`, where head `k` at position `t` is judged by row `t + ahead + k`, unless what that
+    /// row asks for cannot be proposed.
     fn judge<'a>(
         &self,
         ahead: usize,
@@ -208,7 +207,7 @@ impl<D: DraftHeads> Heads<'_, D> {
                 found
                     .missed
                     .extend(missed.iter().map(|&position| (head, position)));
-                let share = weight * self.decay.powi(head as i32) / kept.len().max(1) as f64;
+                let share = self.decay.powi(head as i32) / kept.len().max(1) as f64;
                 rows.extend(kept.into_iter().map(|position| JudgedRow {
                     step: head - first,
                     position,
@@ -222,7 +221,11 @@ impl<D: DraftHeads> Heads<'_, D> {
                 bias: output.bias,
                 trained: output.parameter.map(HeadParameter::Weight),
             };
-            let mut part = vocab_loss(&self.hidden[group], output, rows, judge(), self.statistics);
+            let judged = JudgedRows {
+                factor: weight,
+                ..JudgedRows::new(rows, judge(), self.statistics)
+            };
+            let mut part = judged_loss(&self.hidden[group], output, judged);
             part.rows.iter_mut().for_each(|row| row.step += first);
             found.parts.push(part);
         }

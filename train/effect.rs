@@ -17,10 +17,13 @@ pub enum Effect {
 use Effect::{GoesOn, Nothing, StartsOver};
 
 /// Every key of [`TrainConfig`]. One that is not here counts as [`StartsOver`].
-const EFFECTS: [(&str, Effect); 30] = [
+const EFFECTS: [(&str, Effect); 33] = [
     // The learning rate of a step may depend on it, but a state of any step can be trained on.
     ("steps", GoesOn),
     ("epochs", GoesOn),
+    // One that its validations have ended goes on from there where they are to be waited for longer; with any other change a
+    // finished one stays as it is.
+    ("patience", GoesOn),
     // What a step learns from what.
     ("batch_tokens", StartsOver),
     ("gradient_accumulation", StartsOver),
@@ -30,6 +33,8 @@ const EFFECTS: [(&str, Effect); 30] = [
     ("table_learning_rate", StartsOver),
     ("muon_momentum", StartsOver),
     ("schedule", StartsOver),
+    ("decay_ratio", StartsOver),
+    ("decay_shape", StartsOver),
     ("min_lr_ratio", StartsOver),
     ("warmup_steps", StartsOver),
     ("warmup_ratio", StartsOver),
@@ -84,6 +89,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::schedule::DecayShape;
 
     #[test]
     fn every_key_of_the_table_is_classified_once_and_no_other() {
@@ -92,6 +98,9 @@ mod tests {
             warmup_ratio: Some(0.1),
             matrix_learning_rate: Some(1e-3),
             table_learning_rate: Some(1e-3),
+            decay_ratio: Some(0.1),
+            decay_shape: Some(DecayShape::Cosine),
+            patience: Some(3),
             ..TrainConfig::default()
         };
         let table = serde_json::to_value(table).unwrap();
@@ -105,6 +114,7 @@ mod tests {
         assert_eq!(known, keys);
         assert_eq!(EFFECTS.len(), keys.len());
         assert_eq!(Effect::of("a key to come"), StartsOver);
+        assert_eq!(Effect::of("patience"), GoesOn);
     }
 
     #[test]
@@ -116,6 +126,7 @@ mod tests {
             save_every: 3,
             keep: 9,
             explosion: 2.0,
+            patience: Some(3),
             gradient_checkpointing: true,
             ..table.clone()
         };

@@ -88,6 +88,15 @@ pub enum Error {
     /// The process that makes features ended.
     #[error("cannot compute the target's features: {0}")]
     Features(String),
+    /// A device had no memory left.
+    #[error(
+        "the device ran out of memory at about step {step}: lower `train.batch_tokens`, or set `objective.recompute` or \
+         `train.gradient_checkpointing` where they are off"
+    )]
+    OutOfMemory {
+        /// Optimizer step, counted from 1, in which that was noticed: it may have happened in one of those before.
+        step: usize,
+    },
     /// Device memory grows from interval to interval.
     #[error(
         "step {step}: device memory grew from {from_mib} to {to_mib} MiB over {intervals} log intervals; this looks like a leak"
@@ -119,6 +128,11 @@ impl Error {
             rank,
             what: what.to_owned(),
         }
+    }
+
+    /// A device had no memory left behind so many steps.
+    pub(crate) fn out_of_memory(done: usize) -> Self {
+        Self::OutOfMemory { step: done + 1 }
     }
 
     /// A number of a table is out of its bounds.

@@ -17,7 +17,7 @@ use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::unrolls::Unrolls as _;
 
-use crate::batch::{Batch, Rows};
+use crate::batch::{Batch, Rows, Step};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
@@ -26,7 +26,8 @@ use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
-use crate::vocab_loss::{LossHead, surrogate, vocab_loss};
+use crate::vocab_loss::{JudgedRows, LossHead, VocabLoss, judged_loss, surrogate};
+use crate::weight::{Weight, changing, vanish_together};
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of an EAGLE-1 recipe. Every key may be left out.
@@ -38,13 +39,13 @@ pub struct FeatureRegressionConfig {
     /// Whether each pass sends no gradient back into the predictions that it reads, as in HASS.
     pub detach: bool,
     /// Factor on the distance between predicted and true hidden states.
-    pub regression_weight: f64,
+    pub regression_weight: Weight,
     /// Factor on the divergence between the distributions that the target's head computes from these hidden states.
-    pub class_weight: f64,
+    pub class_weight: Weight,
     /// The divergence that `class_weight` multiplies; `"soft_ce"` has the value that the papers use.
     pub divergence: Divergence,
     /// Factor on `-Σ p log q` over the target's most likely tokens; HASS takes 1.
-    pub top_k_weight: f64,
+    pub top_k_weight: Weight,
     /// How many of the target's most likely tokens `top_k_weight` refers to.
     pub top_k: usize,
     /// Which tokens have to be in the loss mask for a position to count.
@@ -58,10 +59,10 @@ impl Default for FeatureRegressionConfig {
         Self {
             passes: 1,
             detach: true,
-            regression_weight: 1.0,
-            class_weight: 0.1,
+            regression_weight: Weight::Fixed(1.0),
+            class_weight: Weight::Fixed(0.1),
             divergence: Divergence::Kl,
-            top_k_weight: 0.0,
+            top_k_weight: Weight::Fixed(0.0),
             top_k: 10,
             mask_align: MaskAlign::Label,
             noise: Noise::default(),
@@ -84,21 +85,14 @@ impl Objective<Eagle1> for FeatureRegression {
             bounds::up_to("passes", config.passes, bounds::DRAFT),
             bounds::up_to("top_k", config.top_k, bounds::VOCABULARY),
         ])?;
-        let weights = [
-            ("regression_weight", config.regression_weight),
-            ("class_weight", config.class_weight),
-            ("top_k_weight", config.top_k_weight),
-        ];
-        for (key, weight) in weights {
-            if !(weight >= 0.0 && weight.is_finite()) {
-                return setting(key, "0 or more", weight.to_string());
-            }
-        }
-        if weights.iter().all(|(_, weight)| *weight == 0.0) {
+        config.regression_weight.check("regression_weight")?;
+        config.class_weight.check("class_weight")?;
+        config.top_k_weight.check("top_k_weight")?;
+        if vanish_together(&config.weights().map(|(_, weight)| weight)) {
             return setting(
                 "regression_weight",
                 "above 0, unless another of the weights is",
-                "0".into(),
+                config.regression_weight.to_string(),
             );
         }
         if let Some((expected, got)) = config.divergence.problem() {
@@ -116,12 +110,14 @@ impl Objective<Eagle1> for FeatureRegression {
             held: config.passes,
             rows: WorkRows::Texts,
             judged: 1.0,
-            judges: if config.top_k_weight > 0.0 {
+            judges: if config.top_k_weight.largest() > 0.0 {
                 // No divergence takes more.
                 Divergence::TopK(config.top_k).judges()
             } else {
                 config.divergence.judges()
             },
+            again: 0,
+            guessed: 0,
         }
     }
 
@@ -132,11 +128,7 @@ impl Objective<Eagle1> for FeatureRegression {
         let last = batch.features().last.clone().without_autodiff();
         let rows = self.rows(&batch.rows);
         let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
-        let judged = |divergence, weight: f64, statistics| {
-            let weigh = |row: &JudgedRow| JudgedRow {
-                weight: row.weight * weight as f32,
-                ..*row
-            };
+        let judged = |divergence: &Divergence, factor: f64, statistics| -> VocabLoss {
             let head = LossHead {
                 weight: drafter.head(),
                 bias: None,
@@ -146,26 +138,58 @@ impl Objective<Eagle1> for FeatureRegression {
                 teacher: &teacher,
                 divergence,
             };
-            let rows = rows.iter().map(weigh).collect();
-            vocab_loss(&predicted, head, rows, judge, statistics)
+            let judged = JudgedRows {
+                factor,
+                ..JudgedRows::new(rows.clone(), judge, statistics)
+            };
+            judged_loss(&predicted, head, judged)
         };
-        let config = &self.config;
-        let class = judged(config.divergence, config.class_weight, statistics);
-        let mut loss = Loss::from(class);
+        let (config, step) = (&self.config, batch.step);
+        let class = judged(
+            &config.divergence.at(step),
+            config.class_weight.at(step),
+            statistics,
+        );
+        let mut loss = Loss::from(class).named(CLASS);
+        loss.changing = config.changing(step);
         if rows.is_empty() {
             return loss;
         }
-        if config.top_k_weight > 0.0 {
+        let weight = config.top_k_weight.at(step);
+        if weight > 0.0 {
             let divergence = Divergence::TopK(config.top_k);
-            let top_k = judged(divergence, config.top_k_weight, Statistics::Loss);
-            loss.add_term("top_k", top_k);
+            loss.add_term(TOP_K, judged(&divergence, weight, Statistics::Loss));
         }
-        if config.regression_weight > 0.0 {
-            let (value, surrogate) = self.regression(&predicted, last, &rows);
-            loss.surrogate = loss.surrogate + surrogate;
-            loss.terms.push(("regression", value));
+        let weight = config.regression_weight.at(step);
+        if weight > 0.0 {
+            let (value, surrogate) = regression(&predicted, last, &rows, weight);
+            loss.add_scalar(REGRESSION, surrogate, value, weight);
         }
         loss
+    }
+}
+
+/// The names of the parts of the loss.
+const REGRESSION: &str = "regression";
+const CLASS: &str = "class";
+const TOP_K: &str = "top_k";
+
+impl FeatureRegressionConfig {
+    /// The weights of the parts of the loss by their names.
+    fn weights(&self) -> [(&'static str, Weight); 3] {
+        [
+            (REGRESSION, self.regression_weight),
+            (CLASS, self.class_weight),
+            (TOP_K, self.top_k_weight),
+        ]
+    }
+
+    /// What changes over the steps, with what it is at one of them.
+    fn changing(&self, step: Option<Step>) -> Vec<(&'static str, f64)> {
+        let of_divergence = self.divergence.changing(step);
+        changing(&self.weights(), step)
+            .chain(of_divergence)
+            .collect()
     }
 }
 
@@ -215,43 +239,41 @@ impl FeatureRegression {
         };
         (0..self.config.passes).flat_map(pass).collect()
     }
+}
 
-    /// `Σ weight · mean over the width of SmoothL1(predicted, true)`, and a [surrogate](Loss::surrogate) with its gradients.
-    ///
-    /// # Shapes
-    /// - predicted: `[positions, d_model]` for each pass
-    /// - last: `[batch, seq, d_model]`
-    /// - output: `[1]` twice
-    fn regression(
-        &self,
-        predicted: &[Tensor<2>],
-        last: Tensor<3>,
-        rows: &[JudgedRow],
-    ) -> (Tensor<1>, Tensor<1>) {
-        let [positions, d_model] = predicted[0].dims();
-        let device = last.device();
-        let places: Vec<usize> = rows
-            .iter()
-            .map(|row| row.step * positions + row.position)
-            .collect();
-        let judges: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
-        let weights: Vec<f32> = rows
-            .iter()
-            .map(|row| row.weight * self.config.regression_weight as f32 / d_model as f32)
-            .collect();
-        let weights = Tensor::<1>::from_floats(weights.as_slice(), &device).unsqueeze_dim::<2>(1);
-        let states = predicted.iter().map(|p| p.clone().without_autodiff());
-        let states = Tensor::cat(states.collect(), 0).select(0, indices(&places, &device));
-        let judges = last
-            .reshape([positions, d_model])
-            .select(0, indices(&judges, &device));
-        let difference = states.cast(DType::F32) - judges.cast(DType::F32); // [rows, d_model]
-        let value = (smooth_l1(difference.clone()) * weights.clone()).sum();
-        // Its slope is the difference, cut at ±1.
-        let gradient = difference.clamp(-1.0, 1.0) * weights;
-        let gradient = gradient.cast(predicted[0].dtype());
-        (value, surrogate(predicted, gradient, &places))
-    }
+/// `Σ weight · mean over the width of SmoothL1(predicted, true)`, and a [surrogate](Loss::surrogate) with its gradients times
+/// `factor`.
+///
+/// # Shapes
+/// - predicted: `[positions, d_model]` for each pass
+/// - last: `[batch, seq, d_model]`
+/// - output: `[1]` twice
+fn regression(
+    predicted: &[Tensor<2>],
+    last: Tensor<3>,
+    rows: &[JudgedRow],
+    factor: f64,
+) -> (Tensor<1>, Tensor<1>) {
+    let [positions, d_model] = predicted[0].dims();
+    let device = last.device();
+    let places: Vec<usize> = rows
+        .iter()
+        .map(|row| row.step * positions + row.position)
+        .collect();
+    let judges: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
+    let weights: Vec<f32> = rows.iter().map(|row| row.weight / d_model as f32).collect();
+    let weights = Tensor::<1>::from_floats(weights.as_slice(), &device).unsqueeze_dim::<2>(1);
+    let states = predicted.iter().map(|p| p.clone().without_autodiff());
+    let states = Tensor::cat(states.collect(), 0).select(0, indices(&places, &device));
+    let judges = last
+        .reshape([positions, d_model])
+        .select(0, indices(&judges, &device));
+    let difference = states.cast(DType::F32) - judges.cast(DType::F32); // [rows, d_model]
+    let value = (smooth_l1(difference.clone()) * weights.clone()).sum();
+    // Its slope is the difference, cut at ±1.
+    let gradient = difference.clamp(-1.0, 1.0) * (weights * factor);
+    let gradient = gradient.cast(predicted[0].dtype());
+    (value, surrogate(predicted, gradient, &places))
 }
 
 /// `x² / 2` up to 1, `|x| - 1 / 2` beyond: the smooth L1 distance with β = 1.
@@ -298,15 +320,15 @@ mod tests {
             (
                 "class_weight",
                 FeatureRegressionConfig {
-                    class_weight: f64::NAN,
+                    class_weight: f64::NAN.into(),
                     ..default()
                 },
             ),
             (
                 "regression_weight",
                 FeatureRegressionConfig {
-                    regression_weight: 0.0,
-                    class_weight: 0.0,
+                    regression_weight: 0.0.into(),
+                    class_weight: 0.0.into(),
                     ..default()
                 },
             ),

@@ -1,29 +1,36 @@
 //! The loop: resume → batch → gradients → step → log → validate → save.
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state};
-use spectrain_data::packing::PackedBatch;
+use spectrain_models::out_of_memory::{OutOfMemory, within_memory};
 
 use crate::batch::{Batch, Rows, Step};
 use crate::error::{Error, Result};
-use crate::identity::{differences, digest_of};
+use crate::fit::ahead::{Ahead, Over, send};
+use crate::fit::progress::{Idle, Progress};
+use crate::identity::differences;
 use crate::judge::Statistics;
-use crate::log::{Interval, Log};
-use crate::on_policy::is_chosen;
+use crate::log::Log;
 use crate::ranks::{Ranks, Together};
 use crate::seen::{Pending, Seen, together};
 use crate::settings::TrainConfig;
 use crate::shard::collected;
 use crate::source::{BatchSource, Order, Samples};
 use crate::trainee::Train;
-use crate::validation::{Validation, is_better, or_nan};
-use crate::watch::{DeviceMemory, Watch};
+use crate::validation::{Validation, is_better};
+use crate::watch::DeviceMemory;
+
+pub use crate::fit::progress::FitSummary;
+
+mod ahead;
+mod progress;
 
 /// What a run of the loop is given.
 pub struct Fit<'a> {
@@ -65,117 +72,17 @@ pub struct OnPolicy<'a> {
     pub judge: &'a dyn Fn(Rows) -> Batch,
 }
 
-/// What is made ahead of the training step.
-enum Ahead {
-    /// A batch.
-    Ready(Box<Batch>),
-    /// The rows of one that the model has to write first, and its seed.
-    ToWrite(Rows, u64),
-}
-
-impl Ahead {
-    /// What can be made of `packed` ahead, where the model writes this `fraction` of batches itself.
-    fn made(
-        source: &mut dyn BatchSource,
-        packed: PackedBatch,
-        seed: u64,
-        fraction: f64,
-    ) -> Result<Self> {
-        if is_chosen(fraction, seed) {
-            return Ok(Self::ToWrite(source.rows(packed), seed));
-        }
-        let batch = source.batch(packed)?;
-        Ok(Self::Ready(Box::new(Batch {
-            seed: Some(seed),
-            ..batch
-        })))
-    }
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FitSummary {
-    /// Optimizer steps done.
-    pub steps: usize,
-    /// Tokens trained on, padding left out.
-    pub tokens: u64,
-    /// Seconds of its steps, over all its sessions: without validations and saving.
-    pub seconds: f64,
-    /// Loss at the last log interval.
-    pub loss: f64,
-    /// The validation of the weights to take, and its step: the first, and every later one that is surely better by true τ,
-    /// or not surely worse and of less loss (for what does not draft, of less loss).
-    pub best: Option<(usize, Validation)>,
-    /// Whether it ended before its last step.
-    pub interrupted: bool,
-}
-
-/// What a checkpoint says beside weights and moments.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Progress {
-    /// The digest of what the training is made from.
-    identity: String,
-    /// All of that; nothing in states of earlier versions.
-    #[serde(default)]
-    made_from: Value,
-    step: usize,
-    updates: u64,
-    tokens: u64,
-    seconds: f64,
-    #[serde(deserialize_with = "or_nan")]
-    loss: f64,
-    watch: Watch,
-    #[serde(default)]
-    idle: Idle,
-    /// The steps since the last log line.
-    interval: Interval,
-    best: Option<(usize, Validation)>,
-    /// Whether its validation is due but was interrupted.
-    unvalidated: bool,
-    /// The step of the last validation.
-    #[serde(default)]
-    validated: usize,
-}
-
-/// Steps, the last ones, in which no position counted.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Idle {
-    steps: usize,
-    samples: usize,
-}
-
 /// So many of them are no chance.
 const MOST_IDLE: usize = 10;
 
 /// Batches whose losses wait to be read: each holds up to some megabytes, of the host and of the device.
 const MOST_PENDING: usize = 128;
 
-impl Progress {
-    fn summary(self, config: &TrainConfig) -> FitSummary {
-        FitSummary {
-            interrupted: self.step < config.steps || self.unvalidated,
-            steps: self.step,
-            tokens: self.tokens,
-            seconds: self.seconds,
-            loss: self.loss,
-            // The counts are for comparisons, of which no more come.
-            best: self.best.map(|(step, best)| {
-                let best = Validation {
-                    decoded: Vec::new(),
-                    decoded_sha256: None,
-                    ..best
-                };
-                (step, best)
-            }),
-        }
-    }
-}
-
 /// Trains until the last step, an interruption or an error. A run state in the folder is taken up. Where there are several ranks,
 /// all of them call this with the same settings, samples and folder, of which rank 0 alone writes anything.
 ///
 /// # Errors
-/// The loss diverges, a batch cannot be made, something cannot be written, or another rank has ended.
+/// The loss diverges, a batch cannot be made, something cannot be written, a device has no memory left, or another rank has ended.
 pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
     fit.config.check(fit.samples.row_length())?;
     let mut together = Together(fit.ranks.take());
@@ -185,7 +92,7 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
     }
     let mut progress = resume_together(trainee, &fit, &mut together)?;
     let first = progress.step * fit.config.gradient_accumulation;
-    let wanted = (fit.config.steps - progress.step) * share.len();
+    let wanted = (progress.end(fit.config) - progress.step) * share.len();
     let order = Order::from(fit.samples.clone(), first)?.shared(share);
     let Fit {
         config,
@@ -202,21 +109,15 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
         Some(_) => trainee.on_policy_fraction(),
         None => 0.0,
     };
-    source.begin(order.clone(), wanted)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    source.begin(order.clone(), wanted, is_over.clone())?;
     let (sender, batches) = sync_channel(1);
     std::thread::scope(|scope| {
+        let over = Over(is_over);
         scope.spawn(move || {
             let mut order = order;
-            for _ in 0..wanted {
-                let ahead = order.advance().and_then(|packed| {
-                    let seed = samples.step_seed(order.last_position());
-                    Ahead::made(&mut *source, packed, seed, fraction)
-                });
-                // The loop has ended and dropped its side.
-                if sender.send(ahead).is_err() {
-                    return;
-                }
-            }
+            let next = || Ahead::next(&mut order, &samples, &mut *source, config, fraction);
+            send(wanted, next, &sender);
         });
         let log = together
             .leads()
@@ -233,9 +134,13 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
             pending: Vec::new(),
             told_unwritten: false,
         };
-        let outcome = run.steps(trainee, batches, &mut progress, interrupted);
+        let steps = || run.steps(trainee, batches, &mut progress, interrupted);
+        let outcome = within_memory(steps);
+        drop(over);
         run.log.iter_mut().for_each(Log::finish);
-        outcome
+        // What fails behind the last step, as a validation, is told as of that step.
+        let step = progress.step.min(config.steps.saturating_sub(1));
+        outcome.unwrap_or_else(|OutOfMemory| Err(Error::out_of_memory(step)))
     })?;
     Ok(progress.summary(config))
 }
@@ -249,9 +154,27 @@ fn log_behind(progress: &Progress, config: &TrainConfig, folder: &Path) -> Log {
             config.steps
         );
     }
+    let most = progress.may_be_in_vain(config);
+    if let Some(patience) = config.patience
+        && progress.step == 0
+        && most < patience
+    {
+        let validations = match most {
+            1 => "validation",
+            _ => "validations",
+        };
+        tracing::warn!(
+            "`train.patience = {patience}` cannot end this training: before its last step no more than {most} {validations} \
+             (`train.validate_every`) may find no better weights"
+        );
+    }
     let mut log = Log::new(config.steps, progress.step, folder);
     if progress.unvalidated {
         log.forget_validation(progress.step);
+    }
+    // One that is taken up may have been ended before.
+    if let Some(told) = progress.early_end(config) {
+        log.say(told);
     }
     log
 }
@@ -298,21 +221,7 @@ fn digest(weights: &[NamedTensor]) -> String {
 
 /// Takes up the last run state in the folder; `leads` says whether what is not to be kept is removed.
 fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
-    let fresh = Progress {
-        identity: digest_of(&fit.identity),
-        made_from: fit.identity.clone(),
-        step: 0,
-        updates: 0,
-        tokens: 0,
-        seconds: 0.0,
-        loss: f64::NAN,
-        watch: Watch::default(),
-        idle: Idle::default(),
-        interval: Interval::default(),
-        best: None,
-        unvalidated: fit.begins_trained,
-        validated: 0,
-    };
+    let fresh = Progress::fresh(&fit.identity, fit.config.steps, fit.begins_trained);
     if leads {
         state::begin(&fit.folder)?;
     }
@@ -346,8 +255,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
         let expected = format!("step {}, of at most {}", found.step, fit.config.steps);
         return Err(foreign(&expected, format!("step {}", progress.step)));
     }
-    // A training that now ends where it was interrupted: its last weights were not due to be validated.
-    progress.unvalidated |= progress.step == fit.config.steps && progress.validated < progress.step;
+    progress.go_on(fit.config);
     let mut group = |name| found.tensors.remove(name).unwrap_or_default();
     let (weights, optimizer) = (group("weights"), group("optimizer"));
     let source = saved.path.display().to_string();
@@ -390,7 +298,7 @@ impl Run<'_> {
             return Ok(());
         }
         let mut started = Instant::now();
-        while progress.step < self.config.steps {
+        while progress.step < progress.end(self.config) {
             let last = progress.step + 1 == self.config.steps;
             let due = |every: usize| (progress.step + 1).is_multiple_of(every) || last;
             let (log, validate, save) = (
@@ -432,9 +340,10 @@ impl Run<'_> {
                 };
                 stop |= verdict == Verdict::Interrupted;
             }
+            let ends = progress.step == progress.end(self.config);
             if validate && save {
                 self.save_again(progress)?;
-            } else if save || stop || verdict == Verdict::Best {
+            } else if save || stop || ends || verdict == Verdict::Best {
                 self.save(trainee, progress)?;
             }
             if stop {
@@ -625,19 +534,34 @@ impl Run<'_> {
             found => Some(found?),
         };
         let stops = self.together.any(found.is_none())?;
-        let Some(found) = found.filter(|_| !stops) else {
+        let Some(mut found) = found.filter(|_| !stops) else {
             return Ok(Verdict::Interrupted);
         };
         progress.unvalidated = false;
         progress.validated = progress.step;
+        let is_better = is_better(&found, before);
+        progress.without_better = match is_better {
+            true => 0,
+            false => progress.without_better + 1,
+        };
         if let Some(log) = &mut self.log {
-            log.validation(progress.step, &found, best);
+            let waited = self.config.patience.map(|_| progress.without_better);
+            log.validation(progress.step, (&found, waited), best);
         }
-        if is_better(&found, best.map(|(_, best)| best)) {
+        progress.text = found.text.take().or(progress.text);
+        if is_better {
             progress.best = Some((progress.step, found));
             return Ok(Verdict::Best);
         }
+        self.tell_end(progress);
         Ok(Verdict::NotBest)
+    }
+
+    /// Says so where validations have ended the training before its last step.
+    fn tell_end(&self, progress: &Progress) {
+        if let (Some(log), Some(told)) = (&self.log, progress.early_end(self.config)) {
+            log.say(told);
+        }
     }
 
     /// Reads what the device has computed since the last time and checks it; returns the memory of that.

@@ -10,7 +10,7 @@ pub enum Judge<'a> {
         /// Where it comes from.
         teacher: &'a Teacher,
         /// The distance to it.
-        divergence: Divergence,
+        divergence: &'a Divergence,
     },
     /// Cross-entropy with these tokens of the head's vocabulary, indexed by [`JudgedRow::teacher`](crate::JudgedRow::teacher).
     Labels(&'a [u32]),

@@ -46,6 +46,7 @@ mod validation;
 mod vocab_loss;
 mod watch;
 mod weighing;
+mod weight;
 mod workload;
 
 pub use batch::{Batch, Rows, Step};
@@ -70,8 +71,8 @@ pub use pard::{PardLoss, PardLossConfig};
 pub use peagle::{PEagleLoss, PEagleLossConfig};
 pub use ranks::{ByRank, Ranks, Share, Together};
 pub use row::JudgedRow;
-pub use schedule::{Decay, Schedule};
-pub use settings::{OF_EPOCHS, OptimizerName, TrainConfig};
+pub use schedule::{Decay, DecayShape, Schedule};
+pub use settings::{OF_EPOCHS, OF_WSD, OptimizerName, TrainConfig};
 pub use source::{
     AddFeatures, BatchSource, LiveFeatures, Order, Samples, StoredFeatures, TokensOnly, with_stored,
 };
@@ -81,7 +82,8 @@ pub use trainee::{Train, Trainee};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, StepWeights, TrainingTimeTest, TrainingTimeTestConfig,
 };
-pub use validation::{Gain, Validation};
+pub use validation::{Gain, TextFound, Validation};
 pub use vocab_loss::{HeadParameter, LossHead, VocabLoss, vocab_loss};
 pub use watch::DeviceMemory;
+pub use weight::{Course, Weight};
 pub use workload::{Judges, WorkRows, Workload};

@@ -1,5 +1,6 @@
 //! What a run shows and writes while it trains: a progress bar on a terminal, a line per interval elsewhere,
 //! TensorBoard events, and the same figures for programs.
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -22,6 +23,12 @@ pub(crate) struct Interval {
     norms: Vec<f64>,
     /// The steps with statistics, by draft step.
     depths: Vec<StepReport>,
+    /// Of each part of the loss, by its name, the sum of what it was in the steps that had it, and how many those are.
+    #[serde(default)]
+    parts: BTreeMap<String, (f64, usize)>,
+    /// Weights that change over the steps, by the names of what they weigh, as they were in the last step.
+    #[serde(default)]
+    weights: BTreeMap<String, f64>,
     /// Tokens trained on, and the seconds that took.
     tokens: u64,
     seconds: f64,
@@ -31,6 +38,14 @@ impl Interval {
     pub(crate) fn add(&mut self, loss: f64, norm: f64, reports: Vec<LossReport>) {
         self.losses.push(loss);
         self.norms.push(norm);
+        for (name, mean) in part_means(&reports) {
+            let (sum, steps) = self.parts.entry(name).or_default();
+            *sum += mean;
+            *steps += 1;
+        }
+        for report in &reports {
+            self.weights.extend(report.changing.clone());
+        }
         for report in reports.into_iter().filter(|report| report.measured) {
             if self.depths.len() < report.steps.len() {
                 self.depths
@@ -56,9 +71,43 @@ impl Interval {
     }
 
     fn alphas(&self) -> Vec<f64> {
-        let alpha = |step: &StepReport| step.alpha / step.count.max(1) as f64;
-        self.depths.iter().map(alpha).collect()
+        self.depths.iter().map(StepReport::mean_alpha).collect()
     }
+
+    /// The mean of each part of the loss, without its weight. Of one part, whose weight does not change, it says nothing more than the
+    /// loss.
+    fn parts(&self) -> Vec<(&str, f64)> {
+        if self.parts.len() < 2 && self.weights.is_empty() {
+            return Vec::new();
+        }
+        let parts = self.parts.iter();
+        let parts = parts.map(|(name, (sum, steps))| (name.as_str(), sum / *steps as f64));
+        parts.collect()
+    }
+
+    fn agreements(&self) -> Vec<f64> {
+        self.depths.iter().map(StepReport::agreement).collect()
+    }
+
+    fn recalls(&self) -> Vec<f64> {
+        self.depths.iter().map_while(StepReport::recall).collect()
+    }
+}
+
+/// The parts of the loss of a step, each the mean over the batches that have it by how much their losses are means over.
+fn part_means(reports: &[LossReport]) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
+    for report in reports {
+        for (name, value) in &report.parts {
+            let [sum, counted] = sums.entry(name.as_str()).or_default();
+            *sum += value * report.counted;
+            *counted += report.counted;
+        }
+    }
+    let counts = sums.into_iter().filter(|(_, [_, counted])| *counted > 0.0);
+    counts
+        .map(|(name, [sum, counted])| (name.to_owned(), sum / counted))
+        .collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -146,8 +195,14 @@ impl Log {
         self.scalar("train/gradient_norm", norm, step);
         self.scalar("train/learning_rate", learning_rate, step);
         self.scalar("train/tokens_per_second", rate, step);
-        for (depth, alpha) in alphas.into_iter().enumerate() {
-            self.scalar(&format!("train/alpha_{}", depth + 1), alpha, step);
+        self.by_depth("train/alpha", &alphas, step);
+        self.by_depth("train/agreement", &interval.agreements(), step);
+        self.by_depth("train/recall", &interval.recalls(), step);
+        for (name, part) in interval.parts() {
+            self.scalar(&format!("loss/{name}"), part, step);
+        }
+        for (name, weight) in &interval.weights {
+            self.scalar(&format!("weight/{name}"), *weight, step);
         }
         if let Some(DeviceMemory { in_use, reserved }) = memory {
             self.scalar("device/memory_bytes", in_use as f64, step);
@@ -156,10 +211,11 @@ impl Log {
         self.flush(step);
     }
 
+    /// A validation, with how many in a row found no better weights where that is counted; `best` is what was best before.
     pub(crate) fn validation(
         &mut self,
         step: usize,
-        found: &Validation,
+        (found, without_better): (&Validation, Option<usize>),
         best: Option<&(usize, Validation)>,
     ) {
         self.say(format!("step {step} validation:{}", measured(found, best)));
@@ -176,20 +232,22 @@ impl Log {
             self.scalar("validation/tau_low", low, step);
             self.scalar("validation/tau_high", high, step);
         }
-        for (depth, alpha) in found.conditional.iter().enumerate() {
-            self.scalar(
-                &format!("validation/conditional_{}", depth + 1),
-                *alpha,
-                step,
-            );
+        self.by_depth("validation/conditional", &found.conditional, step);
+        self.by_depth("validation/alpha", &found.alpha, step);
+        self.by_depth("validation/agreement", &found.agreement, step);
+        self.by_depth("validation/recall", &found.recall, step);
+        if let Some(text) = found.text {
+            self.scalar("text/likeliest", text.likeliest, step);
+            self.scalar("text/excess_surprise", text.excess_surprise, step);
         }
-        for (depth, alpha) in found.alpha.iter().enumerate() {
-            self.scalar(&format!("validation/alpha_{}", depth + 1), *alpha, step);
+        if let Some(without_better) = without_better {
+            self.scalar("validation/without_better", without_better as f64, step);
         }
         self.flush(step);
     }
 
-    fn say(&self, line: String) {
+    /// Shows a line.
+    pub(crate) fn say(&self, line: String) {
         match &self.bar {
             Some(bar) => bar.println(&line),
             None => tracing::info!("{line}"),
@@ -201,6 +259,13 @@ impl Log {
             bar.finish_and_clear();
         }
         self.events.flush();
+    }
+
+    /// A figure of each draft step, the first of which is 1.
+    fn by_depth(&mut self, tag: &str, values: &[f64], step: usize) {
+        for (depth, value) in values.iter().enumerate() {
+            self.scalar(&format!("{tag}_{}", depth + 1), *value, step);
+        }
     }
 
     fn scalar(&mut self, tag: &str, value: f64, step: usize) {
@@ -285,6 +350,107 @@ mod tests {
         let all = " α 0.500 0.500 0.500 0.500 0.500";
         assert_eq!(shown(&[0.5; SHOWN]), all);
         assert_eq!(shown(&[0.5; 15]), format!("{all} … 10 more"));
+    }
+
+    #[test]
+    fn what_is_measured_of_each_draft_step_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::new(8, 0, folder.path());
+        let step = StepReport {
+            count: 4,
+            alpha: 2.0,
+            correct: 1.0,
+            recalled: Some(3),
+            ..StepReport::default()
+        };
+        let interval = Interval {
+            losses: vec![1.0],
+            norms: vec![1.0],
+            depths: vec![step, step],
+            ..Interval::default()
+        };
+        log.interval(4, &interval, 1e-3, None);
+        let found = Validation {
+            alpha: vec![0.5],
+            agreement: vec![0.25],
+            recall: vec![0.75],
+            ..Validation::default()
+        };
+        log.validation(4, (&found, None), None);
+        let text = std::fs::read_to_string(folder.path().join("events/metrics.jsonl")).unwrap();
+        let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let lines: Vec<_> = text.lines().map(read).collect();
+        for (line, of) in lines.iter().zip(["train", "validation"]) {
+            let found = ["alpha", "agreement", "recall"].map(|figure| {
+                let tag = format!("{of}/{figure}_1");
+                line[tag.as_str()].as_f64()
+            });
+            assert_eq!(found, [0.5, 0.25, 0.75].map(Some), "{of}");
+        }
+        assert_eq!(lines[0]["train/recall_2"], 0.75);
+    }
+
+    /// What a batch is told of that `counted` so much.
+    fn report(counted: f64, parts: &[(&str, f64)], changing: &[(&str, f64)]) -> LossReport {
+        let owned = |named: &[(&str, f64)]| -> BTreeMap<String, f64> {
+            let named = named.iter().copied();
+            named
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect()
+        };
+        LossReport {
+            total: 1.0,
+            terms: 0.0,
+            parts: owned(parts),
+            changing: owned(changing),
+            counted,
+            steps: Vec::new(),
+            measured: false,
+            simulated_tau: 1.0,
+            chains: 0,
+        }
+    }
+
+    #[test]
+    fn parts_of_the_loss_are_means_over_the_steps_that_have_them() {
+        let mut interval = Interval::default();
+        let labels = ("labels", 2.0);
+        // Of 1 and 3 positions, and a batch without any.
+        let first = vec![
+            report(1.0, &[labels, ("base", 8.0)], &[("base", 0.5)]),
+            report(3.0, &[("labels", 6.0)], &[("base", 0.5)]),
+            report(0.0, &[("labels", 70.0), ("selector", 1.0)], &[]),
+        ];
+        interval.add(1.0, 1.0, first);
+        interval.add(1.0, 1.0, vec![report(2.0, &[labels], &[("base", 0.0)])]);
+        // A state holds them, so that the next line says the same as without a stop.
+        let saved = serde_json::to_string(&interval).unwrap();
+        let interval: Interval = serde_json::from_str(&saved).unwrap();
+        assert_eq!(interval.parts(), [("base", 8.0), ("labels", 3.5)]);
+        let folder = tempfile::tempdir().unwrap();
+        Log::new(8, 0, folder.path()).interval(2, &interval, 1e-3, None);
+        let line = std::fs::read_to_string(folder.path().join("events/metrics.jsonl")).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let found = ["loss/base", "loss/labels", "weight/base"].map(|tag| line[tag].as_f64());
+        assert_eq!(found, [8.0, 3.5, 0.0].map(Some));
+        assert!(line.get("loss/selector").is_none(), "{line}");
+    }
+
+    #[test]
+    fn the_only_part_of_a_loss_is_told_where_its_weight_changes() {
+        let told = |changing: &[(&str, f64)]| {
+            let mut interval = Interval::default();
+            interval.add(1.0, 1.0, vec![report(1.0, &[("teacher", 2.0)], changing)]);
+            let parts = interval.parts().into_iter();
+            let owned = parts.map(|(name, part)| (name.to_owned(), part));
+            owned.collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[]), []);
+        assert_eq!(told(&[("teacher", 0.5)]), [("teacher".to_owned(), 2.0)]);
+        // A state of an earlier version has none.
+        let earlier = r#"{"losses":[1.0],"norms":[1.0],"depths":[],"tokens":3,"seconds":1.0}"#;
+        let earlier: Interval = serde_json::from_str(earlier).unwrap();
+        assert_eq!((earlier.loss(), earlier.parts()), (Some(1.0), vec![]));
     }
 
     #[test]

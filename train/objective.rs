@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -7,6 +9,7 @@ use crate::error::Result;
 use crate::judge::Statistics;
 use crate::optimizer::Gradients;
 use crate::row::JudgedRow;
+use crate::teacher::indices;
 use crate::vocab_loss::VocabLoss;
 use crate::workload::Workload;
 use spectrain_models::weights::host_f32;
@@ -37,6 +40,9 @@ pub trait Objective<M: Module>: Sized {
     fn settings_of(config: &Self::Config, _stage: &str) -> Self::Config {
         config.clone()
     }
+
+    /// Fills in what was left out of the settings and depends on others in them, where `given` says of a key whether it was set.
+    fn fill(_config: &mut Self::Config, _given: &dyn Fn(&str) -> bool) {}
 
     /// What one of [`Self::STAGES`] makes of a batch.
     fn workload(config: &Self::Config, stage: &str) -> Workload;
@@ -75,8 +81,14 @@ pub struct Loss {
     /// Step and position of what a decoder would draft in vain, and the loss leaves out: the target's most likely token
     /// cannot be proposed.
     pub missed: Vec<(usize, usize)>,
-    /// What the total counts beside the rows, `[1]` each, with its weight.
-    pub terms: Vec<(&'static str, Tensor<1>)>,
+    /// What the weighted sum over the rows is multiplied by; the gradients have it.
+    pub(crate) factor: f64,
+    /// Weights that change over the steps, by the names of what they weigh, with what they are at this one.
+    pub(crate) changing: Vec<(&'static str, f64)>,
+    /// What the weighted sum over the rows is called among the parts of the loss.
+    name: Option<&'static str>,
+    /// What the total counts beside the rows.
+    terms: Vec<Term>,
     /// How much the loss, which is a mean, counts beside those of other batches: what its sum was divided by. For one with a
     /// mean for each draft step these are the positions of all steps.
     pub counted: f64,
@@ -86,6 +98,16 @@ pub struct Loss {
     values: Tensor<2>,
     /// `[rows, 2]`: see [`VocabLoss::statistics`].
     statistics: Option<Tensor<2>>,
+    /// Of each row whether its right token is among what a selector chooses from; empty without one.
+    recalled: Vec<bool>,
+}
+
+/// What a loss counts beside its rows.
+struct Term {
+    name: &'static str,
+    /// `[1]`, without the factor.
+    value: Tensor<1>,
+    factor: f64,
 }
 
 /// A loss on the host.
@@ -93,8 +115,12 @@ pub struct Loss {
 pub struct LossReport {
     /// What is minimised.
     pub total: f64,
-    /// Of that, the sum of [`Loss::terms`].
+    /// Of that, what counts beside the rows.
     pub terms: f64,
+    /// The parts of the loss by their names, each without the weight that it has in the total.
+    pub parts: BTreeMap<String, f64>,
+    /// Weights that change over the steps, by the names of what they weigh.
+    pub changing: BTreeMap<String, f64>,
     /// See [`Loss::counted`].
     pub counted: f64,
     /// One for each draft step.
@@ -123,6 +149,9 @@ pub struct StepReport {
     pub reached: usize,
     /// And those of this step too.
     pub kept: usize,
+    /// Positions whose right token is among what a selector chooses from, where there is one.
+    #[serde(default)]
+    pub recalled: Option<usize>,
 }
 
 impl StepReport {
@@ -132,8 +161,30 @@ impl StepReport {
         self.loss += other.loss;
         self.alpha += other.alpha;
         self.correct += other.correct;
+        if let Some(recalled) = other.recalled {
+            *self.recalled.get_or_insert(0) += recalled;
+        }
         self.reached += other.reached;
         self.kept += other.kept;
+    }
+
+    /// The mean acceptance rate.
+    pub fn mean_alpha(&self) -> f64 {
+        self.share(self.alpha)
+    }
+
+    /// The share of positions where the most likely tokens agree.
+    pub fn agreement(&self) -> f64 {
+        self.share(self.correct)
+    }
+
+    /// The share of positions whose right token is among what a selector chooses from, where there is one.
+    pub fn recall(&self) -> Option<f64> {
+        self.recalled.map(|recalled| self.share(recalled as f64))
+    }
+
+    fn share(&self, part: f64) -> f64 {
+        part / self.count.max(1) as f64
     }
 }
 
@@ -146,16 +197,20 @@ impl From<VocabLoss> for Loss {
             counted: loss.divisor,
             rows: loss.rows,
             missed: Vec::new(),
+            factor: loss.factor,
+            changing: Vec::new(),
+            name: None,
             terms: Vec::new(),
             drafts: true,
             values: loss.values,
             statistics: loss.statistics,
+            recalled: Vec::new(),
         }
     }
 }
 
 impl FromIterator<VocabLoss> for Loss {
-    /// The sum of losses over different rows, at least one.
+    /// The sum of losses over different rows, at least one, all with the same factor.
     fn from_iter<I: IntoIterator<Item = VocabLoss>>(parts: I) -> Self {
         let parts = parts.into_iter().map(Self::from);
         let joined = parts.reduce(|mut sum, part| {
@@ -176,31 +231,70 @@ impl FromIterator<VocabLoss> for Loss {
 }
 
 impl Loss {
-    /// Adds a loss over rows that are reported already: it counts in the total and nowhere else.
-    pub(crate) fn add_term(&mut self, name: &'static str, part: impl Into<Self>) {
-        let part = part.into();
-        self.surrogate = self.surrogate.clone() + part.surrogate;
-        self.head_gradients.extend(part.head_gradients);
-        self.terms.extend(part.terms);
-        if part.rows.is_empty() {
-            return;
+    /// The same loss, whose rows are this part of it.
+    pub(crate) fn named(self, name: &'static str) -> Self {
+        Self {
+            name: Some(name),
+            ..self
         }
-        let weights: Vec<f32> = part.rows.iter().map(|row| row.weight).collect();
-        let weights = Tensor::<1>::from_floats(weights.as_slice(), &part.values.device());
-        self.terms
-            .push((name, (part.values.squeeze_dim(1) * weights).sum()));
     }
 
-    /// Adds a loss that is a scalar: it counts in the total and nowhere else. `surrogate` delivers its gradients, `value`
-    /// is what it is. `[1]` each.
+    /// Adds a loss over rows that are reported already: it counts in the total and nowhere else.
+    pub(crate) fn add_term(&mut self, name: &'static str, part: VocabLoss) {
+        self.head_gradients.extend(part.head_gradient);
+        if part.rows.is_empty() {
+            self.surrogate = self.surrogate.clone() + part.surrogate;
+            return;
+        }
+        let value = weighted_sum(&part.rows, part.values);
+        self.add_scalar(name, part.surrogate, value, part.factor);
+    }
+
+    /// Adds a whole loss over rows that are reported already, in whose rows' weights this `weight` is.
+    pub(crate) fn add_whole(&mut self, name: &'static str, part: Self, weight: f64) {
+        let total = part.total();
+        self.head_gradients.extend(part.head_gradients);
+        match total {
+            Some(total) => self.add_scalar(name, part.surrogate, total / weight, weight),
+            None => self.surrogate = self.surrogate.clone() + part.surrogate,
+        }
+    }
+
+    /// Adds a loss that is a scalar: it counts in the total and nowhere else. `surrogate` delivers its gradients, with its
+    /// `factor`, and `value` is what it is without. `[1]` each.
     pub(crate) fn add_scalar(
         &mut self,
         name: &'static str,
         surrogate: Tensor<1>,
         value: Tensor<1>,
+        factor: f64,
     ) {
         self.surrogate = self.surrogate.clone() + surrogate;
-        self.terms.push((name, value));
+        self.terms.push(Term {
+            name,
+            value,
+            factor,
+        });
+    }
+
+    /// Makes it this share of itself. Its parts stay what they are.
+    pub(crate) fn scale(&mut self, share: f64) {
+        self.surrogate = self.surrogate.clone() * share;
+        for (_, gradient) in &mut self.head_gradients {
+            *gradient = gradient.clone() * share;
+        }
+        self.factor *= share;
+        self.terms.iter_mut().for_each(|term| term.factor *= share);
+    }
+
+    /// What is minimised, `[1]`; nothing without rows.
+    fn total(&self) -> Option<Tensor<1>> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let own = weighted_sum(&self.rows, self.values.clone()) * self.factor;
+        let add = |sum: Tensor<1>, term: &Term| sum + term.value.clone() * term.factor;
+        Some(self.terms.iter().fold(own, add))
     }
 
     /// Tells rows of one set of hidden states by the draft step and the position of the chain they belong to, where
@@ -229,6 +323,33 @@ impl Loss {
         self.statistics.clone()
     }
 
+    /// Takes acceptance rates and agreement from a loss over the same rows, as a decoder would draft them, in place of its own.
+    pub(crate) fn measure_as(&mut self, drafted: &Self) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let places = drafted.rows.iter().enumerate();
+        let places: BTreeMap<_, _> = places
+            .map(|(index, row)| ((row.step, row.position), index))
+            .collect();
+        let order = self.rows.iter();
+        let order: Option<Vec<usize>> = order
+            .map(|row| places.get(&(row.step, row.position)).copied())
+            .collect();
+        let measured = drafted.statistics.clone().zip(order);
+        self.statistics = measured.map(|(found, order)| {
+            let order = indices(&order, &found.device());
+            found.select(0, order)
+        });
+    }
+
+    /// Takes acceptance rates and agreement at each of [`rows`](Self::rows), `[rows, 2]`, in place of its own, and whether each
+    /// row has its right token among what a selector chooses from.
+    pub(crate) fn measure_by(&mut self, found: Option<Tensor<2>>, recalled: Vec<bool>) {
+        self.statistics = found;
+        self.recalled = recalled;
+    }
+
     /// Distance at each of [`rows`](Self::rows), without its weight, on the host.
     pub fn distances(&self) -> Vec<f32> {
         host_f32(self.values.clone())
@@ -240,24 +361,37 @@ impl Loss {
         let mut report = LossReport {
             total: 0.0,
             terms: 0.0,
+            parts: BTreeMap::new(),
+            changing: self.changing.iter().map(owned).collect(),
             counted: self.counted,
             steps: vec![StepReport::default(); depth],
             measured: self.statistics.is_some(),
             simulated_tau: 1.0,
             chains: 0,
         };
-        for (_, term) in &self.terms {
-            report.terms += host_f32(term.clone())[0] as f64;
+        for term in &self.terms {
+            let value = host_f32(term.value.clone())[0] as f64;
+            report.terms += term.factor * value;
+            *report.parts.entry(term.name.to_owned()).or_default() += value;
         }
         report.total = report.terms;
         if self.rows.is_empty() {
             return report;
         }
         let values = host_f32(self.values.clone());
+        let mut sum = 0.0;
         for (row, &value) in self.rows.iter().zip(&values) {
-            report.total += row.weight as f64 * value as f64;
+            sum += row.weight as f64 * value as f64;
             report.steps[row.step].count += 1;
             report.steps[row.step].loss += value as f64;
+        }
+        report.total += self.factor * sum;
+        if let Some(name) = self.name {
+            report.parts.insert(name.to_owned(), sum);
+        }
+        for (row, recalled) in self.rows.iter().zip(&self.recalled) {
+            let sum = &mut report.steps[row.step].recalled;
+            *sum.get_or_insert(0) += usize::from(*recalled);
         }
         if let Some(statistics) = self.statistics.clone().map(host_f32) {
             let pairs = self.rows.iter().zip(statistics.as_chunks::<2>().0);
@@ -304,10 +438,70 @@ impl Loss {
     }
 }
 
+fn owned((name, value): &(&'static str, f64)) -> (String, f64) {
+    ((*name).to_owned(), *value)
+}
+
+/// `Σ weight · value` over rows, `[1]`; `values` are `[rows, 1]`.
+fn weighted_sum(rows: &[JudgedRow], values: Tensor<2>) -> Tensor<1> {
+    let weights: Vec<f32> = rows.iter().map(|row| row.weight).collect();
+    let weights = Tensor::<1>::from_floats(weights.as_slice(), &values.device());
+    (values.squeeze_dim(1) * weights).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use spectrain_models::device::test_device;
+
+    /// A loss of one row with this weight and this distance.
+    fn of_one_row(weight: f32, distance: f32, factor: f64) -> Loss {
+        let device = test_device();
+        Loss::from(VocabLoss {
+            surrogate: Tensor::ones([1], &device),
+            hidden_gradients: Vec::new(),
+            bias_gradient: None,
+            head_gradient: None,
+            rows: vec![JudgedRow {
+                step: 0,
+                position: 0,
+                teacher: 0,
+                weight,
+            }],
+            factor,
+            divisor: 1.0,
+            values: Tensor::from_floats([[distance]], &device),
+            statistics: None,
+        })
+    }
+
+    #[test]
+    fn parts_are_told_without_their_weights_and_count_with_them() {
+        let device = test_device();
+        let mut loss = of_one_row(0.5, 4.0, 0.25).named("teacher");
+        // Twice a part of 3 that weighs nothing at this step.
+        let value = || Tensor::<1>::from_floats([3.0], &device);
+        loss.add_scalar("selector", value() * 0.0, value(), 0.0);
+        loss.add_scalar("selector", value() * 0.0, value(), 0.0);
+        loss.changing = vec![("selector", 0.0)];
+        loss.scale(0.5);
+        // Rows whose weights have half of another loss, which is 6 by itself.
+        let mut whole = of_one_row(0.5, 8.0, 0.25);
+        whole.add_scalar("labels", value(), value(), 2.0 / 3.0);
+        loss.add_whole("base", whole, 0.5);
+        let report = loss.report();
+        let parts = [("base", 6.0), ("selector", 6.0), ("teacher", 2.0)];
+        let expected = parts.map(|(name, value)| (name.to_owned(), value));
+        for ((name, value), (told, expected)) in report.parts.iter().zip(&expected) {
+            assert_eq!(name, told);
+            assert!((value - expected).abs() < 1e-5, "{name}: {value}");
+        }
+        assert_eq!(report.parts.len(), 3);
+        assert_eq!(report.changing["selector"], 0.0);
+        // An eighth of 2, and half of 6.
+        assert!((report.total - 3.25).abs() < 1e-5, "{}", report.total);
+        assert!((report.terms - 3.0).abs() < 1e-5, "{}", report.terms);
+    }
 
     #[test]
     fn chains_end_at_their_first_miss_and_unproposable_tokens_are_misses() {
@@ -331,19 +525,29 @@ mod tests {
             head_gradients: Vec::new(),
             rows: judged.iter().map(row).collect(),
             missed: vec![(0, 1)],
-            terms: vec![("more", Tensor::from_floats([0.5], &device))],
+            factor: 1.0,
+            changing: Vec::new(),
+            name: None,
+            terms: vec![Term {
+                name: "more",
+                value: Tensor::from_floats([0.25], &device),
+                factor: 2.0,
+            }],
             counted: 4.0,
             drafts: true,
             values: Tensor::ones([4, 1], &device),
             statistics: Some(
                 Tensor::<1>::from_floats(statistics.as_slice(), &device).reshape([4, 2]),
             ),
+            recalled: vec![true, false, true, false],
         };
         let report = loss.report();
         assert_eq!((report.total, report.terms), (4.5, 0.5));
         assert_eq!((report.steps[0].reached, report.steps[0].kept), (3, 2));
         assert_eq!((report.steps[1].reached, report.steps[1].kept), (1, 0));
         assert!((report.simulated_tau - (1.0 + 2.0 / 3.0)).abs() < 1e-12);
+        let recalled: Vec<_> = report.steps.iter().map(|step| step.recalled).collect();
+        assert_eq!(recalled, [Some(1), Some(1)]);
         // What is no draft is measured all the same.
         loss.tell_no_chains();
         let report = loss.report();

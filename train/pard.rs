@@ -23,6 +23,7 @@ use crate::objective::{Loss, Objective};
 use crate::row::JudgedRow;
 use crate::teacher::{Teacher, indices};
 use crate::token_loss::{DrafterOnBatch, TokenLoss, head, judges};
+use crate::weight::Weight;
 use crate::workload::{WorkRows, Workload};
 
 /// The `[objective]` table of a PARD recipe. Every key may be left out.
@@ -36,9 +37,9 @@ pub struct PardLossConfig {
     /// The smallest share of the text that each block keeps.
     pub keep_least: f64,
     /// Factor on the cross-entropy with the text; 0.1 in PARD-2.
-    pub label_weight: f64,
+    pub label_weight: Weight,
     /// Factor on the divergence from the target's distribution; 1 in PARD-2.
-    pub teacher_weight: f64,
+    pub teacher_weight: Weight,
     /// The divergence from the target's distribution.
     pub divergence: Divergence,
     /// Whether each row is weighted by the target's probability of the tokens under its masks (PARD-2).
@@ -54,8 +55,8 @@ impl Default for PardLossConfig {
             draft_tokens: 8,
             keep: 0.7,
             keep_least: 0.2,
-            label_weight: 1.0,
-            teacher_weight: 0.0,
+            label_weight: Weight::Fixed(1.0),
+            teacher_weight: Weight::Fixed(0.0),
             divergence: Divergence::Kl,
             confidence_weights: false,
             feature_dropout: 0.0,
@@ -75,7 +76,7 @@ impl Objective<Pard> for PardLoss {
 
     fn new(config: &Self::Config) -> Result<Self> {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
-        let loss = TokenLoss::new(labels, teacher, config.divergence)?;
+        let loss = TokenLoss::new(labels, teacher, config.divergence.clone())?;
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
         let draft = bounds::up_to("draft_tokens", config.draft_tokens, bounds::DRAFT);
         Error::check_objective([draft])?;
@@ -102,7 +103,7 @@ impl Objective<Pard> for PardLoss {
         };
         Workload {
             rows: WorkRows::Extended(drop.rows_per_position()),
-            ..Workload::texts(judges(config.teacher_weight, config.divergence))
+            ..Workload::texts(judges(config.teacher_weight, &config.divergence))
         }
     }
 

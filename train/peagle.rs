@@ -22,6 +22,7 @@ use crate::pard::{PardLoss, PardLossConfig};
 use crate::row::JudgedRow;
 use crate::token_loss::{DrafterOnBatch, TokenLoss};
 use crate::vocab_loss::{HeadParameter, LossHead};
+use crate::weight::Weight;
 use crate::workload::Workload;
 
 /// The `[objective]` table of a P-EAGLE recipe. Every key may be left out.
@@ -63,9 +64,9 @@ impl PEagleLossConfig {
             draft_tokens: self.draft_tokens,
             keep: self.keep,
             keep_least: self.keep_least,
-            label_weight: 0.0,
-            teacher_weight: 1.0,
-            divergence: self.divergence,
+            label_weight: Weight::Fixed(0.0),
+            teacher_weight: Weight::Fixed(1.0),
+            divergence: self.divergence.clone(),
             ..PardLossConfig::default()
         }
     }
@@ -75,9 +76,10 @@ impl Objective<PEagle> for PEagleLoss {
     type Config = PEagleLossConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        PardLoss::new(&config.as_pard())?;
+        let own = config.as_pard();
+        PardLoss::new(&own)?;
         Ok(Self {
-            loss: TokenLoss::new(0.0, 1.0, config.divergence)?,
+            loss: TokenLoss::new(own.label_weight, own.teacher_weight, own.divergence)?,
             drop: ConditionalDrop {
                 blocks: config.draft_tokens,
                 keep: config.keep,

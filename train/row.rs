@@ -11,6 +11,15 @@ pub struct JudgedRow {
     pub weight: f32,
 }
 
+/// Rows with their weights times `factor`.
+pub(crate) fn times(rows: &[JudgedRow], factor: f32) -> Vec<JudgedRow> {
+    let weighed = rows.iter().map(|row| JudgedRow {
+        weight: row.weight * factor,
+        ..*row
+    });
+    weighed.collect()
+}
+
 /// The teacher's positions of some rows without repetition, and for each row its place among them. Rows of the same
 /// position stand together.
 pub(crate) fn distinct(rows: &[JudgedRow]) -> (Vec<usize>, Vec<usize>) {

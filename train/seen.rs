@@ -101,6 +101,8 @@ pub(crate) fn together(all: Vec<Vec<Seen>>) -> Vec<Seen> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::objective::StepReport;
 
@@ -110,6 +112,8 @@ mod tests {
         LossReport {
             total: loss / 100.0 + terms,
             terms,
+            parts: BTreeMap::new(),
+            changing: BTreeMap::new(),
             counted: 100.0,
             steps: vec![StepReport {
                 count: judged,

@@ -6,12 +6,15 @@ use spectrain_models::bounds;
 
 use crate::error::{Error, Result};
 use crate::optimizer::{Mover, OptimizerConfig};
-use crate::schedule::{Decay, Schedule};
+use crate::schedule::{Decay, DecayShape, Schedule};
 use crate::source::Samples;
 
 /// The steps of a training that is counted in epochs, and those of its warm-up where nobody set them, until it is known how many
 /// batches an epoch has; and those of a warm-up that is a share of the steps.
 pub const OF_EPOCHS: usize = usize::MAX;
+
+/// The keys that no schedule but [`Decay::Wsd`] reads.
+pub const OF_WSD: [&str; 2] = ["decay_ratio", "decay_shape"];
 
 /// The most epochs.
 const MOST_EPOCHS: f64 = 100_000.0;
@@ -60,6 +63,13 @@ pub struct TrainConfig {
     pub muon_momentum: f64,
     /// How the learning rate changes after the warm-up.
     pub schedule: Decay,
+    /// With `schedule = "wsd"`: the share of all steps, the last ones, over which the learning rate falls; at most those after the
+    /// warm-up. Left out: 0.2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_ratio: Option<f64>,
+    /// With `schedule = "wsd"`: how the learning rate falls over them. Left out: `"linear"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_shape: Option<DecayShape>,
     /// Share of the peak learning rate left at the end.
     pub min_lr_ratio: f64,
     /// Steps over which the learning rate rises; of a training that is shorter it ends below its peak. Left out: 50, or a tenth
@@ -104,6 +114,10 @@ pub struct TrainConfig {
     /// Length in tokens of the chains that a validation drafts; 0 takes the drafter's own length, as in
     /// `evaluate.draft_lengths`.
     pub decode_draft_length: usize,
+    /// Validations in a row that find no better weights than the best ones before, after which the training ends as if its steps
+    /// were done. Left out: it ends with its steps alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<usize>,
     /// Steps between saved states.
     pub save_every: usize,
     /// Saved states to keep, besides the best one by true τ.
@@ -127,6 +141,9 @@ pub enum OptimizerName {
 /// The steps of a warm-up that nobody set, unless they are more than a tenth of all.
 const WARM_UP: usize = 50;
 
+/// The share of the steps over which a rate falls at the end, unless it is given.
+const DECAY_RATIO: f64 = 0.2;
+
 /// How many times the other learning rate Muon's is, unless it is given.
 const MUON_RATE: f64 = 10.0;
 
@@ -143,6 +160,8 @@ impl Default for TrainConfig {
             table_learning_rate: None,
             muon_momentum: 0.95,
             schedule: Decay::Cosine,
+            decay_ratio: None,
+            decay_shape: None,
             min_lr_ratio: 0.0,
             warmup_steps: WARM_UP,
             warmup_ratio: None,
@@ -160,6 +179,7 @@ impl Default for TrainConfig {
             decode_prompts: 64,
             decode_tokens: 128,
             decode_draft_length: 0,
+            patience: None,
             save_every: 200,
             keep: 2,
             explosion: 10.0,
@@ -177,6 +197,11 @@ fn wrong<T>(key: &'static str, expected: impl std::fmt::Display, got: String) ->
         key,
         mismatch: Mismatch::new(expected, got),
     })
+}
+
+/// A choice as a recipe has it.
+fn word(choice: &impl Serialize) -> String {
+    serde_json::json!(choice).to_string()
 }
 
 impl TrainConfig {
@@ -203,7 +228,10 @@ impl TrainConfig {
                 bounds::DRAFT,
             ),
         ];
-        bounds::check(numbers).map_err(|out| Error::out_of_bounds("train", out))?;
+        let patience = self.patience;
+        let patience = patience.map(|row| bounds::up_to("patience", row, usize::MAX));
+        bounds::check(numbers.into_iter().chain(patience))
+            .map_err(|out| Error::out_of_bounds("train", out))?;
         match self.epochs {
             None => bounds::check([bounds::up_to("steps", self.steps, bounds::STEPS)])
                 .map_err(|out| Error::out_of_bounds("train", out))?,
@@ -218,6 +246,7 @@ impl TrainConfig {
             return wrong("batch_tokens", expected, self.batch_tokens.to_string());
         }
         self.check_optimizer()?;
+        self.check_decay()?;
         if self.validate_samples == 0 && self.decode_prompts == 0 {
             let expected = "at least 1, unless `decode_prompts` is, as one of the two chooses the best weights";
             return wrong("validate_samples", expected, "0".into());
@@ -276,6 +305,29 @@ impl TrainConfig {
         Ok(())
     }
 
+    /// Fails on what is said of how `"wsd"` falls where it makes no sense, or where another schedule would not read it.
+    fn check_decay(&self) -> Result<()> {
+        let given = [
+            self.decay_ratio.map(|ratio| ratio.to_string()),
+            self.decay_shape.map(|shape| word(&shape)),
+        ];
+        for (key, found) in OF_WSD.into_iter().zip(given) {
+            if let Some(found) = found.filter(|_| self.schedule != Decay::Wsd) {
+                let expected = format!(
+                    "nothing beside `schedule = {}`, as only `\"wsd\"` reads it",
+                    word(&self.schedule)
+                );
+                return wrong(key, expected, found);
+            }
+        }
+        match self.decay_ratio {
+            Some(ratio) if !(ratio > 0.0 && is_share(ratio)) => {
+                wrong("decay_ratio", "above 0, at most 1", ratio.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The same settings with the steps that `epochs` come to on these samples, a part of a step counted as a whole. A
     /// warm-up that is longer becomes a tenth of them, as does one that nobody set if that is less.
     ///
@@ -327,6 +379,8 @@ impl TrainConfig {
             warmup_steps: self.warm_up(),
             steps: self.steps,
             decay: self.schedule,
+            decay_ratio: self.decay_ratio.unwrap_or(DECAY_RATIO),
+            decay_shape: self.decay_shape.unwrap_or_default(),
             min_lr_ratio: self.min_lr_ratio,
         }
     }
@@ -465,6 +519,56 @@ mod tests {
         ] {
             let refused = refused(change);
             assert!(refused.contains(told), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_only_wsd_reads_is_refused_beside_another_schedule() {
+        let wsd = TrainConfig {
+            schedule: Decay::Wsd,
+            decay_ratio: Some(0.4),
+            decay_shape: Some(DecayShape::MinusSqrt),
+            ..TrainConfig::default()
+        };
+        wsd.check(64).unwrap();
+        let schedule = wsd.schedule();
+        let found = (schedule.decay_ratio, schedule.decay_shape);
+        assert_eq!(found, (0.4, DecayShape::MinusSqrt));
+        // Of another fall a saved state is of another training.
+        let usual = TrainConfig {
+            decay_ratio: None,
+            decay_shape: None,
+            ..wsd.clone()
+        };
+        assert_ne!(usual.identity(), wsd.identity());
+        let schedule = usual.schedule();
+        let found = (schedule.decay_ratio, schedule.decay_shape);
+        assert_eq!(found, (0.2, DecayShape::Linear));
+        let refused = |config: TrainConfig| config.check(64).unwrap_err().to_string();
+        let beside = "beside `schedule = \"linear\"`, as only `\"wsd\"` reads it, found";
+        for (change, told) in [
+            (
+                (|of| of.decay_shape = None) as fn(&mut TrainConfig),
+                format!("`[train] decay_ratio`: expected nothing {beside} 0.4"),
+            ),
+            (
+                |of| of.decay_ratio = None,
+                format!("`[train] decay_shape`: expected nothing {beside} \"minus_sqrt\""),
+            ),
+        ] {
+            let mut other = TrainConfig {
+                schedule: Decay::Linear,
+                ..wsd.clone()
+            };
+            change(&mut other);
+            assert_eq!(refused(other), told);
+        }
+        for ratio in [0.0, -0.5, 1.5, f64::NAN] {
+            let told = refused(TrainConfig {
+                decay_ratio: Some(ratio),
+                ..wsd.clone()
+            });
+            assert!(told.contains("decay_ratio`: expected above 0"), "{told}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Where batches come from: in an order that a seed decides, with features made live or read from storage.
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -18,12 +19,13 @@ const STEPS: u64 = 1 << 63;
 
 /// Makes the batch of some packed samples.
 pub trait BatchSource: Send {
-    /// Tells, before the first batch, that the next `batches` of `order` will be asked for one after the other.
+    /// Tells, before the first batch, that the next `batches` of `order` will be asked for one after the other, but for those that
+    /// nobody wants any more once `is_over`: then a batch that is waited for is given up.
     ///
     /// # Errors
     /// A sample is longer than a row.
-    fn begin(&mut self, order: Order, batches: usize) -> Result<()> {
-        let _ = (order, batches);
+    fn begin(&mut self, order: Order, batches: usize, is_over: Arc<AtomicBool>) -> Result<()> {
+        let _ = (order, batches, is_over);
         Ok(())
     }
 
@@ -237,7 +239,7 @@ pub struct StoredFeatures {
     /// The samples, in the order in which they were stored.
     pub samples: Samples,
     /// Their features.
-    pub shards: FeatureShards,
+    pub shards: Arc<FeatureShards>,
     /// Type the drafter computes in.
     pub compute: DType,
     /// Where tensors go.

@@ -10,6 +10,7 @@ use crate::arithmetic::teacher_panel::TeacherPanel;
 use crate::device::chunk_rows;
 use crate::divergence::TeacherRows;
 use crate::divergence::kernel::Kernel;
+use crate::row::{JudgedRow, distinct};
 
 /// The target's distribution at each position of a batch, kept as hidden states.
 pub struct Teacher {
@@ -150,6 +151,20 @@ impl Teacher {
         TeacherRows {
             log_p: logits - partition,
             covered,
+        }
+    }
+
+    /// Log-probabilities over the drafter's vocabulary at the position of each of `rows`.
+    pub(crate) fn rows_of(&self, rows: &[JudgedRow]) -> TeacherRows {
+        let (distinct, of) = distinct(rows);
+        let judged = self.rows(&distinct);
+        if distinct.len() == rows.len() {
+            return judged;
+        }
+        let of = indices(&of, &judged.log_p.device());
+        TeacherRows {
+            log_p: judged.log_p.select(0, of.clone()),
+            covered: judged.covered.map(|covered| covered.select(0, of)),
         }
     }
 

@@ -2,31 +2,48 @@ use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::{TargetParts, Transformer};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Step};
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::objective::Loss;
-use crate::row::JudgedRow;
+use crate::row::{JudgedRow, times};
 use crate::teacher::Teacher;
 use crate::vocab_loss::{HeadParameter, JudgedRows, LossHead, VocabLoss, judged_loss};
 use crate::weighing::Weighing;
+use crate::weight::{Weight, changing, vanish_together};
 use crate::workload::Judges;
 
 /// Cross-entropy with the text, divergence from the target, or both.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenLoss {
     /// Factor on the cross-entropy with the text.
+    label_weight: Weight,
+    /// Factor on the divergence from the target.
+    teacher_weight: Weight,
+    /// That divergence.
+    divergence: Divergence,
+}
+
+/// What a loss on tokens is made of at one step.
+pub(crate) struct TokenLossAt {
+    /// Factor on the cross-entropy with the text.
     pub(crate) label_weight: f64,
     /// Factor on the divergence from the target.
     pub(crate) teacher_weight: f64,
     /// That divergence.
     pub(crate) divergence: Divergence,
+    /// Whether what is reported is judged by the target: the same at all steps, whatever the factors become.
+    pub(crate) reports_target: bool,
 }
 
-/// What judges the rows of a loss of these keys.
-pub(crate) fn judges(teacher_weight: f64, divergence: Divergence) -> Judges {
-    if teacher_weight > 0.0 {
+/// The names of its parts.
+pub(crate) const LABELS: &str = "labels";
+pub(crate) const TEACHER: &str = "teacher";
+
+/// What judges the rows of a loss of these keys, over all steps.
+pub(crate) fn judges(teacher_weight: Weight, divergence: &Divergence) -> Judges {
+    if teacher_weight.largest() > 0.0 {
         divergence.judges()
     } else {
         Judges::Text
@@ -39,22 +56,16 @@ impl TokenLoss {
     /// # Errors
     /// A setting makes no sense.
     pub(crate) fn new(
-        label_weight: f64,
-        teacher_weight: f64,
+        label_weight: Weight,
+        teacher_weight: Weight,
         divergence: Divergence,
     ) -> Result<Self> {
         let setting = |key, expected, got| Err(Error::objective(key, expected, got));
-        for (key, weight) in [
-            ("label_weight", label_weight),
-            ("teacher_weight", teacher_weight),
-        ] {
-            if !(weight >= 0.0 && weight.is_finite()) {
-                return setting(key, "0 or more", weight.to_string());
-            }
-        }
-        if label_weight + teacher_weight == 0.0 {
+        label_weight.check("label_weight")?;
+        teacher_weight.check("teacher_weight")?;
+        if vanish_together(&[label_weight, teacher_weight]) {
             let expected = "above 0 where `label_weight` is 0";
-            return setting("teacher_weight", expected, "0".into());
+            return setting("teacher_weight", expected, teacher_weight.to_string());
         }
         match divergence.problem() {
             Some((expected, got)) => setting("divergence", expected, got),
@@ -66,19 +77,34 @@ impl TokenLoss {
         }
     }
 
-    /// The factor on the term whose rows are reported.
-    pub(crate) fn reported_weight(&self) -> f64 {
-        if self.teacher_weight > 0.0 {
-            self.teacher_weight
-        } else {
-            self.label_weight
+    /// What it is at a step.
+    pub(crate) fn at(&self, step: Option<Step>) -> TokenLossAt {
+        TokenLossAt {
+            label_weight: self.label_weight.at(step),
+            teacher_weight: self.teacher_weight.at(step),
+            divergence: self.divergence.at(step),
+            reports_target: self.reports_target(),
         }
     }
 
+    pub(crate) fn reports_target(&self) -> bool {
+        self.teacher_weight.largest() > 0.0
+    }
+
+    /// Its weights that change, with what they are at a step.
+    pub(crate) fn changing(&self, step: Option<Step>) -> Vec<(&'static str, f64)> {
+        let weights = [(LABELS, self.label_weight), (TEACHER, self.teacher_weight)];
+        let of_divergence = match self.reports_target() {
+            true => self.divergence.changing(step),
+            false => Vec::new(),
+        };
+        changing(&weights, step).chain(of_divergence).collect()
+    }
+
     /// The loss of a drafter over `rows`, each judged by the target's distribution of the position [`JudgedRow::teacher`] and by
-    /// the token after it. Where the target judges, what is reported is of its divergence, else of the cross-entropy. Rows
-    /// that ask for a token which the model does not know are left out, and the others take their share of the weight.
-    /// `weighing` sets the weights where they depend on the drafter.
+    /// the token after it. Where the target judges, be it at other steps, what is reported is of its divergence, else of the
+    /// cross-entropy. Rows that ask for a token which the model does not know are left out, and the others take their share of
+    /// the weight. `weighing` sets the weights where they depend on the drafter.
     ///
     /// # Shapes
     /// - hidden: `[.., d_model]`, after the drafter's final norm
@@ -93,32 +119,68 @@ impl TokenLoss {
         weighing: Option<Weighing>,
         statistics: Statistics,
     ) -> Loss {
-        if self.teacher_weight == 0.0 {
-            let part = Part {
-                rows,
-                weighing,
-                statistics,
-            };
-            return self.by_text(judged, &hidden, part).into();
-        }
+        let step = judged.batch.step;
         let part = Part {
-            rows: rows.clone(),
+            rows,
             weighing,
             statistics,
         };
-        let mut loss = self.by_target(judged, &hidden, part);
+        let mut loss = self.at(step).of(judged, &hidden, part);
+        loss.changing = self.changing(step);
+        loss
+    }
+
+    /// What is reported of `rows` with all that is known of them, and nothing that only adds to the loss.
+    ///
+    /// # Shapes
+    /// - hidden: as for [`of`](Self::of)
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub(crate) fn measured(
+        &self,
+        judged: &DrafterOnBatch,
+        hidden: Tensor<2>,
+        rows: Vec<JudgedRow>,
+    ) -> Loss {
+        let part = Part {
+            rows,
+            weighing: None,
+            statistics: Statistics::All,
+        };
+        self.at(judged.batch.step).reported(judged, &hidden, part)
+    }
+}
+
+impl TokenLossAt {
+    /// See [`TokenLoss::of`].
+    fn of(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> Loss {
+        if !self.reports_target {
+            return self.reported(judged, hidden, part);
+        }
+        let rows = match part.weighing {
+            None => Some(part.rows.clone()),
+            Some(_) => None,
+        };
+        let mut loss = self.reported(judged, hidden, part);
         if self.label_weight > 0.0 {
             let part = Part {
-                rows: match weighing {
-                    None => rows,
-                    Some(_) => times(&loss.rows, (1.0 / self.teacher_weight) as f32),
-                },
+                // Where weights are found beside the loss, these are its own.
+                rows: rows.unwrap_or_else(|| loss.rows.clone()),
                 weighing: None,
                 statistics: Statistics::Loss,
             };
-            loss.add_term("labels", self.by_text(judged, &hidden, part));
+            loss.add_term(LABELS, self.by_text(judged, hidden, part));
         }
         loss
+    }
+
+    /// The part of it whose rows are reported.
+    fn reported(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> Loss {
+        match self.reports_target {
+            true => self.by_target(judged, hidden, part).named(TEACHER),
+            false => Loss::from(self.by_text(judged, hidden, part)).named(LABELS),
+        }
     }
 
     /// The cross-entropy with the tokens of the text.
@@ -136,16 +198,14 @@ impl TokenLoss {
 
     /// The divergence from the target's distributions.
     fn by_target(&self, judged: &DrafterOnBatch, hidden: &Tensor<2>, part: Part) -> Loss {
-        let last = judged.batch.features().last.clone().without_autodiff();
-        let mut teacher =
-            Teacher::new(last, judged.target, judged.vocabulary).at(judged.temperature);
+        let mut teacher = judged.teacher();
         teacher.find_proposable(part.rows.iter().map(|row| row.teacher));
         let met = |row: &JudgedRow| teacher.can_be_met(row.teacher);
         let (kept, missed): (Vec<JudgedRow>, Vec<JudgedRow>) =
             part.rows.iter().partition(|row| met(row));
         let judge = Judge::Target {
             teacher: &teacher,
-            divergence: self.divergence,
+            divergence: &self.divergence,
         };
         let softened = hidden.clone() / judged.temperature;
         let mut loss = Loss::from(judged_loss(
@@ -166,28 +226,18 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Those of the rows that are `kept`, with the weight of all of them, times `factor`.
+    /// Those of the rows that are `kept`, with the weight of all of them; what they come to is multiplied by `factor`.
     fn kept(self, kept: Vec<JudgedRow>, factor: f64, judge: Judge<'a>) -> JudgedRows<'a> {
         let sum = |rows: &[JudgedRow]| rows.iter().map(|row| row.weight).sum::<f32>();
         let share = sum(&self.rows) / sum(&kept).max(f32::MIN_POSITIVE);
         JudgedRows {
-            rows: times(&kept, share * factor as f32),
+            rows: times(&kept, share),
             judge,
             statistics: self.statistics,
-            weighing: self
-                .weighing
-                .map(|weighing| Weighing { factor, ..weighing }),
+            weighing: self.weighing,
+            factor,
         }
     }
-}
-
-/// Rows with their weights times `factor`.
-pub(crate) fn times(rows: &[JudgedRow], factor: f32) -> Vec<JudgedRow> {
-    let weighed = rows.iter().map(|row| JudgedRow {
-        weight: row.weight * factor,
-        ..*row
-    });
-    weighed.collect()
 }
 
 /// A drafter over a batch, and the target it is judged by.
@@ -202,6 +252,15 @@ pub(crate) struct DrafterOnBatch<'a> {
 }
 
 impl DrafterOnBatch<'_> {
+    /// The target's distributions.
+    ///
+    /// # Panics
+    /// The batch has no features.
+    pub(crate) fn teacher(&self) -> Teacher {
+        let last = self.batch.features().last.clone().without_autodiff();
+        Teacher::new(last, self.target, self.vocabulary).at(self.temperature)
+    }
+
     /// The token after each position; 0 after the last one.
     fn following(&self) -> Vec<u32> {
         let tokens = self.batch.rows.tokens.iter().copied();

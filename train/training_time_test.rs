@@ -18,6 +18,7 @@ use crate::passes::by_passes;
 use crate::recomputed::{KEPT, Unrolled, positions, run};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
+use crate::token_loss::TEACHER;
 use crate::vocab_loss::{
     HeadParameter, JudgedRows, LossHead, Wanted, judged_loss, vocab_gradients,
 };
@@ -170,6 +171,8 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             rows: WorkRows::Texts,
             judged: 1.0,
             judges: config.divergence.judges(),
+            again: 0,
+            guessed: 0,
         }
     }
 
@@ -180,9 +183,10 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
         let mut teacher = Teacher::new(last, drafter.target(), drafter.vocabulary());
         let step_weights = self.step_weights(batch);
         let (rows, missed) = self.rows(&batch.rows, &mut teacher, step_weights);
+        let divergence = self.config.divergence.at(batch.step);
         let judge = Judge::Target {
             teacher: &teacher,
-            divergence: self.config.divergence,
+            divergence: &divergence,
         };
         let certainty = self.config.certainty;
         let reach = |rows: &mut [JudgedRow], found: &[[f32; 2]]| {
@@ -201,7 +205,6 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             scope,
             weigh,
             divisor: Divisor::Weights,
-            factor: 1.0,
         });
         let judged = JudgedRows {
             weighing,
@@ -216,16 +219,17 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
             let mut judged = vocab_gradients(hidden, head, judged, Wanted::Gradients);
             let gradients = std::mem::take(&mut judged.hidden_gradients);
-            let mut loss = Loss::from(judged);
+            let mut loss = Loss::from(judged).named(TEACHER);
             if !gradients.is_empty() {
                 loss.gradients = unrolled.backward(drafter, gradients);
             }
             loss
         } else {
             let hidden = self.unroll(drafter, batch);
-            Loss::from(judged_loss(&hidden, head, judged))
+            Loss::from(judged_loss(&hidden, head, judged)).named(TEACHER)
         };
         loss.missed = missed;
+        loss.changing = self.config.divergence.changing(batch.step);
         if self.config.reduction == Reduction::All {
             loss.counted = batch.rows.len() as f64;
         }

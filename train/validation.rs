@@ -10,6 +10,13 @@ pub struct Validation {
     /// Mean acceptance rate `Σ min(p, q)` of each draft step, over all counted positions; where only the text's tokens judge, the mean
     /// of their `q`.
     pub alpha: Vec<f64>,
+    /// Share of positions where the most likely tokens agree at each step, over all counted positions; states of earlier versions
+    /// do not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agreement: Vec<f64>,
+    /// Share of positions whose right token is among what a selector chooses from at each step; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recall: Vec<f64>,
     /// Share of positions kept at each step among those a greedy decoder would reach; empty where there is no
     /// [`Self::simulated_tau`].
     pub conditional: Vec<f64>,
@@ -34,6 +41,21 @@ pub struct Validation {
     /// Digest of these prompts and of the target's answers to them: those of two validations are pairs where it is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decoded_sha256: Option<String>,
+    /// Of the first one of a training, where it was looked at: how far the text that is trained on is the target's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextFound>,
+}
+
+/// How far a text is the target's own, by the distributions of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TextFound {
+    /// Tokens that were looked at.
+    pub tokens: u64,
+    /// The share of them that are the target's likeliest.
+    pub likeliest: f64,
+    /// How much more surprising one is than what the target draws, in nats: at temperature 1, or at the one at which it was asked
+    /// for these texts where that is higher.
+    pub excess_surprise: f64,
 }
 
 impl Validation {

@@ -15,7 +15,7 @@ use crate::arithmetic::arithmetic;
 use crate::arithmetic::operations::{JudgedChunk, ProductSum, RowJudge};
 use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
-use crate::row::JudgedRow;
+use crate::row::{JudgedRow, times};
 use crate::teacher::indices;
 use crate::weighing::{Divisor, Scope, Weighing};
 
@@ -71,6 +71,8 @@ pub struct VocabLoss {
     pub head_gradient: Option<(ParamId, Tensor<2>)>,
     /// The rows, in the order of `values`, with their weights.
     pub rows: Vec<JudgedRow>,
+    /// What the weighted sum over the rows is multiplied by. The gradients have it.
+    pub factor: f64,
     /// What the weights were divided by, where they were found beside the loss; else the number of rows.
     pub divisor: f64,
     /// `[rows, 1]`: distance at each row, without its weight.
@@ -111,6 +113,8 @@ pub(crate) struct JudgedRows<'a> {
     pub(crate) statistics: Statistics,
     /// Sets the weights of the rows, where they are not known before.
     pub(crate) weighing: Option<Weighing<'a>>,
+    /// What the weighted sum over the rows is multiplied by.
+    pub(crate) factor: f64,
 }
 
 impl<'a> JudgedRows<'a> {
@@ -121,6 +125,7 @@ impl<'a> JudgedRows<'a> {
             judge,
             statistics,
             weighing: None,
+            factor: 1.0,
         }
     }
 }
@@ -160,6 +165,7 @@ pub(crate) fn vocab_gradients(
         judge,
         statistics,
         weighing,
+        factor,
     } = judged;
     let scope = weighing.map_or(Scope::All, |weighing| weighing.scope);
     if matches!(scope, Scope::All) {
@@ -191,8 +197,8 @@ pub(crate) fn vocab_gradients(
     };
     let place = |row: &JudgedRow| row.step * positions + row.position;
     let places: Vec<usize> = rows.iter().map(place).collect();
-    let found = chunks.run_weighed(&states, &mut rows, &places, weighing.as_ref());
-    let (divisor, share) = divided(&mut rows, weighing.as_ref());
+    let found = chunks.run_weighed(&states, &mut rows, &places, weighing.as_ref(), factor);
+    let (divisor, share) = divided(&mut rows, weighing.as_ref(), factor);
     let hidden_gradients = if found.gradients.is_empty() {
         Vec::new()
     } else {
@@ -210,22 +216,23 @@ pub(crate) fn vocab_gradients(
             .map(|(gradient, parameter)| parameter.in_its_layout(gradient)),
         divisor,
         rows,
+        factor,
         values: joined(found.values, 1, &device),
         statistics: (!found.statistics.is_empty() || statistics == Statistics::All)
             .then(|| joined(found.statistics, 2, &device)),
     }
 }
 
-/// What the weighted sum over `rows` was divided by, and the factor that their weights and gradients have of it, which is
-/// taken into the weights.
-fn divided(rows: &mut [JudgedRow], weighing: Option<&Weighing>) -> (f64, f64) {
+/// What the weighted sum over `rows` was divided by, which is taken into their weights, and what gradients have yet to be
+/// multiplied by.
+fn divided(rows: &mut [JudgedRow], weighing: Option<&Weighing>, factor: f64) -> (f64, f64) {
     let Some(weighing) = weighing else {
         return (rows.len() as f64, 1.0);
     };
     let divisor = weighing.divisor.of(rows);
-    let share = Divisor::share(divisor, weighing.factor);
-    rows.iter_mut().for_each(|row| row.weight *= share as f32);
-    (divisor, share)
+    let share = Divisor::share(divisor, 1.0) as f32;
+    rows.iter_mut().for_each(|row| row.weight *= share);
+    (divisor, Divisor::share(divisor, factor))
 }
 
 /// `x · factor`, with nothing done where that is 1.
@@ -285,7 +292,8 @@ pub(crate) fn dot<const D: usize>(x: Tensor<D>, gradient: Tensor<D>) -> Tensor<1
     (x * gradient).cast(DType::F32).sum()
 }
 
-fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
+/// Parts `width` wide as one, if there are none as one without rows.
+pub(crate) fn joined(parts: Vec<Tensor<2>>, width: usize, device: &Device) -> Tensor<2> {
     if parts.is_empty() {
         Tensor::zeros([0, width], (device, DType::F32))
     } else {
@@ -340,15 +348,17 @@ impl Chunks<'_> {
         parts
     }
 
-    /// All of `rows`, with weights that `weighing` sets before or beside.
+    /// All of `rows`, with weights that `weighing` sets before or beside; else their gradients have the factor.
     fn run_weighed(
         &mut self,
         states: &Tensor<2>,
         rows: &mut [JudgedRow],
         places: &[usize],
         weighing: Option<&Weighing>,
+        factor: f64,
     ) -> Parts {
         match weighing {
+            None => self.run_all(states, &mut times(rows, factor as f32), places, None),
             Some(all) if matches!(all.scope, Scope::All) => {
                 self.weigh_all(states, rows, places, all);
                 self.run_all(states, rows, places, None)
@@ -483,12 +493,13 @@ fn positions_of(rows: &[JudgedRow]) -> Vec<usize> {
 }
 
 impl VocabLoss {
-    /// `Σ weight · distance`, on the host.
+    /// What is minimised, `factor · Σ weight · distance`, on the host.
     pub fn value(&self) -> f64 {
         let values = host_f32(self.values.clone());
         let weighted = self.rows.iter().zip(values);
-        weighted
+        let sum: f64 = weighted
             .map(|(row, value)| row.weight as f64 * value as f64)
-            .sum()
+            .sum();
+        self.factor * sum
     }
 }

@@ -18,8 +18,6 @@ pub(crate) struct Weighing<'a> {
     pub(crate) weigh: &'a Weigh<'a>,
     /// What the weighted sum over all rows is divided by.
     pub(crate) divisor: Divisor,
-    /// Factor on it behind that division.
-    pub(crate) factor: f64,
 }
 
 /// Which rows are weighed together.

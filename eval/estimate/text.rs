@@ -3,7 +3,7 @@ use burn::prelude::*;
 use spectrain_models::{Caches, Capture, Features, LogitRows, Pass, Target, TargetParts, chain};
 
 use crate::error::Result;
-use crate::verify::rows::most_likely;
+use crate::verify::rows::are_most_likely;
 
 /// A prompt and the target's own answer, with what the target made of them.
 #[derive(Debug, Clone)]
@@ -29,15 +29,7 @@ impl OwnText {
         &self,
         look: &mut dyn FnMut(&[u32], Tensor<2>) -> Result<()>,
     ) -> Result<()> {
-        let rows: Vec<usize> = (0..self.judges.len()).collect();
-        for rows in rows.chunks(ROWS) {
-            let tokens: Vec<u32> = rows
-                .iter()
-                .map(|row| self.tokens[self.first + 1 + row])
-                .collect();
-            look(&tokens, self.judges.logits(rows))?;
-        }
-        Ok(())
+        self.judges.over(&self.tokens[self.first + 1..], look)
     }
 
     /// Whether each token of the answer but its first is the target's likeliest.
@@ -47,8 +39,7 @@ impl OwnText {
     pub fn likeliest(&self) -> Result<Vec<bool>> {
         let mut found = Vec::with_capacity(self.judges.len());
         self.judged(&mut |tokens, logits| {
-            let best = most_likely(logits)?;
-            found.extend(best.iter().zip(tokens).map(|(best, token)| best == token));
+            found.extend(are_most_likely(tokens, logits)?);
             Ok(())
         })?;
         Ok(found)
@@ -72,6 +63,19 @@ impl Judges {
     /// How many rows there are.
     pub(crate) fn len(&self) -> usize {
         self.states.dims()[0]
+    }
+
+    /// Goes over tokens, of which there is one for each row, some at a time, each with its row of logits.
+    pub(crate) fn over(
+        &self,
+        tokens: &[u32],
+        look: &mut dyn FnMut(&[u32], Tensor<2>) -> Result<()>,
+    ) -> Result<()> {
+        let rows: Vec<usize> = (0..self.len()).collect();
+        for (rows, tokens) in rows.chunks(ROWS).zip(tokens.chunks(ROWS)) {
+            look(tokens, self.logits(rows))?;
+        }
+        Ok(())
     }
 
     /// The logits of some rows, in that order; each is computed once, however often it is wanted. `[rows.len(), vocab]`, f32

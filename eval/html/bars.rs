@@ -6,12 +6,14 @@ use crate::html::chart::{Chart, WIDTH, colour, marker, taus};
 use crate::html::markup::{Table, short};
 use crate::interval::with_digits;
 
-const LEFT: f64 = 12.0;
-/// Where the largest τ ends; the figures stand behind it.
-const RIGHT: f64 = WIDTH - 58.0;
-const BAR: f64 = 17.0;
-const NAME: f64 = 20.0;
-const GAP: f64 = 6.0;
+/// Where bars begin.
+pub(super) const LEFT: f64 = 12.0;
+/// Where the longest bar ends; the figures stand behind it.
+pub(super) const RIGHT: f64 = WIDTH - 58.0;
+/// Heights of a bar, of the name over a group, and of the room behind a group.
+pub(super) const BAR: f64 = 17.0;
+pub(super) const NAME: f64 = 20.0;
+pub(super) const GAP: f64 = 6.0;
 /// Letters of a name that have room.
 const LETTERS: usize = 56;
 /// Groups that are drawn; the table has all.

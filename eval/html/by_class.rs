@@ -2,17 +2,11 @@
 use std::fmt::Write;
 
 use crate::draw::{Axis, label, line};
-use crate::html::chart::{Chart, WIDTH, colour, marker};
+use crate::html::bars::{BAR, GAP, LEFT, NAME, RIGHT};
+use crate::html::chart::{Chart, colour, marker};
 use crate::html::markup::{Table, percent};
 use crate::html::panel::Panel;
 use crate::token_class::{ClassReport, TokenClass};
-
-const LEFT: f64 = 12.0;
-/// Where all steps are accepted; the figures stand behind it.
-const RIGHT: f64 = WIDTH - 58.0;
-const BAR: f64 = 17.0;
-const NAME: f64 = 20.0;
-const GAP: f64 = 6.0;
 
 /// The colour, name and figures of a setting.
 type Bar<'a> = (usize, &'a str, &'a ClassReport);

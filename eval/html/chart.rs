@@ -7,6 +7,10 @@ use crate::html::palette::MOST;
 
 /// Width of a chart in units of its drawing; a letter is 13 high.
 pub(crate) const WIDTH: f64 = 440.0;
+/// Where what is drawn between axes ends at the right, at the top and at the bottom, unless a chart needs other room.
+pub(crate) const RIGHT: f64 = WIDTH - 14.0;
+pub(crate) const TOP: f64 = 12.0;
+pub(crate) const BOTTOM: f64 = 232.0;
 /// The shapes of markers around their middle, one for each colour.
 const MARKERS: [&str; MOST] = [
     "M-4.5,0a4.5,4.5 0 1,0 9,0a4.5,4.5 0 1,0 -9,0Z",

@@ -1,15 +1,12 @@
 //! The curves of training: the loss, and τ of validations with its interval.
 use crate::curves::{Curves, ValidationPoint};
 use crate::draw::{Axis, label, line, polyline};
-use crate::html::chart::{Chart, WIDTH, colour, marker, taus};
+use crate::html::chart::{BOTTOM, Chart, RIGHT, TOP, colour, marker, taus};
 use crate::html::markup::Table;
 use crate::html::panel::legend;
 use crate::interval::with_digits;
 
 const LEFT: f64 = 46.0;
-const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
 /// Points of a curve; of more, neighbours are drawn as their mean.
 const POINTS: usize = 160;
 /// Rows of a table of losses.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::deploy::report::{CandidateReport, CostSource, Recommendation, about, commands};
 use crate::draft::{ChainTokens, DraftReport};
 use crate::draw::{Axis, escape, label, line, polyline};
-use crate::html::chart::{Chart, WIDTH, colour, marker};
+use crate::html::chart::{BOTTOM, Chart, RIGHT, TOP, colour, marker};
 use crate::html::markup::{Table, prose};
 use crate::html::palette::MOST;
 use crate::html::panel::legend;
@@ -13,9 +13,6 @@ use crate::interval::with_digits;
 use crate::report::Report;
 
 const LEFT: f64 = 46.0;
-const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
 /// Radius of the ring around what is recommended.
 const RING: f64 = 9.0;
 

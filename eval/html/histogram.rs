@@ -2,14 +2,12 @@
 use std::fmt::Write;
 
 use crate::draw::label;
-use crate::html::chart::{Chart, WIDTH, colour, marker, shares};
+use crate::html::chart::{BOTTOM, Chart, RIGHT, colour, marker, shares};
 use crate::html::markup::{Table, percent};
 use crate::html::panel::Panel;
 
 const LEFT: f64 = 52.0;
-const RIGHT: f64 = WIDTH - 14.0;
 const TOP: f64 = 24.0;
-const BOTTOM: f64 = 232.0;
 /// The widest bar.
 const BAR: f64 = 34.0;
 

@@ -1,15 +1,12 @@
 //! The chart of τ by the place in the output.
 use crate::draw::{Axis, label, line, polyline};
 use crate::groups::GroupReport;
-use crate::html::chart::{Chart, WIDTH, colour, marker, taus};
+use crate::html::chart::{BOTTOM, Chart, RIGHT, TOP, colour, marker, taus};
 use crate::html::markup::Table;
 use crate::html::panel::Panel;
 use crate::interval::with_digits;
 
 const LEFT: f64 = 36.0;
-const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
 
 /// τ of the passes that begin in each range of places.
 pub(crate) fn figure(panel: &Panel) -> String {

@@ -1,6 +1,6 @@
 //! Charts of how the drafter's confidence goes with what is accepted.
 use crate::draw::{Axis, label, line, polyline};
-use crate::html::chart::{Chart, WIDTH, colour, marker, shares};
+use crate::html::chart::{Chart, TOP, WIDTH, colour, marker, shares};
 use crate::html::markup::Table;
 use crate::html::panel::{Panel, Series, legend};
 use crate::interval::with_digits;
@@ -8,7 +8,6 @@ use crate::reliability::{CalibrationReport, ReliabilityReport};
 
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 24.0;
-const TOP: f64 = 12.0;
 const BOTTOM: f64 = 292.0;
 /// Percent between the marks of confidence.
 const STEP: u32 = 25;

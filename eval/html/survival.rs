@@ -1,13 +1,10 @@
 //! The chart of how deep drafts are accepted.
 use crate::draw::{Axis, label, polyline};
-use crate::html::chart::{Chart, WIDTH, colour, marker, shares};
+use crate::html::chart::{BOTTOM, Chart, RIGHT, TOP, colour, marker, shares};
 use crate::html::markup::{Table, values};
 use crate::html::panel::Panel;
 
 const LEFT: f64 = 52.0;
-const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 12.0;
-const BOTTOM: f64 = 232.0;
 
 /// The share of passes that accept at least 0, 1, 2, … drafted tokens.
 pub(crate) fn figure(panel: &Panel) -> String {

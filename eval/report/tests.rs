@@ -250,6 +250,7 @@ fn what_training_found_stands_beside_the_chain_of_its_length_for_the_first_targe
     };
     let trained = TrainedReport {
         step: 1,
+        ended: None,
         simulated_tau: Some(4.5),
         simulated_length: Some(5),
         tau: Some(2.5),

@@ -7,7 +7,7 @@ use spectrain_models::Sampling;
 use crate::error::{Error, Result};
 use crate::estimate::text::OwnText;
 use crate::texts::report::TextsReport;
-use crate::verify::rows::{host_rows, processed};
+use crate::verify::rows::{are_most_likely, host_rows, processed};
 
 /// Tokens from which it is told.
 pub const ENOUGH: u64 = 2000;
@@ -18,6 +18,13 @@ pub const LEAST_LIKELIEST: f64 = 0.95;
 const MOST_EXCESS: f64 = 0.05;
 /// Standard errors that chance explains.
 const BY_CHANCE: f64 = 4.0;
+
+/// What texts are the target's own, in the words of errors.
+pub(super) fn written_at(temperature: impl std::fmt::Display) -> String {
+    format!(
+        "texts that the target wrote at temperature {temperature} (`spectrain data regenerate` lets it write them)"
+    )
+}
 
 /// Counts over the tokens of texts.
 pub(super) struct Own {
@@ -48,20 +55,26 @@ impl Own {
 
     /// Looks at one more text; its first token, which the prompt's pass gives, is left out.
     pub(super) fn add(&mut self, text: &OwnText) -> Result<()> {
-        self.tokens += text.judges.len() as u64;
-        if self.sampling.is_greedy() {
-            let same = text.likeliest()?.into_iter().filter(|same| *same);
-            self.likeliest += same.count() as u64;
-            return Ok(());
-        }
+        text.judged(&mut |tokens, logits| self.look(tokens, logits))
+    }
+
+    /// Looks at some more tokens, each with its row of the target's logits, `[tokens, vocab]`.
+    pub(super) fn look(&mut self, tokens: &[u32], logits: Tensor<2>) -> Result<()> {
+        self.tokens += tokens.len() as u64;
         let is_restricted = self.sampling.top_k > 0 || self.sampling.top_p < 1.0;
-        text.judged(&mut |tokens, logits| {
-            if is_restricted {
-                self.add_restricted(logits, tokens)
-            } else {
-                self.add_drawn(logits, tokens)
-            }
-        })
+        if self.sampling.is_greedy() {
+            self.add_greedy(logits, tokens)
+        } else if is_restricted {
+            self.add_restricted(logits, tokens)
+        } else {
+            self.add_drawn(logits, tokens)
+        }
+    }
+
+    fn add_greedy(&mut self, logits: Tensor<2>, tokens: &[u32]) -> Result<()> {
+        let found = are_most_likely(tokens, logits)?;
+        self.likeliest += found.into_iter().filter(|same| *same).count() as u64;
+        Ok(())
     }
 
     fn add_drawn(&mut self, logits: Tensor<2>, tokens: &[u32]) -> Result<()> {
@@ -116,47 +129,49 @@ impl Own {
 
     /// Fails where the target did not write them.
     pub(super) fn check(&self) -> Result<()> {
-        let refused = |expected: String, found: String| {
-            Err(Error::Setting {
+        match self.amiss() {
+            None => Ok(()),
+            Some(found) => Err(Error::Setting {
                 key: "features",
-                mismatch: Mismatch::new(expected, found),
-            })
-        };
-        let temperature = self.sampling.temperature;
-        let wrote = format!(
-            "texts that the target wrote at temperature {temperature} (`spectrain data regenerate` lets it write them)"
-        );
-        if self.sampling.is_greedy() {
-            let share = self.share(self.likeliest);
-            if self.is_too_few(self.likeliest) {
-                let found = format!(
-                    "texts in which {:.1} % of {} tokens are its likeliest",
-                    100.0 * share,
-                    self.tokens
-                );
-                return refused(wrote, found);
-            }
-            return Ok(());
+                mismatch: Mismatch::new(written_at(self.sampling.temperature), found),
+            }),
         }
-        let impossible = self.share(self.impossible);
+    }
+
+    /// What texts are these that the target surely did not write; nothing where it may have.
+    pub(super) fn amiss(&self) -> Option<String> {
+        if self.sampling.is_greedy() {
+            let found = || {
+                format!(
+                    "texts in which {:.1} % of {} tokens are its likeliest",
+                    100.0 * self.likeliest(),
+                    self.tokens
+                )
+            };
+            return self.is_too_few(self.likeliest).then(found);
+        }
         if self.is_too_few(self.tokens - self.impossible) {
-            let found = format!(
+            return Some(format!(
                 "texts in which {:.1} % of the tokens cannot be drawn",
-                100.0 * impossible
-            );
-            return refused(wrote, found);
+                100.0 * self.share(self.impossible)
+            ));
         }
         let (excess, errors) = (self.excess_surprise(), self.standard_errors());
-        if excess.abs() > MOST_EXCESS && errors.abs() > BY_CHANCE {
+        let is_beyond_chance = excess.abs() > MOST_EXCESS && errors.abs() > BY_CHANCE;
+        is_beyond_chance.then(|| {
             let how = if excess > 0.0 { "more" } else { "less" };
-            let found = format!(
+            format!(
                 "texts in which a token surprises it {:.2} nats {how} than what it draws ({:.0} standard errors)",
                 excess.abs(),
                 errors.abs()
-            );
-            return refused(wrote, found);
-        }
-        Ok(())
+            )
+        })
+    }
+
+    /// Whether nothing is amiss but that they are less surprising than what is drawn at this temperature, as what was written at a
+    /// lower one is.
+    pub(super) fn is_colder(&self) -> bool {
+        self.impossible == 0 && self.excess_surprise() < 0.0
     }
 
     /// Whether surely less than [`LEAST_LIKELIEST`] of the tokens are as they should be: of few tokens a single one says little.
@@ -170,11 +185,23 @@ impl Own {
         count as f64 / (self.tokens as f64).max(1.0)
     }
 
-    fn excess_surprise(&self) -> f64 {
+    /// Tokens that were looked at.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Of greedy texts, the share of tokens that are the target's likeliest.
+    pub(super) fn likeliest(&self) -> f64 {
+        self.share(self.likeliest)
+    }
+
+    /// Of drawn texts, how much more surprising a token is than what the target draws, in nats.
+    pub(super) fn excess_surprise(&self) -> f64 {
         self.excess / ((self.tokens - self.impossible) as f64).max(1.0)
     }
 
-    fn standard_errors(&self) -> f64 {
+    /// The same in standard errors.
+    pub(super) fn standard_errors(&self) -> f64 {
         if self.variance > 0.0 {
             self.excess / self.variance.sqrt()
         } else {
@@ -185,7 +212,7 @@ impl Own {
     /// Says in a report what was found.
     pub(super) fn tell(&self, report: &mut TextsReport) {
         if self.sampling.is_greedy() {
-            report.likeliest = Some(self.share(self.likeliest));
+            report.likeliest = Some(self.likeliest());
         } else {
             report.excess_surprise = Some(self.excess_surprise());
             report.standard_errors = Some(self.standard_errors());

@@ -27,6 +27,18 @@ pub struct TextsReport {
     pub standard_errors: Option<f64>,
 }
 
+/// How many of the tokens are the target's likeliest.
+pub(super) fn likeliest_words(share: f64) -> String {
+    format!("{:.2} % of the tokens are its likeliest", 100.0 * share)
+}
+
+/// How surprising a token is to the target.
+pub(super) fn surprise_words(excess: f64, errors: f64) -> String {
+    format!(
+        "a token surprises it {excess:+.4} nats more than what it draws ({errors:+.1} standard errors)"
+    )
+}
+
 impl fmt::Display for TextsReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(
@@ -35,13 +47,8 @@ impl fmt::Display for TextsReport {
             self.answers, self.temperature, self.tokens, self.source
         )?;
         match (self.likeliest, self.excess_surprise, self.standard_errors) {
-            (Some(share), ..) => {
-                write!(f, "{:.2} % of the tokens are its likeliest", 100.0 * share)
-            }
-            (_, Some(excess), Some(errors)) => write!(
-                f,
-                "a token surprises it {excess:+.4} nats more than what it draws ({errors:+.1} standard errors)"
-            ),
+            (Some(share), ..) => f.write_str(&likeliest_words(share)),
+            (_, Some(excess), Some(errors)) => f.write_str(&surprise_words(excess, errors)),
             _ => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_models::{Capture, DraftShape};
 
+use super::own_check::OwnCheck;
 use super::*;
 use crate::speculate::{DecodeSettings, Decoder};
 use crate::statistics::Acceptance;
@@ -167,6 +168,46 @@ fn texts_of_another_hand_are_refused() {
     let refused = judged(&drawn, &settings(narrow, drafts())).unwrap_err();
     assert!(refused.to_string().contains("cannot be drawn"), "{refused}");
     judged(&decoded(narrow, 60), &settings(narrow, drafts())).unwrap();
+}
+
+/// All texts as tokens of which nobody says at which temperature they were written.
+fn checked(texts: &[(OwnText, Generation)]) -> OwnCheck {
+    let mut check = OwnCheck::new(1.0);
+    for (text, _) in texts {
+        check
+            .add(&text.tokens[text.first + 1..], &text.judges)
+            .unwrap();
+    }
+    check
+}
+
+#[test]
+fn texts_are_the_targets_own_at_whatever_temperature_it_wrote_them() {
+    for temperature in [0.0, 0.7, 1.0] {
+        let own = checked(&decoded(Sampling::at(temperature), 60));
+        assert_eq!((own.missing(), own.problem()), (0, None), "{temperature}");
+        let figures = own.figures().unwrap();
+        assert_eq!(figures.tokens, 60 * (LONGEST as u64 - 1));
+        assert!(figures.excess_surprise < 0.05, "{figures}");
+        assert_eq!(figures.likeliest == 1.0, temperature == 0.0, "{figures}");
+    }
+    let wild = decoded(Sampling::at(3.0), 60);
+    let other = checked(&wild);
+    let problem = other.problem().unwrap().to_string();
+    for words in [
+        "expected texts that the target wrote at temperature 1 or below",
+        "nats more than what it draws",
+    ] {
+        assert!(problem.contains(words), "{problem}");
+    }
+    let told = other.figures().unwrap().to_string();
+    for words in ["% of the tokens are its likeliest; at T=1 a token", "nats"] {
+        assert!(told.contains(words), "{told}");
+    }
+    // Of few tokens nobody knows, and of none there is nothing to say.
+    let few = checked(&wild[..20]);
+    assert_eq!((few.missing(), few.problem()), (2000 - 20 * 59, None));
+    assert_eq!(checked(&[]).figures(), None);
 }
 
 #[test]

@@ -27,6 +27,16 @@ pub(crate) fn most_likely(logits: Tensor<2>) -> Result<Vec<u32>> {
     Ok(indices.iter::<i64>().map(|index| index as u32).collect())
 }
 
+/// Whether each token is the one that [`most_likely`] finds in its row of `logits`, `[tokens, vocab]`.
+///
+/// # Errors
+/// A row is not finite.
+pub(crate) fn are_most_likely(tokens: &[u32], logits: Tensor<2>) -> Result<Vec<bool>> {
+    let best = most_likely(logits)?.into_iter();
+    let same = best.zip(tokens).map(|(best, token)| best == *token);
+    Ok(same.collect())
+}
+
 /// The entries of `logits` on the host, row by row.
 pub(crate) fn host_rows(logits: Tensor<2>) -> Result<Vec<f32>> {
     let host = logits.try_into_data();

@@ -56,7 +56,8 @@ impl Answers<'_> {
         }
     }
 
-    /// The digest of the prompts and of the answers to them, which are known: counts of the same can be compared.
+    /// The digest of the prompts, of the answers to them, which are known, and of how long these may be: counts of the same can be
+    /// compared.
     pub(super) fn sha256(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -65,7 +66,7 @@ impl Answers<'_> {
                 let each: Vec<_> = written.prompts.iter().zip(known).collect();
                 Some(sha256_bytes(json!(each).to_string().as_bytes()))
             }
-            Self::Stored(stored) => Some(stored.fingerprint()),
+            Self::Stored(stored) => Some(stored.sha256()),
         }
     }
 
@@ -74,7 +75,10 @@ impl Answers<'_> {
         match self {
             Self::None => None,
             Self::Written(written) => written.text(prompt),
-            Self::Stored(stored) => stored.texts.answers(prompt, None).into_iter().next(),
+            Self::Stored(stored) => {
+                let answers = stored.texts.answers(prompt, stored.longest);
+                answers.into_iter().next()
+            }
         }
     }
 }
@@ -83,6 +87,8 @@ impl Answers<'_> {
 pub(super) struct StoredAnswers<'a> {
     /// The answers, with what was asked.
     pub(super) texts: StoredTexts<'a>,
+    /// Tokens of an answer, at most, where that is known: no more are drafted behind it.
+    pub(super) longest: Option<usize>,
     /// Where it is kept which prompts choose the weights.
     pub(super) file: PathBuf,
     /// Whether it was.
@@ -92,6 +98,15 @@ pub(super) struct StoredAnswers<'a> {
 impl StoredAnswers<'_> {
     fn fingerprint(&self) -> String {
         self.texts.header().tokens_fingerprint.clone()
+    }
+
+    /// See [`Answers::sha256`]: behind the longest answers nothing is drafted.
+    fn sha256(&self) -> String {
+        let of = self.fingerprint();
+        match self.longest {
+            None => of,
+            Some(longest) => sha256_bytes(json!([of, longest]).to_string().as_bytes()),
+        }
     }
 
     /// Keeps once which prompts choose the weights; rank 0 does.
@@ -259,6 +274,7 @@ impl WrittenAnswers<'_> {
 mod tests {
     use burn::prelude::Device;
     use spectrain_checkpoints::{DType, ModelFolder};
+    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
     use spectrain_models::{Capture, Transformer, load_target};
 
     use super::*;
@@ -286,6 +302,44 @@ mod tests {
         answers.complete(&mut Together(None)).unwrap();
         let texts = (0..answers.prompts.len()).map(|prompt| answers.text(prompt));
         texts.map(|text| text.map(|text| text.tokens)).collect()
+    }
+
+    #[test]
+    fn behind_an_answer_as_long_as_servers_may_write_nothing_is_drafted() {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = target().parts();
+        let d_model = parts.spec.d_model;
+        let header = FeatureHeader {
+            target_sha256: String::new(),
+            captured_layers: Vec::new(),
+            d_model,
+            tokens_fingerprint: String::new(),
+        };
+        let mut writer = FeatureWriter::open(folder.path(), header, 1).unwrap();
+        let sample = StoredSample {
+            tokens: &[3, 1, 4, 1, 5, 9],
+            loss_mask: &[0, 0, 1, 1, 1, 1],
+            captured: &[],
+            last: &vec![0; 6 * d_model],
+        };
+        writer.push(&sample).unwrap();
+        writer.finish().unwrap();
+        let read = |longest: Option<usize>| {
+            let texts = StoredTexts::open(folder.path(), &Capture::default(), &parts).unwrap();
+            let answers = Answers::Stored(Box::new(StoredAnswers {
+                texts,
+                longest,
+                file: folder.path().join(ANSWERS),
+                is_kept: true,
+            }));
+            (answers.text(0).unwrap().limit, answers.sha256().unwrap())
+        };
+        let [short, long, any] = [Some(4), Some(7), None].map(read);
+        assert_eq!([short.0, long.0, any.0], [6, 9, parts.spec.max_positions]);
+        // So what is counted with one limit is no pair of what is counted with another.
+        assert_eq!(read(Some(4)), short);
+        let all = BTreeSet::from([short.1, long.1, any.1]);
+        assert_eq!(all.len(), 3);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
 use crate::stages::export::commands::commands;
+use crate::stages::inputs::TRAIN;
 
 use origin::Before;
 
@@ -29,6 +30,8 @@ use origin::Before;
 pub const DRAFTER: &str = "DRAFTER";
 /// What they call a target that has no name on the hub.
 const TARGET: &str = "TARGET";
+/// Key, under `training`, of the steps at which validations have ended stages of the training, by the names of these.
+pub(super) const ENDED: &str = "ended";
 /// Where the program is.
 const HOME: &str = env!("CARGO_PKG_REPOSITORY");
 
@@ -286,7 +289,10 @@ impl Card<'_> {
         let trainings = self.trainings();
         let several = trainings.len() > 1;
         let told = trainings.iter().filter_map(|(stage, train)| {
-            let length = length(train)?;
+            let mut length = length(train)?;
+            if let Some(end) = self.provenance["training"][ENDED][stage.unwrap_or(TRAIN)].as_u64() {
+                _ = write!(length, ", ended by `patience` at step {end}");
+            }
             Some(match stage {
                 Some(stage) if several => format!("`{}`, {length}", printable(stage)),
                 _ => length,
@@ -457,13 +463,17 @@ impl Card<'_> {
 fn length(train: &Value) -> Option<String> {
     let batches = train["gradient_accumulation"].as_u64().unwrap_or(1);
     let tokens = train["batch_tokens"].as_u64()? * batches;
+    let most = match train["patience"].is_null() {
+        true => "",
+        false => "at most ",
+    };
     Some(match train["steps"].as_u64() {
         Some(1) => format!("1 step of {tokens} tokens"),
-        Some(steps) => format!("{steps} steps of {tokens} tokens"),
+        Some(steps) => format!("{most}{steps} steps of {tokens} tokens"),
         None => {
             let epochs = train["epochs"].as_f64()?;
             let plural = if epochs == 1.0 { "" } else { "s" };
-            format!("{epochs} epoch{plural} in steps of {tokens} tokens")
+            format!("{most}{epochs} epoch{plural} in steps of {tokens} tokens")
         }
     })
 }
@@ -506,6 +516,34 @@ mod tests {
         assert_eq!(one.unwrap(), "1 epoch in steps of 128 tokens");
         assert_eq!(of(json!({"batch_tokens": 128})), None);
         assert_eq!(of(Value::Null), None);
+    }
+
+    #[test]
+    fn a_training_that_its_validations_ended_says_where() {
+        let provenance = json!({
+            "recipe": {"train": {"steps": 1000, "batch_tokens": 128, "patience": 3}},
+            "training": {"step": 300, "ended": {"train": 600}},
+        });
+        let lengths = |provenance: &Value| {
+            let card = Card {
+                dialect: &EAGLE3,
+                facts: &Facts::default(),
+                provenance,
+                report: None,
+            };
+            card.lengths()
+        };
+        let expected = ", at most 1000 steps of 128 tokens, ended by `patience` at step 600, of which the weights of step 300 are kept";
+        assert_eq!(lengths(&provenance), expected);
+        // Of several stages not the last one alone.
+        let train = &provenance["recipe"]["train"];
+        let provenance = json!({
+            "recipe": {"stages": {"align": train, "refine": train}},
+            "training": {"step": 1000, "ended": {"align": 600}},
+        });
+        let expected = ", in stages: `align`, at most 1000 steps of 128 tokens, ended by `patience` at step 600; `refine`, at most \
+                        1000 steps of 128 tokens";
+        assert_eq!(lengths(&provenance), expected);
     }
 
     #[test]

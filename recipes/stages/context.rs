@@ -153,6 +153,12 @@ impl StageContext<'_> {
         })
     }
 
+    /// Tokens of the target's answers to held-out prompts, at most, where that is known.
+    pub(super) fn longest_answer(&self) -> Option<usize> {
+        let mode = self.recipe.features.mode;
+        mode.longest_answer(self.recipe.evaluate.max_new_tokens)
+    }
+
     /// Conversations that `synthetic` makes, in a recipe that has it.
     fn made(&self, file: &str) -> Option<Sources> {
         let made = self.recipe.synthetic.as_ref();

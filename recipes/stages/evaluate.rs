@@ -12,7 +12,6 @@ use spectrain_eval::{
 };
 use spectrain_models::{Target as _, load_target};
 
-use crate::recipe::tables::FeatureMode;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runs::prepared::prepared_in;
@@ -164,7 +163,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
         let all: Vec<usize> = (0..texts.len()).collect();
         let judged = judge(
             &texts,
-            (&all, None),
+            (&all, context.longest_answer()),
             session.as_ref(),
             &settings,
             (&name, context.output),
@@ -181,11 +180,11 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
 
 /// Where the answers of servers end; of imported texts nobody knows it.
 fn ends_of_answers(context: &StageContext) -> Result<Option<EndsReport>> {
-    if context.recipe.features.mode == FeatureMode::Imported {
+    let Some(max_new_tokens) = context.longest_answer() else {
         return Ok(None);
-    }
+    };
     Ok(Some(EndsReport {
-        max_new_tokens: context.recipe.evaluate.max_new_tokens,
+        max_new_tokens,
         stop: target::stop_tokens_in(&context.target_folder()?)?,
     }))
 }

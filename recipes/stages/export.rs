@@ -21,13 +21,13 @@ use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::has_room;
 use crate::runtime::texts::StoredTexts;
-use crate::stages::card::{self, Facts};
+use crate::stages::card::{self, ENDED, Facts};
 use crate::stages::context::StageContext;
 use crate::stages::exported::{NAMED, Written, named};
 use crate::stages::features::places::first_answers;
 use crate::stages::prepare;
 use crate::stages::report::record_again;
-use crate::stages::train::EXPORTED_STEP;
+use crate::stages::train::{EXPORTED_STEP, ended};
 
 use commands::commands;
 use ground::{Ground, OnPrompts, OnTexts};
@@ -161,13 +161,19 @@ fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
     Ok(provenance)
 }
 
-/// What the last training stage says of the weights it kept.
+/// What the last training stage says of the weights it kept, and which stages ended before their last step.
 fn training(context: &StageContext) -> Result<Value> {
     let Some(manifest) = context.run.manifest(context.recipe.last_trained())? else {
         return Ok(Value::Null);
     };
     let summary = &manifest.summary;
     let mut training = json!({"step": summary[EXPORTED_STEP], "best": summary["fit"]["best"]});
+    for stage in context.recipe.training_stages() {
+        let manifest = context.run.manifest(stage)?;
+        if let Some(end) = manifest.and_then(|manifest| ended(&manifest.summary["fit"])) {
+            training[ENDED][stage] = end.into();
+        }
+    }
     if !manifest.history.is_empty() {
         training["history"] = json!(manifest.history);
     }

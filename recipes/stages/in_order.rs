@@ -23,23 +23,31 @@ use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
 use crate::stages::stage::Stage;
 
-/// Runs the stages of a recipe that are not done, or of these only the ones named.
-pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
-    run_and_tell(context, only, &mut |_| Ok(()))
+/// What is called with the names of stages on the way.
+pub struct Told<'a> {
+    /// Of each one that is not done yet, before it is run.
+    pub begins: &'a mut dyn FnMut(&str),
+    /// Of each one that was wanted, once it is done.
+    pub done: &'a mut dyn FnMut(&str) -> Result<()>,
 }
 
-/// The same; `done` is called with the name of each stage that was wanted, once it is done.
-pub fn run_and_tell(
-    context: &StageContext,
-    only: &[String],
-    done: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<()> {
+/// Runs the stages of a recipe that are not done, or of these only the ones named.
+pub fn run(context: &StageContext, only: &[String]) -> Result<()> {
+    let told = Told {
+        begins: &mut |_| {},
+        done: &mut |_| Ok(()),
+    };
+    run_and_tell(context, only, told)
+}
+
+/// The same, and tells of it.
+pub fn run_and_tell(context: &StageContext, only: &[String], told: Told) -> Result<()> {
     if let Some(origin) = &context.recipe.origin {
         context.output.say(format!("recipe: {origin}"));
     }
     let run = context.run.path();
     failure::forget(run);
-    let ended = run_each(context, only, done);
+    let ended = run_each(context, only, told);
     if let Err(error) = &ended
         && !error.is::<Interrupted>()
     {
@@ -48,11 +56,7 @@ pub fn run_and_tell(
     ended
 }
 
-fn run_each(
-    context: &StageContext,
-    only: &[String],
-    done: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<()> {
+fn run_each(context: &StageContext, only: &[String], told: Told) -> Result<()> {
     let stages = selected(context.recipe, only)?;
     let is_selected = |stage: &Stage| is_selected(stage.name, only);
     let last = stages.iter().rposition(is_selected);
@@ -60,10 +64,10 @@ fn run_each(
         check_interrupted().map_err(|_| Interrupted::Run)?;
         let goes_on = |error| or_interrupted(error, Interrupted::Run);
         if is_selected(stage) {
-            run_stage(context, stage)
+            run_stage(context, stage, told.begins)
                 .map_err(goes_on)
                 .with_context(|| format!("stage `{}`", stage.name))?;
-            done(stage.name)?;
+            (told.done)(stage.name)?;
         } else {
             require_done(context, stage).map_err(goes_on)?
         }
@@ -100,7 +104,48 @@ pub(crate) fn require_done(context: &StageContext, stage: &Stage) -> Result<()> 
     }
 }
 
-fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
+/// How the changes are told that give a training another number of steps.
+const LENGTHS: [&str; 2] = ["`train.steps`", "`train.epochs`"];
+
+/// That a training goes on from a step to another end, for these changes, and which of its weights become others by that.
+pub(crate) fn to_other_end(
+    context: &StageContext,
+    stage: &str,
+    steps: u64,
+    what: &[String],
+) -> Result<String> {
+    let goes_on = format!("goes on from step {steps}: {}", what.join(", "));
+    let is_of_length = |what: &String| LENGTHS.iter().any(|length| what.starts_with(length));
+    let recipe = context.recipe;
+    let mut weights = Vec::new();
+    if what.iter().any(is_of_length) && recipe.training_stages().contains(&stage) {
+        let objective = recipe.method.objective_of(stage)?;
+        find_changing("objective", &objective, &mut weights);
+    }
+    Ok(match &weights[..] {
+        [] => goes_on,
+        weights => format!(
+            "{goes_on}; weights that change over the steps ({}) go by shares of the new steps",
+            weights.join(", ")
+        ),
+    })
+}
+
+/// The keys in a table at `path` whose weights change over the steps of a training: tables with a `start` and an `end`, and a number
+/// `base_weight`, which falls to 0.
+fn find_changing(path: &str, table: &Value, found: &mut Vec<String>) {
+    for (key, value) in table.as_object().into_iter().flatten() {
+        let path = format!("{path}.{key}");
+        let has_course = value.get("start").is_some() && value.get("end").is_some();
+        let falls = key == "base_weight" && value.as_f64().is_some_and(|weight| weight != 0.0);
+        match has_course || falls {
+            true => found.push(format!("`{path}`")),
+            false => find_changing(&path, value, found),
+        }
+    }
+}
+
+fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)) -> Result<()> {
     let name = stage.name;
     let say = |message: String| context.output.say(format!("{name}: {message}"));
     let mut longer = None;
@@ -122,7 +167,7 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         StageState::Interrupted if stage.resumes => say("goes on where it was interrupted".into()),
         StageState::Interrupted => context.run.clear(name)?,
         StageState::Longer { steps, what } => {
-            say(format!("goes on from step {steps}: {}", what.join(", ")));
+            say(to_other_end(context, name, steps, &what)?);
             longer = Some(steps);
         }
         StageState::Unfit { steps, what } => bail!(unfit(context, name, steps, &what)),
@@ -142,6 +187,7 @@ fn run_stage(context: &StageContext, stage: &Stage) -> Result<()> {
         inputs: context.inputs(stage)?,
         parts: parts.as_ref().and(context.array.parts.clone()),
     };
+    begins(name);
     let manifest = context.run.start(name, start)?;
     let summary = match parts {
         Some(parts) => parts.join(context)?,
@@ -450,6 +496,24 @@ mod tests {
 
     fn to(steps: u64) -> Value {
         json!({"train": {"steps": steps}})
+    }
+
+    #[test]
+    fn weights_that_change_over_the_steps_are_found_in_an_objective() {
+        let course = json!({"start": 1.0, "end": 0.0, "from": 0.0, "until": 0.5});
+        let changing = |objective: Value| {
+            let mut found = Vec::new();
+            find_changing("objective", &objective, &mut found);
+            found
+        };
+        let fixed =
+            json!({"label_weight": 0.1, "base_weight": 0.0, "divergence": {"sum": {"ce": 0.1}}});
+        assert_eq!(changing(fixed), [""; 0]);
+        let both = json!({"base_weight": 0.8, "label_weight": course, "anchors": 16});
+        let expected = ["`objective.base_weight`", "`objective.label_weight`"];
+        assert_eq!(changing(both), expected);
+        let within = json!({"parts": {"weight": course}});
+        assert_eq!(changing(within), ["`objective.parts.weight`"]);
     }
 
     /// The steps of each part of a history, with those to which it would have gone on.

@@ -27,6 +27,7 @@ pub mod synthetic;
 #[cfg(test)]
 mod tests;
 pub mod train;
+mod trained_text;
 mod validation;
 
 pub use context::StageContext;

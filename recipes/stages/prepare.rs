@@ -20,7 +20,8 @@ use spectrain_eval::Prompt;
 use crate::cli::progress::counted;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::{check_interrupted, interrupted};
-use crate::runtime::text::{LINTED_ROWS, RowsOf, Text};
+use crate::runtime::prompts::{too_long, without_prompt};
+use crate::runtime::text::{LINTED_ROWS, Prompts, RowsOf, Text};
 use crate::runtime::weights::check_weights;
 use crate::stages::context::StageContext;
 
@@ -31,6 +32,8 @@ const LINT: &str = "lint.json";
 pub(crate) const TRAIN_DATA: &str = "`data.train`";
 /// What they know the data by that is evaluated with, where the recipe names some.
 pub(crate) const EVAL_DATA: &str = "`data.eval`";
+/// What they know the data by that is evaluated with, where the recipe names none.
+pub(crate) const HELD_OUT_DATA: &str = "the held-out rows of `data.train`";
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -66,7 +69,8 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let counts = count_tokens(shards.iter(), text.settings.vocab)?;
     write(&folder.join("counts.json"), &json!(counts))?;
 
-    let prompts = text.prompts(sets.eval()?).context(eval_data)?;
+    let prompts = text.prompts(sets.eval()?);
+    let prompts = prompts.map_err(|error| not_asked(error, eval_data))?;
     let stored: Vec<StoredPrompt> = prompts.prompts.iter().map(StoredPrompt::of).collect();
     write(&folder.join("prompts.json"), &json!(stored))?;
 
@@ -87,14 +91,39 @@ pub fn run(context: &StageContext) -> Result<Value> {
         context.output.say(told_of_held_out(prompts, rows));
         summary["held_out"] = json!({"share": data.held_out(), "prompts": prompts, "rows": rows});
     }
-    if prompts.too_long > 0 {
-        context.output.warn(format!(
-            "prompts longer than `data.max_length`, which are left out: {}",
-            prompts.too_long
-        ));
-        summary["prompts_too_long"] = json!(prompts.too_long);
-    }
+    record_left_out(context, &mut summary, &prompts);
     Ok(summary)
+}
+
+/// Says how many prompts are left out and how many rows have none, and adds both to the manifest.
+fn record_left_out(context: &StageContext, summary: &mut Value, prompts: &Prompts) {
+    let (long, untold) = (prompts.too_long, prompts.all_trained);
+    let left_out = [
+        (
+            "prompts_too_long",
+            long,
+            too_long("prompts", "`data.max_length`", long),
+        ),
+        (
+            "rows_without_prompt",
+            untold,
+            without_prompt("rows", untold),
+        ),
+    ];
+    for (key, count, told) in left_out {
+        if let Some(told) = told {
+            context.output.warn(told);
+            summary[key] = json!(count);
+        }
+    }
+}
+
+/// Says of which data an error of its prompts is, and where others can be named than those that are held out.
+pub(crate) fn not_asked(error: anyhow::Error, data: &'static str) -> anyhow::Error {
+    match data {
+        HELD_OUT_DATA => error.context(format!("{data} (`data.eval` can name others)")),
+        data => error.context(data),
+    }
 }
 
 /// What is said of so many prompts and rows that are held out.
@@ -204,7 +233,7 @@ impl Sets {
     /// What users know the rows by that are evaluated with.
     fn eval_data(&self) -> &'static str {
         match self.held_out {
-            Some(_) => "the held-out rows of `data.train`",
+            Some(_) => HELD_OUT_DATA,
             None => EVAL_DATA,
         }
     }

@@ -1,13 +1,15 @@
 //! What a stage of the training needs beside the drafter, and the training itself.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use serde_json::Value;
-use spectrain_checkpoints::{DType, ModelFolder, hash};
+use spectrain_checkpoints::{DType, ModelFolder, hash, state};
 use spectrain_data::features::FeatureShards;
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
@@ -33,6 +35,7 @@ use crate::stages::features::servers;
 use crate::stages::features::streamed::StreamedFeatures;
 use crate::stages::length;
 use crate::stages::prepare;
+use crate::stages::trained_text::TrainedText;
 use crate::stages::validation::{Validator, validation_prompts};
 
 /// Why validations decode nothing although they would.
@@ -55,6 +58,8 @@ pub(super) struct Setup<'a> {
     held_out: Arc<TokenShards>,
     samples: Samples,
     row_length: usize,
+    /// Stored features by their folders, once they were opened, which reads them whole.
+    opened: RefCell<BTreeMap<PathBuf, Arc<FeatureShards>>>,
 }
 
 impl<'a> Setup<'a> {
@@ -103,6 +108,7 @@ impl<'a> Setup<'a> {
             held_out: Arc::new(TokenShards::open(context.folder("prepare").join("eval"))?),
             tokens,
             row_length,
+            opened: RefCell::default(),
         })
     }
 
@@ -127,7 +133,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Features of what is trained on.
-    fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
+    pub(super) fn source(&self, context: &StageContext) -> Result<Box<dyn BatchSource>> {
         if context.recipe.features.mode == FeatureMode::Streamed {
             let (layers, target) = (self.capture.clone(), self.parts.clone());
             let sets = [self.tokens.as_ref(), &self.held_out];
@@ -157,6 +163,24 @@ impl<'a> Setup<'a> {
         if let (FeatureMode::Live, Some(target)) = (context.recipe.features.mode, &self.target) {
             return Ok(Box::new(self.live(target, samples, &device, compute)));
         }
+        Ok(Box::new(StoredFeatures {
+            samples,
+            shards: self.opened(context, tokens, folder)?,
+            compute,
+            device,
+        }))
+    }
+
+    /// What is stored in `folder`: features of all of `tokens`.
+    fn opened(
+        &self,
+        context: &StageContext,
+        tokens: &TokenShards,
+        folder: &Path,
+    ) -> Result<Arc<FeatureShards>> {
+        if let Some(shards) = self.opened.borrow().get(folder) {
+            return Ok(shards.clone());
+        }
         let shards = FeatureShards::open(folder)?;
         shards.require(&header(
             context,
@@ -172,12 +196,10 @@ impl<'a> Setup<'a> {
                 shards.len()
             );
         }
-        Ok(Box::new(StoredFeatures {
-            samples,
-            shards,
-            compute,
-            device,
-        }))
+        let shards = Arc::new(shards);
+        let mut opened = self.opened.borrow_mut();
+        opened.insert(folder.to_owned(), shards.clone());
+        Ok(shards)
     }
 
     fn live(
@@ -194,6 +216,39 @@ impl<'a> Setup<'a> {
             compute,
             device: device.clone(),
         }
+    }
+
+    /// Held-out conversations.
+    fn held_out(&self, context: &StageContext) -> Samples {
+        let rows = self.config.batch_tokens / self.row_length;
+        let tokens = self.held_out.clone();
+        Samples::new(tokens, self.row_length, rows, context.recipe.seed)
+    }
+
+    /// The text that is trained on, with what the target makes of it, for rank 0 in the first stage: it is that of all stages.
+    /// Nothing where the target's hidden states are not at hand, or where the drafter writes all texts itself.
+    pub(super) fn text(&'a self, context: &'a StageContext) -> Result<Option<TrainedText<'a>>> {
+        let recipe = context.recipe;
+        if !context.leads() || recipe.trained_before(self.stage).is_some() {
+            return Ok(None);
+        }
+        if recipe.method.on_policy_fraction(self.stage)? >= 1.0 {
+            return Ok(None);
+        }
+        let folder = context.folder("features");
+        let (tokens, samples, folder) = match recipe.features.mode {
+            // Servers hand out those of the training in its order alone. Held-out ones are there, of the same text, unless
+            // that was given.
+            FeatureMode::Streamed if recipe.data.eval.is_some() => return Ok(None),
+            FeatureMode::Streamed => {
+                let held_out = self.held_out(context);
+                (&self.held_out, held_out, folder.join(HELD_OUT))
+            }
+            _ => (&self.tokens, self.samples.clone(), folder),
+        };
+        let source = self.features(context, (tokens.as_ref(), samples.clone()), &folder)?;
+        let of = (recipe, self.stage, context.output);
+        Ok(Some(TrainedText::new(of, (samples, source), &self.parts)))
     }
 
     /// The target's answers to held-out prompts.
@@ -217,6 +272,7 @@ impl<'a> Setup<'a> {
             let (texts, _) = texts.judged(context.recipe.features.mode);
             return Ok(Answers::Stored(Box::new(StoredAnswers {
                 texts,
+                longest: context.longest_answer(),
                 file: context.folder(self.stage).join(ANSWERS),
                 is_kept: false,
             })));
@@ -232,24 +288,11 @@ impl<'a> Setup<'a> {
         }))
     }
 
-    /// Whether the stage begins with weights that were trained for what it trains; a later stage has another objective than
-    /// the weights that it begins with.
-    fn begins_trained(&self, context: &StageContext) -> bool {
-        let recipe = context.recipe;
-        recipe.start.is_some() && recipe.trained_before(self.stage).is_none()
-    }
-
     /// What validates the stage's weights.
     fn validator(&'a self, context: &'a StageContext, identity: &str) -> Result<Validator<'a>> {
         let compute = compute_type(context.target_type.dtype);
         let config = &self.config;
-        let rows = config.batch_tokens / self.row_length;
-        let held_out = Samples::new(
-            self.held_out.clone(),
-            self.row_length,
-            rows,
-            context.recipe.seed,
-        );
+        let held_out = self.held_out(context);
         let held_out_features = match self.target {
             // Validations are few: what the target makes of held-out texts is not stored.
             Some(ref target) => {
@@ -285,6 +328,13 @@ impl<'a> Setup<'a> {
         let compute = compute_type(context.target_type.dtype);
         let digest = hash::sha256_bytes(identity.to_string().as_bytes());
         let mut validation = self.validator(context, &digest)?;
+        let mut text = self.text(context)?;
+        let folder = context.folder(self.stage);
+        // Before anything is spent on it; one that goes on was told.
+        let begins = state::latest(&folder)?.is_none();
+        if let Some(text) = text.as_mut().filter(|_| begins) {
+            text.found();
+        }
         let judge = self.target.as_ref();
         let judge =
             judge.map(|target| self.live(target, self.samples.clone(), &context.device, compute));
@@ -298,26 +348,34 @@ impl<'a> Setup<'a> {
                 config: &self.config,
                 samples: self.samples.clone(),
                 source: self.source(context)?,
-                folder: context.folder(self.stage),
+                folder,
                 identity: identity.clone(),
                 interrupted: &interrupted,
                 on_policy: judges.as_ref().map(|judge| OnPolicy {
                     stop: &self.stop,
                     judge,
                 }),
-                begins_trained: self.begins_trained(context),
-                validate: &mut |trainee, _, best, together| validation.of(trainee, best, together),
+                begins_trained: context.recipe.begins_trained(self.stage),
+                validate: &mut |trainee, _, best, together| {
+                    let mut found = validation.of(trainee, best, together)?;
+                    if best.is_none() {
+                        let own = text.as_mut().and_then(TrainedText::found);
+                        found.text = together.of_first(own)?;
+                    }
+                    Ok(found)
+                },
                 memory: &|| memory_of(&device),
                 ranks,
             },
         );
-        summary.map_err(with_advice)
+        summary.map_err(|error| with_advice(error, &context.device_name))
     }
 }
 
-/// The error with what to do about a state of another training.
-fn with_advice(error: TrainError) -> anyhow::Error {
+/// The error with what to do about a state of another training, and with the device that has no memory.
+fn with_advice(error: TrainError, device: &str) -> anyhow::Error {
     match error {
+        TrainError::OutOfMemory { .. } => anyhow!(error).context(format!("`{device}`")),
         TrainError::OtherTraining { .. } => anyhow!(
             "{error}; put back what has changed, or begin anew with `--fresh`, which moves this run aside"
         ),

@@ -20,6 +20,7 @@ use spectrain_train::{Objective, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
 use crate::cli::progress::Output;
+use crate::families::registry::RECIPES;
 use crate::families::trained::write_usual;
 use crate::recipe;
 use crate::recipe::ResolvedRecipe;
@@ -35,8 +36,10 @@ use crate::runtime::target;
 use crate::stages::borrowed::borrow;
 use crate::stages::commands_again::commands_again;
 use crate::stages::failure;
+use crate::stages::in_order::{Told, run_and_tell};
 use crate::stages::inputs::{TRAIN, settings};
 use crate::stages::order::{STAGES, selected};
+use crate::stages::setup::Setup;
 
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -121,6 +124,29 @@ pub(super) fn fixture() -> tempfile::TempDir {
 
 fn prepare(root: &Path, overrides: &[&str]) -> Result<()> {
     with_context(root, overrides, |context| run(context, &["prepare".into()]))
+}
+
+/// Whoever asks a GPU for its memory before a training does not open it for a stage that needs none.
+#[test]
+fn stages_that_are_run_are_told_before_and_all_that_are_wanted_behind() {
+    let root = fixture();
+    let told = || {
+        let (mut begun, mut done) = (Vec::new(), Vec::new());
+        with_context(root.path(), &[], |context| {
+            let told = Told {
+                begins: &mut |stage| begun.push(stage.to_owned()),
+                done: &mut |stage| {
+                    done.push(stage.to_owned());
+                    Ok(())
+                },
+            };
+            run_and_tell(context, &["prepare".into()], told).unwrap();
+        });
+        [begun, done]
+    };
+    let prepared = vec!["prepare".to_owned()];
+    assert_eq!(told(), [prepared.clone(), prepared.clone()]);
+    assert_eq!(told(), [Vec::new(), prepared]);
 }
 
 #[test]
@@ -808,6 +834,88 @@ fn a_training_that_has_nothing_to_measure_is_refused() {
             "{refused}"
         );
     });
+}
+
+#[test]
+fn what_the_target_says_of_the_text_is_told_for_every_recipe_in_its_first_stage() {
+    let root = fixture();
+    let at = |name: &str| root.path().join(name);
+    // With layers enough for every kind of drafter.
+    let config = json!({
+        "model_type": "qwen3", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "max_position_embeddings": 64,
+    });
+    fs::write(at("target/config.json"), config.to_string()).unwrap();
+    with_trained(root.path(), |_| ());
+    let mut all = Vec::new();
+    for kind in RECIPES {
+        let name = format!("{:?}", kind.name);
+        let text = recipe_text(root.path()).replace("\"eagle3\"", &name);
+        let text = text.replace("\"a\"", &name);
+        let eval = format!("data.eval = {:?}\n", at("eval.jsonl"));
+        let recipe = recipe::read(&(text + &eval + kind.trials[0]), &[]).unwrap();
+        with_recipe(root.path(), &recipe, |context| {
+            run(context, &["prepare".to_owned()]).unwrap();
+            let spec = target::spec(&context.target_folder().unwrap()).unwrap();
+            for (place, stage) in recipe.training_stages().into_iter().enumerate() {
+                let capture = recipe.method.capture(&spec).unwrap();
+                let setup = Setup::new(context, stage, capture).unwrap();
+                let text = setup.text(context).unwrap();
+                let found = text.map(|mut text| text.found().unwrap());
+                assert_eq!(found.is_some(), place == 0, "{stage} of {name}");
+                all.extend(found);
+            }
+        });
+    }
+    assert_eq!(all.len(), RECIPES.len());
+    assert!(all[0].tokens > 0, "{:?}", all[0]);
+    for found in &all {
+        assert_eq!(found.tokens, all[0].tokens);
+        assert!((0.0..=1.0).contains(&found.likeliest), "{found:?}");
+        assert!(found.excess_surprise.is_finite(), "{found:?}");
+    }
+}
+
+#[test]
+fn the_check_of_the_text_and_the_training_open_stored_features_once() {
+    let root = fixture();
+    with_trained(root.path(), |_| ());
+    let stored = ["name=b", "features.mode=stored"];
+    with_context(root.path(), &stored, |context| {
+        run(context, &["prepare".to_owned(), "features".to_owned()]).unwrap();
+        let spec = target::spec(&context.target_folder().unwrap()).unwrap();
+        let capture = context.recipe.method.capture(&spec).unwrap();
+        let setup = Setup::new(context, TRAIN, capture).unwrap();
+        let mut text = setup.text(context).unwrap().unwrap();
+        // What is open stays readable, and nothing is there to be opened again.
+        fs::remove_dir_all(context.folder("features")).unwrap();
+        setup.source(context).unwrap();
+        assert!(text.found().unwrap().tokens > 0);
+    });
+}
+
+#[test]
+fn a_text_that_the_drafter_writes_anew_in_every_batch_is_not_looked_at() {
+    let root = fixture();
+    with_trained(root.path(), |_| ());
+    let text = recipe_text(root.path()).replace("\"eagle3\"", "\"distillspec\"");
+    let eval = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let mut kinds = RECIPES.iter();
+    let kind = kinds.find(|kind| kind.name == "distillspec").unwrap();
+    for (fraction, is_looked_at) in [("0.5", true), ("1.0", false)] {
+        let name = format!("name=on-policy-{fraction}");
+        let fraction = format!("objective.on_policy.fraction={fraction}");
+        let text = text.clone() + &eval + kind.trials[0];
+        let recipe = recipe::read(&text, &[name, fraction]).unwrap();
+        with_recipe(root.path(), &recipe, |context| {
+            run(context, &["prepare".to_owned()]).unwrap();
+            let spec = target::spec(&context.target_folder().unwrap()).unwrap();
+            let capture = recipe.method.capture(&spec).unwrap();
+            let setup = Setup::new(context, TRAIN, capture).unwrap();
+            assert_eq!(setup.text(context).unwrap().is_some(), is_looked_at);
+        });
+    }
 }
 
 #[test]

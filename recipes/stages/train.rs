@@ -81,7 +81,7 @@ where
     context.make_room(&place)?;
     let folder = context.run.path().join(place);
     write_usual(&best, &folder, DType::F32, &provenance)?;
-    report(context, stage, &summary, step);
+    report(context, stage, (&summary, setup.config.steps), step);
     Ok(json!({ "fit": summary, (EXPORTED_STEP): step, "draft_vocab": draft_vocab }))
 }
 
@@ -171,17 +171,25 @@ fn with_history(context: &StageContext, stage: &str, mut provenance: Value) -> R
 /// Key of a training stage's summary: the step whose weights it has left.
 pub(super) const EXPORTED_STEP: &str = "exported_step";
 
+/// The step behind which validations have ended a training before its last one, by what its summary has under `fit`.
+pub(crate) fn ended(fit: &Value) -> Option<u64> {
+    let steps = fit["steps"].as_u64();
+    steps.filter(|_| !fit["out_of_patience"].is_null())
+}
+
 /// What training found of the weights that the recipe's last training stage has left.
 pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedReport>> {
     let Some(stage) = context.recipe.training_stages().last().copied() else {
         return Ok(None);
     };
     let manifest = context.run.manifest(stage)?;
-    let best = manifest.map(|manifest| manifest.summary["fit"]["best"].clone());
-    let best: Option<(u64, Validation)> = serde_json::from_value(best.unwrap_or_default())
+    let fit = manifest.map(|manifest| manifest.summary["fit"].clone());
+    let fit = fit.unwrap_or_default();
+    let best: Option<(u64, Validation)> = serde_json::from_value(fit["best"].clone())
         .with_context(|| format!("the manifest of the stage `{stage}`: `summary.fit.best`"))?;
     Ok(best.map(|(step, found)| TrainedReport {
         step,
+        ended: ended(&fit),
         simulated_tau: found.simulated_tau,
         simulated_length: found.simulated_tau.map(|_| found.conditional.len()),
         tau: found.tau,
@@ -213,7 +221,13 @@ fn with_weights_of<D: Shipped>(drafter: D, folder: &Path, step: u64) -> Result<D
     Ok(import(drafter, weights, &saved.path.display().to_string())?)
 }
 
-fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize) {
+/// Tells how a stage of so many steps ended, and that the weights of `step` are taken.
+fn report(
+    context: &StageContext,
+    stage: &str,
+    (summary, asked): (&FitSummary, usize),
+    step: usize,
+) {
     let rate = summary.tokens as f64 / summary.seconds.max(1e-9);
     let best = summary.best.as_ref().map(|(_, best)| best);
     let tau = best.and_then(|best| Some((best.tau?, best.tau_ci95)));
@@ -223,13 +237,20 @@ fn report(context: &StageContext, stage: &str, summary: &FitSummary, step: usize
         let interval = interval.unwrap_or_default();
         format!(", τ {tau:.2}{interval} on held-out prompts")
     });
+    let done = summary.steps as u64;
+    let steps = match summary.out_of_patience {
+        Some(_) => format!(
+            "{done} of {}, ended by `patience`,",
+            counted(asked as u64, "step")
+        ),
+        None => format!("{},", counted(done, "step")),
+    };
     let weights = match step {
         0 => "those of `start`, of step 0,".to_owned(),
         _ => format!("weights of step {step}"),
     };
     context.output.say(format!(
-        "{stage}: {}, {} in {:.0} s ({rate:.0} tokens/s), loss {:.4}, {weights} taken{tau}",
-        counted(summary.steps as u64, "step"),
+        "{stage}: {steps} {} in {:.0} s ({rate:.0} tokens/s), loss {:.4}, {weights} taken{tau}",
         counted(summary.tokens, "token"),
         summary.seconds,
         summary.loss

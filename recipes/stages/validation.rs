@@ -198,7 +198,9 @@ impl HeldOut {
         let mut found = Validation {
             // Not a number where nothing was measured.
             loss: self.loss / self.counted,
-            alpha: each(&|step| share(step.alpha, step.count)),
+            alpha: each(&StepReport::mean_alpha),
+            agreement: each(&StepReport::agreement),
+            recall: self.steps.iter().map_while(StepReport::recall).collect(),
             ..Validation::default()
         };
         let chains = self.steps.first().map_or(0, |step| step.reached);
@@ -213,6 +215,8 @@ impl HeldOut {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// Counts of prompts whose passes emit `emitted[i]` tokens for every 10 passes.
@@ -233,6 +237,8 @@ mod tests {
         LossReport {
             total,
             terms: 0.0,
+            parts: BTreeMap::new(),
+            changing: BTreeMap::new(),
             counted,
             steps: Vec::new(),
             measured: true,
@@ -276,6 +282,30 @@ mod tests {
         let found = of(vec![first, second]);
         assert_eq!(found.conditional, [3.0 / 4.0, 1.0 / 3.0]);
         assert_eq!(found.simulated_tau, Some(2.0));
+    }
+
+    #[test]
+    fn agreement_and_recall_are_shares_of_all_positions() {
+        let step = |count, correct, recalled| StepReport {
+            count,
+            correct,
+            recalled,
+            ..StepReport::default()
+        };
+        let of = |batches: [Vec<StepReport>; 2]| {
+            let reports = batches.map(|steps| LossReport {
+                steps,
+                ..report(1.0, 4.0)
+            });
+            HeldOut::from_iter(reports).validation()
+        };
+        let first = vec![step(4, 1.0, Some(3))];
+        let found = of([first, vec![step(4, 2.0, Some(3)), step(2, 1.0, Some(2))]]);
+        assert_eq!(found.agreement, [3.0 / 8.0, 0.5]);
+        assert_eq!(found.recall, [0.75, 1.0]);
+        // There is nothing to choose from.
+        let found = of([vec![step(4, 1.0, None)], vec![step(4, 2.0, None)]]);
+        assert_eq!((found.agreement, found.recall), (vec![3.0 / 8.0], vec![]));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The CPU's way: kernels that work in place on the memory behind tensors, over all threads.
 use burn::prelude::*;
 use burn::tensor::DType;
-use rayon::prelude::*;
 use spectrain_models::products::{add_product, product_along_rows};
 use spectrain_models::weights::{host_f32, on_host};
 
@@ -64,22 +63,6 @@ impl Arithmetic for Cpu {
             (first, second)
         });
         (weights, Moments { first, second })
-    }
-
-    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
-        let [_, vocab] = logits.dims();
-        let of_row = |row: &[f32]| -> Vec<i64> {
-            let before = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
-            let mut ids: Vec<usize> = (0..vocab).collect();
-            if count < vocab {
-                ids.select_nth_unstable_by(count - 1, before);
-                ids.truncate(count);
-            }
-            ids.sort_by(before);
-            ids.into_iter().map(|id| id as i64).collect()
-        };
-        let values = host_f32(logits.clone());
-        values.par_chunks(vocab).flat_map_iter(of_row).collect()
     }
 
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {

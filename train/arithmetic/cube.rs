@@ -32,10 +32,6 @@ impl Arithmetic for OnCube {
         adamw(weights, moments, gradient, step)
     }
 
-    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
-        Tensors.likeliest(logits, count)
-    }
-
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
         Tensors.to_hidden(gradient, head)
     }

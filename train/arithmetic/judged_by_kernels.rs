@@ -40,7 +40,7 @@ impl<'a> JudgedByKernels<'a> {
         logits: Tensor<2>,
         rows: &[JudgedRow],
         teacher: &Teacher,
-        divergence: Divergence,
+        divergence: &Divergence,
     ) -> (Tensor<2>, Vec<RowJudged>) {
         let kernel = divergence.kernel();
         let made = |positions: &[usize]| teacher.panel(positions, kernel);

@@ -6,8 +6,8 @@ use burn::tensor::{DType, IndexingUpdateOp};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::divergence::{Distance, TeacherRows, overlap};
 use crate::judge::{Judge, Statistics};
-use crate::row::{JudgedRow, distinct};
-use crate::teacher::{Teacher, indices};
+use crate::row::JudgedRow;
+use crate::teacher::indices;
 
 /// Judges by tensor operations.
 pub(super) struct JudgedByTensors<'a> {
@@ -28,7 +28,7 @@ impl RowJudge for JudgedByTensors<'_> {
                     .map(|row| f32::from(u8::from(teacher.can_be_met(row.teacher))))
                     .collect();
                 let possible = Tensor::<1>::from_floats(possible.as_slice(), &device);
-                let teacher = teacher_of(teacher, rows);
+                let teacher = teacher.rows_of(rows);
                 let measured = match self.statistics {
                     Statistics::Loss => None,
                     Statistics::All => Some(measure(&logits, &teacher, possible.unsqueeze_dim(1))),
@@ -48,20 +48,6 @@ impl RowJudge for JudgedByTensors<'_> {
             distance: judged,
             statistics,
         }
-    }
-}
-
-/// The target's side of each of `rows`.
-fn teacher_of(teacher: &Teacher, rows: &[JudgedRow]) -> TeacherRows {
-    let (distinct, of) = distinct(rows);
-    let judged = teacher.rows(&distinct);
-    if distinct.len() == rows.len() {
-        return judged;
-    }
-    let of = indices(&of, &judged.log_p.device());
-    TeacherRows {
-        log_p: judged.log_p.select(0, of.clone()),
-        covered: judged.covered.map(|covered| covered.select(0, of)),
     }
 }
 

@@ -167,6 +167,7 @@ fn factors_of(blend: &Blend) -> BlendFactorsLaunch {
         blend.tv_plus_plus,
         blend.nla,
         blend.lk_hybrid,
+        blend.decay,
         LEAST_ALPHA as f32,
         LEAST_DEVIATION as f32,
     )

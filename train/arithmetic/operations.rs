@@ -30,12 +30,6 @@ pub(crate) trait Arithmetic {
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments);
 
-    /// The `count` likeliest tokens of each row of `logits`, the likeliest first.
-    ///
-    /// # Shapes
-    /// - logits: `[rows, vocab]`, f32
-    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64>;
-
     /// `gradient · headᵀ`: the gradient of hidden states by that of their logits.
     ///
     /// # Shapes

@@ -1,8 +1,8 @@
 //! The way of any device: tensor operations that wait for nothing.
 use burn::prelude::*;
-use burn::tensor::{DType, IndexingUpdateOp};
+use burn::tensor::DType;
 use spectrain_models::product;
-use spectrain_models::reductions::{likeliest, square_sum};
+use spectrain_models::reductions::square_sum;
 
 use crate::arithmetic::judged_by_tensors::JudgedByTensors;
 use crate::arithmetic::operations::{
@@ -39,21 +39,6 @@ impl Arithmetic for Tensors {
         let root = (second.clone() / step.correct2).sqrt() + step.epsilon;
         let change = first.clone() / root * (step.rate / step.correct1);
         (weights * step.shrink - change, Moments { first, second })
-    }
-
-    fn likeliest(&self, logits: &Tensor<2>, count: usize) -> Vec<i64> {
-        let [rows, _] = logits.dims();
-        // A device sorts whole rows, so the largest ones are taken out one after the other.
-        let mut left = logits.clone();
-        let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let best = likeliest(left.clone());
-            let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
-            left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
-            found.push(best);
-        }
-        let found = Tensor::cat(found, 1).into_data();
-        found.iter::<i64>().collect()
     }
 
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {

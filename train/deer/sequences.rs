@@ -52,17 +52,18 @@ const TOKENS: u64 = 2;
 enum Amounts {
     /// As many as are drawn, at most a span.
     Drawn,
-    /// A span: what a chain of drafts is followed along.
-    Whole,
+    /// So many: those of the longest draft.
+    Whole(usize),
 }
 
 impl Drawing {
     /// The sequences of a batch, drawn from its seed; without one, in a validation, the same of each text every time, and as many
-    /// masks behind each cut as are drafted. Texts without a place to draft at are left out.
+    /// masks behind each cut as the longest draft has: a mask sees all of its block, so that among more of them it is another
+    /// than a decoder's. Texts without a place to draft at are left out.
     pub(super) fn draw(&self, rows: &Rows, blocks: &Blocks, seed: Option<u64>) -> Sequences {
         let amounts = match seed {
             Some(_) => Amounts::Drawn,
-            None => Amounts::Whole,
+            None => Amounts::Whole(blocks.size),
         };
         let seed = seed.unwrap_or(0);
         let mut sequences = Sequences::default();
@@ -147,7 +148,7 @@ impl Drawing {
         let cut = reply.start;
         let count = match amounts {
             Amounts::Drawn => 1 + (mix(seed, AMOUNT) % self.span as u64) as usize,
-            Amounts::Whole => self.span,
+            Amounts::Whole(count) => count,
         };
         let weight = |at: usize| self.alpha.powi((cut + count - 1 - at) as i32);
         let judged = reply.start..reply.end.min(cut + count);

@@ -1,5 +1,5 @@
 //! What kernels judge by: two forms, one of which every divergence takes.
-use crate::divergence::{Divergence, Factors, LEAST_ALPHA, LEAST_DEVIATION};
+use crate::divergence::{Divergence, Factors, LEAST_ALPHA, LEAST_DEVIATION, LK_DECAY};
 use crate::workload::Judges;
 
 /// What kernels judge by.
@@ -41,6 +41,8 @@ pub(crate) struct Blend {
     pub(crate) tv_plus_plus: f32,
     pub(crate) nla: f32,
     pub(crate) lk_hybrid: f32,
+    /// How fast `lk_hybrid` leaves KL behind as more is accepted.
+    pub(crate) decay: f32,
 }
 
 /// What was found of a row before its gradient is.
@@ -102,7 +104,7 @@ impl Blend {
             0.0
         };
         let deviation = row.variance.max(0.0).sqrt().max(LEAST_DEVIATION as f32);
-        let share = (-3.0 * alpha).exp();
+        let share = (-self.decay * alpha).exp();
         let rest = 1.0 - share;
         let slopes = Slopes {
             kl: self.kl + self.lk_hybrid * share,
@@ -119,39 +121,47 @@ impl Blend {
 
 impl Factors {
     /// The sum of these.
-    fn blend(self) -> Blend {
-        let Self {
+    fn blend(&self) -> Blend {
+        let factors = [
+            self.kl,
+            self.reverse_kl,
+            self.jsd,
+            self.ce,
+            self.tv,
+            self.nla,
+            self.lk_hybrid,
+        ];
+        let [kl, reverse_kl, jsd, ce, tv, nla, lk_hybrid] =
+            factors.map(|factor| factor.end() as f32);
+        Blend {
             kl,
             reverse_kl,
             jsd,
+            beta: Self::BETA as f32,
             ce,
             tv,
+            tv_plus_plus: 0.0,
             nla,
             lk_hybrid,
-        } = self;
-        Blend {
-            kl: kl as f32,
-            reverse_kl: reverse_kl as f32,
-            jsd: jsd as f32,
-            beta: Self::BETA as f32,
-            ce: ce as f32,
-            tv: tv as f32,
-            tv_plus_plus: 0.0,
-            nla: nla as f32,
-            lk_hybrid: lk_hybrid as f32,
+            decay: LK_DECAY as f32,
         }
     }
 }
 
 impl Divergence {
-    /// What kernels judge by.
-    pub(crate) fn kernel(self) -> Kernel {
+    /// What kernels judge by; of a sum whose factors change, what they are outside of a training.
+    pub(crate) fn kernel(&self) -> Kernel {
         let towards = |distribution, takes_entropy_off| Kernel::Towards {
             distribution,
             takes_entropy_off,
         };
         let none = Blend::default();
-        let blend = match self {
+        let hybrid = |decay: f64| Blend {
+            lk_hybrid: 1.0,
+            decay: decay as f32,
+            ..none
+        };
+        let blend = match *self {
             Self::Kl => return towards(Towards::Tempered(1.0), true),
             Self::SoftCe => return towards(Towards::Tempered(1.0), false),
             Self::TemperedKl(temperature) => return towards(Towards::Tempered(temperature), true),
@@ -172,19 +182,17 @@ impl Divergence {
                 ..none
             },
             Self::Nla => Blend { nla: 1.0, ..none },
-            Self::LkHybrid => Blend {
-                lk_hybrid: 1.0,
-                ..none
-            },
-            Self::Sum(factors) => factors.blend(),
+            Self::LkHybrid => hybrid(LK_DECAY),
+            Self::LkHybridOf(decay) => hybrid(decay),
+            Self::Sum(ref factors) => factors.blend(),
         };
         Kernel::Blend(blend)
     }
 
-    /// What judges by it.
-    pub(crate) fn judges(self) -> Judges {
+    /// What judges by it, over all steps.
+    pub(crate) fn judges(&self) -> Judges {
         Judges::Target {
-            panels: self.kernel().panels(),
+            panels: self.largest().kernel().panels(),
         }
     }
 }
@@ -250,6 +258,7 @@ mod tests {
             tv_plus_plus: 1.0,
             nla: 1.0,
             lk_hybrid: 1.0,
+            decay: 3.0,
         };
         let (value, slopes) = all.of(&row);
         assert!(

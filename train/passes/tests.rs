@@ -177,14 +177,13 @@ impl Drafts {
     ) -> VocabLoss {
         let judge = Judge::Target {
             teacher: &self.teacher,
-            divergence,
+            divergence: &divergence,
         };
         let judged = JudgedRows {
             weighing: Some(Weighing {
                 scope: Scope::All,
                 weigh: &|rows, found| by_passes(rows, found, &[], 0.0),
                 divisor: Divisor::Weights,
-                factor: 1.0,
             }),
             ..JudgedRows::new(rows, judge, Statistics::All)
         };

@@ -13,7 +13,7 @@ use crate::cli::progress::counted;
 use crate::runtime::capture::in_order::{Share, capture};
 use crate::runtime::capture::server::{Asked, Captured};
 use crate::runtime::capture::servers::Servers;
-use crate::runtime::capture::stored::{Bits, bits};
+use crate::runtime::capture::stored::Bits;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::features::header::header;
@@ -117,7 +117,7 @@ impl<'a> Capturing<'a> {
         let mut take = |place: usize, captured: Captured| {
             let sample = missing[place];
             sink.known_until(sample)?;
-            let found = bits(&captured, servers.last_state(), &servers.target);
+            let found = servers.bits(&captured);
             let found = found.with_context(|| format!("sample {sample}"))?;
             sink.push(sample, &captured.tokens, &found)?;
             progress.set(1 + sample as u64, "samples");

@@ -2,6 +2,7 @@
 //! [`served`](super::served) features, bit by bit; nothing of it is written to the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -16,7 +17,7 @@ use crate::cli::progress::Output;
 use crate::runtime::capture::in_order::capture;
 use crate::runtime::capture::server::{Asked, Captured};
 use crate::runtime::capture::servers::Servers;
-use crate::runtime::capture::stored::{Bits, bits};
+use crate::runtime::capture::stored::Bits;
 use crate::runtime::interruption::interrupted;
 
 /// Features of servers, as they come.
@@ -52,17 +53,15 @@ impl Drop for Stream {
 }
 
 impl BatchSource for StreamedFeatures {
-    fn begin(&mut self, mut order: Order, batches: usize) -> Result<()> {
+    fn begin(&mut self, mut order: Order, batches: usize, is_over: Arc<AtomicBool>) -> Result<()> {
         let mut samples = Vec::new();
         for _ in 0..batches {
             samples.extend(order.advance()?.rows.into_iter().flatten());
         }
         let (sender, receiver) = sync_channel(1);
-        let (servers, tokens, output) = (
-            self.servers.clone(),
-            self.samples.shards().clone(),
-            self.output,
-        );
+        let mut servers = self.servers.clone();
+        servers.pace.is_over = is_over;
+        let (tokens, output) = (self.samples.shards().clone(), self.output);
         let thread =
             std::thread::spawn(move || stream(&servers, &tokens, &samples, &sender, output));
         self.stream = Some(Stream {
@@ -123,7 +122,7 @@ fn stream(
     let mut is_wanted = true;
     let mut take = |place: usize, captured: Captured| {
         let sample = samples[place];
-        let found = bits(&captured, servers.last_state(), &servers.target);
+        let found = servers.bits(&captured);
         let found = found.with_context(|| format!("sample {sample}"))?;
         is_wanted = sender.send(Ok((sample, found))).is_ok();
         if !is_wanted {

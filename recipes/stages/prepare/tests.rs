@@ -92,6 +92,35 @@ fn variables_of_the_template_decide_on_samples_and_prompts_and_are_recorded() {
 }
 
 #[test]
+fn variables_of_a_row_decide_on_its_sample_and_its_prompt_alone() {
+    let root = fixture();
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}no thoughts {% endif %}{% endif %}";
+    fs::write(root.path().join("target/chat_template.jinja"), template).unwrap();
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    let row = |thinks: Value| {
+        let messages = [said("user", "one"), said("assistant", "no thoughts two")];
+        json!({"messages": messages, "chat_template_kwargs": {"enable_thinking": thinks}})
+    };
+    let rows = [row(json!(false)), row(json!(true))];
+    let rows = rows.map(|row| row.to_string()).join("\n");
+    for name in ["train.jsonl", "eval.jsonl"] {
+        fs::write(root.path().join(name), &rows).unwrap();
+    }
+    let keys = format!(
+        "data.eval = {:?}\ndata.template_variables = {{ enable_thinking = true }}\n",
+        root.path().join("eval.jsonl")
+    );
+    let (summary, left) = prepared(root.path(), &keys);
+    let prompts = left.prompts.iter();
+    let begun = prompts.map(|prompt| prompt.ends_with("assistant\nno thoughts "));
+    assert_eq!(begun.collect::<Vec<_>>(), [true, false]);
+    // Of the same text what the generation prompt begins is trained on in the second row alone.
+    assert_eq!(left.train[0], left.train[1]);
+    assert_eq!(summary["train"]["duplicates"]["count"], json!(0));
+}
+
+#[test]
 fn without_evaluation_data_prompts_are_held_out_of_the_training_data() {
     let root = fixture();
     write_data(&root.path().join("train.jsonl"), 0, 40);
@@ -204,6 +233,18 @@ fn what_is_held_out_is_named_only_where_nothing_can_be() {
         single.contains("`data.eval` is not set: no prompt can be held out"),
         "{single}"
     );
+}
+
+#[test]
+fn rows_that_are_trained_on_from_their_first_token_are_no_prompts_and_are_counted() {
+    let root = fixture();
+    let row = |mask: [u8; 4]| json!({"input_ids": [5, 6, 7, 8], "loss_mask": mask}).to_string();
+    let rows = [row([0, 0, 1, 1]), row([1, 1, 1, 1]), row([1, 0, 1, 1])];
+    fs::write(root.path().join("eval.jsonl"), rows.join("\n")).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let (summary, left) = prepared(root.path(), &keys);
+    assert_eq!((left.eval.len(), left.prompts.len()), (3, 1));
+    assert_eq!(summary["rows_without_prompt"], json!(2));
 }
 
 #[test]

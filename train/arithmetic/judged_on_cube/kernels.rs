@@ -159,6 +159,7 @@ pub(super) struct BlendFactors {
     tv_plus_plus: f32,
     nla: f32,
     lk_hybrid: f32,
+    decay: f32,
     least_alpha: f32,
     least_deviation: f32,
 }
@@ -267,7 +268,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let floored = max(alpha, factors.least_alpha);
     let of_nla = select(alpha >= factors.least_alpha, factors.nla / floored, 0.0f32);
     let deviation = max(max(variance, 0.0f32).sqrt(), factors.least_deviation);
-    let share = (alpha * -3.0f32).exp();
+    let share = (-alpha * factors.decay).exp();
     let of_rest = factors.lk_hybrid * (1.0f32 - share);
     let of_kl = factors.kl + factors.lk_hybrid * share;
     let of_slope = factors.tv + factors.tv_plus_plus / deviation + of_nla + of_rest;
