@@ -16,6 +16,16 @@ pub const THOUGHT: [&str; 2] = ["<think>", "</think>"];
 /// The key of a message that says that the target was stopped before it ended: the end of its turn is not the target's.
 pub const CUT_OFF: &str = "truncated";
 
+/// OpenAI's key of an assistant's message that says whether it is trained on: 0 or 1.
+pub const WEIGHT: &str = "weight";
+
+/// The keys of an assistant's message that say whether it is trained on: [`WEIGHT`], and two as Axolotl's data has them, which are
+/// truth values.
+pub const TRAINED: [&str; 3] = [WEIGHT, "train", "training"];
+
+/// The key of a row with variables of its own for the chat template, and of a request with those that a server renders with.
+pub const TEMPLATE_KEY: &str = "chat_template_kwargs";
+
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
@@ -47,6 +57,17 @@ impl Message {
     pub fn is_cut_off(&self) -> bool {
         self.extra.get(CUT_OFF) == Some(&Value::Bool(true))
     }
+
+    /// Whether none of its [keys](TRAINED) says that it is only context.
+    pub fn is_trained_on(&self) -> bool {
+        let mut said = TRAINED
+            .iter()
+            .filter_map(|&key| Some((key, self.extra.get(key)?)));
+        said.all(|(key, value)| match key {
+            WEIGHT => value.as_f64() != Some(0.0),
+            _ => value.as_bool() != Some(false),
+        })
+    }
 }
 
 /// Messages in order.
@@ -56,6 +77,8 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Definitions of the tools that the assistant may call; the chat template shows them.
     pub tools: Vec<Value>,
+    /// Variables that the chat template reads in place of those that it has for all rows.
+    pub variables: Map<String, Value>,
 }
 
 /// Messages, or the first of them, as a chat template gets them.
@@ -65,6 +88,8 @@ pub struct Exchange<'a> {
     pub messages: &'a [Message],
     /// See [`Conversation::tools`].
     pub tools: &'a [Value],
+    /// See [`Conversation::variables`].
+    pub variables: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Exchange<'a> {
@@ -83,6 +108,7 @@ impl<'a> From<&'a [Message]> for Exchange<'a> {
         Self {
             messages,
             tools: &[],
+            variables: None,
         }
     }
 }
@@ -92,17 +118,31 @@ impl<'a> From<&'a Conversation> for Exchange<'a> {
         Self {
             messages: &conversation.messages,
             tools: &conversation.tools,
+            variables: Some(&conversation.variables),
         }
     }
 }
 
 impl Conversation {
-    /// A conversation without tools.
+    /// A conversation without tools and variables.
     pub fn new(messages: Vec<Message>) -> Self {
         Self {
             messages,
-            tools: Vec::new(),
+            ..Self::default()
         }
+    }
+
+    /// The conversation as the fields of a row.
+    fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        fields.insert("messages".into(), json!(self.messages));
+        if !self.tools.is_empty() {
+            fields.insert("tools".into(), json!(self.tools));
+        }
+        if !self.variables.is_empty() {
+            fields.insert(TEMPLATE_KEY.into(), json!(self.variables));
+        }
+        fields
     }
 }
 
@@ -165,7 +205,7 @@ impl From<Sample> for Row {
 }
 
 /// The keys of a conversation, which stay with a row that is read by its tokens.
-pub(crate) const BESIDE: [&str; 4] = ["messages", "conversations", "system", "tools"];
+pub(crate) const BESIDE: [&str; 5] = ["messages", "conversations", "system", "tools", TEMPLATE_KEY];
 
 impl Row {
     /// Whether a conversation stands beside the tokens that the row was read by.
@@ -190,12 +230,7 @@ impl Row {
     /// The row as a JSON object on one line, with its other keys behind what it is for.
     pub fn to_json(&self) -> String {
         let mut text = match &self.content {
-            Content::Conversation(Conversation { messages, tools }) if tools.is_empty() => {
-                json!({ "messages": messages }).to_string()
-            }
-            Content::Conversation(Conversation { messages, tools }) => {
-                json!({"messages": messages, "tools": tools}).to_string()
-            }
+            Content::Conversation(conversation) => Value::Object(conversation.fields()).to_string(),
             Content::Tokens(Sample { tokens, loss_mask }) => {
                 let mask: Vec<u8> = loss_mask.iter().map(|&bit| bit.into()).collect();
                 json!({"input_ids": tokens, "loss_mask": mask}).to_string()
@@ -212,7 +247,7 @@ impl Row {
 }
 
 /// The keys a row is read from.
-pub const KEYS: [&str; 8] = [
+pub const KEYS: [&str; 9] = [
     "messages",
     "conversations",
     "input_ids",
@@ -221,6 +256,7 @@ pub const KEYS: [&str; 8] = [
     "labels",
     "system",
     "tools",
+    TEMPLATE_KEY,
 ];
 
 /// Keys of a row that reports break acceptance down by: the category and the language, where rows have them.

@@ -37,12 +37,15 @@ pub(crate) fn samples(
     let answers: Vec<usize> = (0..messages.len())
         .filter(|&index| messages[index].is_assistant())
         .collect();
+    let is_trained_on = |index: &&usize| messages[**index].is_trained_on();
+    let trained: Vec<usize> = answers.iter().filter(is_trained_on).copied().collect();
     let expands = settings.masking == Masking::Assistant
         && answers.len() > 1
+        && !trained.is_empty()
         && match settings.turns {
             Turns::Joined => false,
             Turns::Expand => true,
-            Turns::Auto => is_rewritten(conversation.into(), &answers, (template, tokenizer))?,
+            Turns::Auto => is_rewritten(conversation.into(), &trained, (template, tokenizer))?,
         };
     if !expands {
         return tokenize(conversation, template, tokenizer, settings.masking).map(Samples::one);
@@ -50,19 +53,23 @@ pub(crate) fn samples(
     each(conversation, &answers, (template, tokenizer), settings)
 }
 
-/// A sample for each of these answers that begins within the maximum length.
+/// A sample for each of these answers that is trained on and begins within the maximum length.
 fn each(
     conversation: &Conversation,
     answers: &[usize],
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
     settings: &PrepareSettings,
 ) -> Result<Samples> {
-    let mut made = Vec::with_capacity(answers.len());
+    let messages = &conversation.messages;
+    let is_trained_on = |answer: &&usize| messages[**answer].is_trained_on();
+    let wanted = answers.iter().filter(is_trained_on).count();
+    let mut made = Vec::with_capacity(wanted);
     let mut is_beyond = false;
     for &answer in answers {
-        let opens = opens_a_turn(&conversation.messages[..answer]);
+        let opens = opens_a_turn(&messages[..answer]);
         // Between two questions prompts only grow.
-        if is_beyond && !opens {
+        is_beyond &= !opens;
+        if is_beyond || !messages[answer].is_trained_on() {
             continue;
         }
         let exchange = Exchange::from(conversation).first(answer + 1);
@@ -75,7 +82,7 @@ fn each(
             break;
         }
     }
-    let beyond = answers.len() - made.len();
+    let beyond = wanted - made.len();
     Ok(Samples { made, beyond })
 }
 
@@ -142,11 +149,19 @@ mod tests {
 
     /// Each sample's text, with what is trained on between brackets.
     fn shown(source: &str, contents: &[&str], settings: &PrepareSettings) -> Vec<String> {
+        shown_of(source, &dialogue(contents), settings)
+    }
+
+    fn shown_of(
+        source: &str,
+        conversation: &Conversation,
+        settings: &PrepareSettings,
+    ) -> Vec<String> {
         let (template, tokenizer) = (
             ChatTemplate::from_source(source, None, None).unwrap(),
             small(),
         );
-        let samples = samples(&dialogue(contents), (&template, &tokenizer), settings).unwrap();
+        let samples = samples(conversation, (&template, &tokenizer), settings).unwrap();
         let text = |tokens: &[u32]| tokenizer.decode(tokens, Special::Keep).unwrap();
         let show = |sample: &Sample| {
             let mut start = 0;
@@ -177,6 +192,32 @@ mod tests {
             shown(REASONS, &contents, &joined),
             ["user\na;assistant\n[b]\nuser\nc;assistant\n[d]\nuser\ne;"]
         );
+    }
+
+    #[test]
+    fn an_answer_that_is_only_context_gets_no_sample_of_its_own() {
+        let with_context = |places: &[usize]| {
+            let mut conversation = dialogue(&["a", "x</think>b", "c", "y</think>d"]);
+            for &place in places {
+                let extra = &mut conversation.messages[place].extra;
+                extra.insert("weight".into(), 0.into());
+            }
+            conversation
+        };
+        let auto = settings(Turns::Auto, Masking::Assistant);
+        let expand = settings(Turns::Expand, Masking::Assistant);
+        for settings in [&auto, &expand] {
+            let shown = |places: &[usize]| shown_of(REASONS, &with_context(places), settings);
+            // The first one is rewritten where it is not the last.
+            assert_eq!(shown(&[3]), ["user\na;assistant\n[x</think>b]\n"]);
+            assert_eq!(
+                shown(&[1]),
+                ["user\na;assistant\nb;user\nc;assistant\n[y</think>d]\n"]
+            );
+            // It is there, so that it is counted.
+            let none = "user\na;assistant\nb;user\nc;assistant\ny</think>d;";
+            assert_eq!(shown(&[1, 3]), [none]);
+        }
     }
 
     #[test]

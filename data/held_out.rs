@@ -5,13 +5,19 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::conversation::{CONVERSATION, Content, Conversation, Message, Row, Sample};
+use crate::conversation::{
+    CONVERSATION, CUT_OFF, Content, Conversation, Message, Row, Sample, TRAINED,
+};
 use crate::error::{Error, Result};
 use crate::mask::prompt_text;
 use crate::prepare::first_bytes;
 use crate::rows::LocatedRow;
 use crate::template::ChatTemplate;
 use crate::unusable::Unusable;
+
+mod shown;
+
+use shown::shown;
 
 /// The fewest prompts that are held out, as long as they are no more than [`LARGEST_SHARE`].
 pub const FEWEST: usize = 64;
@@ -59,7 +65,7 @@ impl HeldOut {
                 Err(error) if unusable.drops(&error) => None,
                 hash => Some(hash?),
             };
-            openings.add(&row);
+            openings.add(&row, template);
             hashes.push(hash);
             taken.push(hash.filter(|_| copies > 0));
         }
@@ -159,13 +165,13 @@ struct Openings {
 }
 
 impl Openings {
-    fn add(&mut self, row: &Row) {
+    fn add(&mut self, row: &Row, template: Option<&ChatTemplate>) {
         let at = self.rows;
         self.rows += 1;
         let before = self.last.take();
         match &row.content {
             Content::Conversation(conversation) => {
-                let mut openings = openings(conversation, &message_text);
+                let mut openings = openings(conversation, template, &message_text);
                 if let Some(prompt) = openings.pop() {
                     self.prompts.entry(prompt).or_insert(at);
                 }
@@ -225,35 +231,53 @@ fn root(groups: &mut [usize], mut row: usize) -> usize {
 }
 
 /// Hashes of what stands before each answer of a conversation, from the first one on; the last is of its prompt. `said` is what
-/// counts of a message.
+/// counts of a message. Variables count before the answers before which the template renders something else without them.
 pub(crate) fn openings(
     conversation: &Conversation,
+    template: Option<&ChatTemplate>,
     said: &dyn Fn(&Message) -> String,
 ) -> Vec<u128> {
-    let Conversation { messages, tools } = conversation;
+    let Conversation {
+        messages, tools, ..
+    } = conversation;
+    let prompts = prompts(messages);
+    let shown = template.map(|template| shown(conversation, &prompts, template));
+    let shown = shown.unwrap_or_default();
     let mut hash = Sha256::new();
-    let mut found = Vec::new();
     tools.iter().for_each(|tool| hash.update(tool.to_string()));
-    let whole = messages.len();
-    for (at, message) in messages.iter().enumerate() {
-        if message.is_assistant() && (at > 0 || whole == 1) {
-            found.push(first_bytes(&hash.clone().finalize()));
+    let mut begun = 0;
+    let mut found = Vec::with_capacity(prompts.len());
+    for (number, &count) in prompts.iter().enumerate() {
+        let new = messages[begun..count].iter();
+        new.for_each(|message| hash.update(said(message)));
+        begun = count;
+        let mut hash = hash.clone();
+        for change in shown.iter().filter(|change| change.from <= number) {
+            hash.update(serde_json::json!([change.name, change.value]).to_string());
         }
-        hash.update(said(message));
-    }
-    // Its answer is still to come.
-    if messages.last().is_some_and(|last| !last.is_assistant()) {
         found.push(first_bytes(&hash.finalize()));
     }
     found
 }
 
+/// How many messages stand before each answer of a conversation, from the first one on; the last is of its prompt.
+fn prompts(messages: &[Message]) -> Vec<usize> {
+    let whole = messages.len();
+    let is_answer = |at: &usize| messages[*at].is_assistant() && (*at > 0 || whole == 1);
+    let answers = (0..whole).filter(is_answer);
+    let is_open = messages.last().is_some_and(|last| !last.is_assistant());
+    answers.chain(is_open.then_some(whole)).collect()
+}
+
+/// What is said in a message, without what its keys say of how it is trained on.
 fn message_text(message: &Message) -> String {
     let Message {
         role,
         content,
         extra,
     } = message;
+    let is_said = |key: &str| key != CUT_OFF && !TRAINED.contains(&key);
+    let extra: BTreeMap<_, _> = extra.iter().filter(|(key, _)| is_said(key)).collect();
     serde_json::json!([role, content, extra]).to_string()
 }
 
@@ -324,6 +348,8 @@ fn prompt_of(sample: &Sample) -> &[u32] {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::conversation::{Conversation, Message};
@@ -572,6 +598,121 @@ mod tests {
             (split.rows(), split.held(given(&twice)).count()),
             (2 * split.prompts(), split.prompts())
         );
+    }
+
+    /// A row of so many turns about a question, with variables of its own.
+    fn talk(at: usize, question: usize, variables: &Value, turns: usize) -> LocatedRow {
+        let turn = |turn: usize| {
+            let question = Message::new("user", format!("question {question} {turn}"));
+            let answer = Message::new("assistant", format!("answer {turn}"));
+            [question, answer]
+        };
+        let mut conversation = Conversation::new((0..turns).flat_map(turn).collect());
+        conversation.variables = variables.as_object().unwrap().clone();
+        LocatedRow::new(Location::new("rows", at + 1), conversation)
+    }
+
+    /// The places of the rows that are held out, and how many prompts there are of all, by a template that reads the variable `quiet`.
+    fn held_by_variables(rows: &[LocatedRow]) -> (BTreeSet<usize>, usize) {
+        let source = format!("{CHATML}{{% if quiet %}}!{{% endif %}}");
+        let template = ChatTemplate::from_source(&source, None, None).unwrap();
+        let with = (Some(&template), Unusable::Refuse);
+        let split = HeldOut::of(given(rows), 0.1, with).unwrap();
+        let numbers = |row: Result<LocatedRow>| row.unwrap().location.row - 1;
+        let held: BTreeSet<usize> = split.held(given(rows)).map(numbers).collect();
+        (held, split.prompts())
+    }
+
+    #[test]
+    fn rows_with_variables_of_their_own_are_where_they_are_rendered_alike() {
+        let [none, quiet, unread] = [json!({}), json!({"quiet": true}), json!({"other": true})];
+        let pairs = |first: &Value, second: &Value| -> Vec<LocatedRow> {
+            let pair = |question: usize| {
+                let rows = [(2 * question, first), (2 * question + 1, second)];
+                rows.map(|(at, variables)| talk(at, question, variables, 1))
+            };
+            (0..500).flat_map(pair).collect()
+        };
+        // One that the template does not read makes no other prompt of a question.
+        let (rows, prompts) = held_by_variables(&pairs(&none, &unread));
+        assert_eq!((rows.len(), prompts), (2 * 64, 64));
+        assert!(rows.iter().all(|row| rows.contains(&(row ^ 1))));
+        let (rows, prompts) = held_by_variables(&pairs(&none, &quiet));
+        assert_eq!((rows.len(), prompts), (100, 100));
+        assert!(!rows.iter().all(|row| rows.contains(&(row ^ 1))));
+        // Nor does one that is read and changes nothing.
+        let loud = json!({"quiet": false});
+        let (rows, prompts) = held_by_variables(&pairs(&none, &loud));
+        assert_eq!((rows.len(), prompts), (2 * 64, 64));
+        assert!(rows.iter().all(|row| rows.contains(&(row ^ 1))));
+    }
+
+    #[test]
+    fn what_goes_on_from_a_prompt_is_with_the_one_that_is_rendered_like_its_beginning() {
+        let [none, quiet, loud] = [json!({}), json!({"quiet": true}), json!({"quiet": false})];
+        for (first, second) in [(&none, &loud), (&loud, &none), (&quiet, &quiet)] {
+            let pair = |question: usize| {
+                let at = 2 * question;
+                let short = talk(at, question, first, 1);
+                [short, talk(at + 1, question, second, 2)]
+            };
+            let rows: Vec<LocatedRow> = (0..300).flat_map(pair).collect();
+            let (rows, _) = held_by_variables(&rows);
+            let is_paired = rows.iter().all(|row| rows.contains(&(row ^ 1)));
+            assert!(is_paired, "{first} {second}");
+        }
+        let talks = |question: usize| {
+            let at = 3 * question;
+            [
+                talk(at, question, &none, 1),
+                talk(at + 1, question, &quiet, 1),
+                talk(at + 2, question, &quiet, 2),
+            ]
+        };
+        let rows: Vec<LocatedRow> = (0..300).flat_map(talks).collect();
+        let (held, _) = held_by_variables(&rows);
+        for question in 0..300 {
+            let [short, long] = [1, 2].map(|at| held.contains(&(3 * question + at)));
+            assert_eq!(short, long, "{question}");
+        }
+    }
+
+    #[test]
+    fn what_keys_say_of_how_an_answer_is_trained_on_is_not_said_in_it() {
+        let template = ChatTemplate::from_source(CHATML, None, None).unwrap();
+        // A conversation up to its second answer, of which that one alone is trained on, and the whole.
+        let talk = |number: usize, turns: usize, extra: &serde_json::Value| {
+            let turn = |turn: usize| {
+                let question = Message::new("user", format!("question {number} {turn}"));
+                let mut answer = Message::new("assistant", format!("answer {turn}"));
+                if turn + 1 < turns {
+                    answer.extra = extra.as_object().unwrap().clone();
+                }
+                [question, answer]
+            };
+            Conversation::new((0..turns).flat_map(turn).collect())
+        };
+        for extra in [
+            serde_json::json!({"weight": 0}),
+            serde_json::json!({"train": false, "training": false}),
+            serde_json::json!({"truncated": true}),
+        ] {
+            let pair = |number: usize| {
+                let begun = talk(number, 2, &extra);
+                let whole = talk(number, 3, &serde_json::json!({}));
+                let at = 2 * number;
+                [(at, begun), (at + 1, whole)]
+            };
+            let rows = (0..300).flat_map(pair);
+            let rows = rows.map(|(at, talk)| LocatedRow::new(Location::new("rows", at + 1), talk));
+            let rows: Vec<LocatedRow> = rows.collect();
+            let with = (Some(&template), Unusable::Refuse);
+            let split = HeldOut::of(given(&rows), 0.1, with).unwrap();
+            let held = split.held(given(&rows));
+            let held: BTreeSet<usize> = held.map(|row| row.unwrap().location.row - 1).collect();
+            assert!(!held.is_empty());
+            assert!(held.iter().all(|row| held.contains(&(row ^ 1))), "{extra}");
+        }
     }
 
     #[test]

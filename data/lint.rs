@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use crate::conversation::{Content, Message, Row, Sample};
 use crate::error::{Error, Result};
 use crate::held_out;
+use crate::mask::Masking;
 use crate::prepare::{Category, Preparation, PrepareSettings, digest};
 use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
@@ -52,7 +53,7 @@ pub fn lint(
     let mut shown = Vec::new();
     let mut prompts = HashSet::new();
     let train = survey(train, linter, |location, row, samples| {
-        prompts.extend(openings(row));
+        prompts.extend(openings(row, linter.template));
         for sample in samples {
             for (&token, _) in sample
                 .tokens
@@ -73,7 +74,7 @@ pub fn lint(
     })?;
     let mut overlap = Category::new(linter.lists_rows);
     let eval = survey(eval, linter, |location, row, _| {
-        let prompt = openings(row).pop();
+        let prompt = openings(row, linter.template).pop();
         if prompt.is_some_and(|prompt| prompts.contains(&prompt)) {
             overlap.add(location);
         }
@@ -158,6 +159,12 @@ impl Linter<'_> {
         else {
             return;
         };
+        report.own_variables += u64::from(!conversation.variables.is_empty());
+        let counts = self.settings.masking != Masking::All;
+        let is_context =
+            |message: &&Message| counts && message.is_assistant() && !message.is_trained_on();
+        let context = conversation.messages.iter().filter(is_context);
+        report.context_answers += context.count() as u64;
         for (applies, category) in [
             (
                 checks::hides_tools(conversation, template),
@@ -176,6 +183,10 @@ impl Linter<'_> {
                 &mut report.empty_answers,
             ),
             (checks::is_unasked(conversation), &mut report.unasked),
+            (
+                checks::has_unread_variables(conversation, template),
+                &mut report.unread_variables,
+            ),
         ] {
             if applies {
                 category.add(location);
@@ -221,7 +232,7 @@ impl Linter<'_> {
 
 /// Digests of what is said before each answer of a row, whatever the system message; the last is of the prompt that is evaluated
 /// with. For rows of tokens, of what comes before the first trained token.
-fn openings(row: &Row) -> Vec<u128> {
+fn openings(row: &Row, template: Option<&ChatTemplate>) -> Vec<u128> {
     let said = |message: &Message| match message.role.as_str() {
         "system" | "developer" => String::new(),
         role => format!("{role}\0{}\0", message.content.trim()),
@@ -230,7 +241,7 @@ fn openings(row: &Row) -> Vec<u128> {
         Content::Conversation(conversation) => {
             let mut messages = conversation.messages.iter();
             if messages.any(|message| message.role == "user") {
-                held_out::openings(conversation, &said)
+                held_out::openings(conversation, template, &said)
             } else {
                 Vec::new()
             }

@@ -31,9 +31,10 @@ pub enum Masking {
 /// The assistant's part is what the template's `{% generation %}` blocks contain; without such blocks it is each
 /// turn from the generation prompt to the token that ends it. The text is tokenised once, as a whole, and a token is
 /// in the mask when it shares a byte with that part. This is `return_assistant_tokens_mask` of `transformers`, but
-/// for a block that ends inside a character of several tokens, of which `transformers` takes only the first. Of an answer that was
-/// [cut off](Message::is_cut_off) the part is what the target wrote: not the end of the turn, and nothing where the template shows
-/// something else, or before it a reasoning that is not the target's.
+/// for a block that ends inside a character of several tokens, of which `transformers` takes only the first. Answers that are
+/// [only context](Message::is_trained_on) are no part of it. Of an answer that was [cut off](Message::is_cut_off) the part is what
+/// the target wrote: not the end of the turn, and nothing where the template shows something else, or before it a reasoning that
+/// is not the target's.
 pub fn tokenize<'a>(
     exchange: impl Into<Exchange<'a>>,
     template: &ChatTemplate,
@@ -55,9 +56,7 @@ pub fn tokenize<'a>(
         Masking::All => vec![true; encoding.ids.len()],
         Masking::Assistant | Masking::LastTurn => {
             let with = (template, tokenizer);
-            let spans = assistant_spans(exchange, &rendered, with, masking)?;
-            let ends = unwritten_ends(exchange, &rendered, with, masking)?;
-            let spans: Vec<_> = spans.into_iter().map(|span| before(span, &ends)).collect();
+            let spans = trained_spans(exchange, &rendered, with, masking)?;
             overlapping(&encoding.offsets, &spans)
         }
     };
@@ -87,8 +86,8 @@ pub fn prompt_text(conversation: &Conversation, template: &ChatTemplate) -> Resu
     template.render(exchange, GenerationPrompt::With)
 }
 
-/// The bytes of a rendering that the assistant wrote, in order.
-fn assistant_spans(
+/// The bytes of a rendering that are trained on, in order.
+fn trained_spans(
     exchange: Exchange<'_>,
     rendered: &Rendered,
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
@@ -98,82 +97,82 @@ fn assistant_spans(
     let Some(last) = messages.iter().rposition(Message::is_assistant) else {
         return Ok(Vec::new());
     };
-    if let Some(spans) = &rendered.spans {
-        // A turn can have several blocks, so those of the turns before the last one are counted.
-        let earlier = match masking {
-            Masking::LastTurn => {
-                match template.render_marked(exchange.first(last), GenerationPrompt::Without) {
-                    Ok(before) => before.spans.map_or(0, |spans| spans.len()),
-                    Err(_) => spans.len().saturating_sub(1),
-                }
-            }
-            Masking::Assistant | Masking::All => 0,
-        };
-        return Ok(spans.get(earlier..).unwrap_or_default().to_vec());
-    }
     let first = if masking == Masking::LastTurn {
         last
     } else {
         0
     };
-    let wanted: Vec<usize> = (first..=last)
-        .filter(|&index| messages[index].is_assistant())
-        .collect();
+    let answers = (first..=last).filter(|&index| messages[index].is_assistant());
+    let (trained, context): (Vec<usize>, Vec<usize>) =
+        answers.partition(|&index| messages[index].is_trained_on());
+    if trained.is_empty() {
+        return Ok(Vec::new());
+    }
     let conversed = Conversed {
         exchange,
         text: &rendered.text,
         render: &|exchange, generation| template.render(exchange, generation),
         special: tokenizer.special_texts(),
     };
-    conversed.turns(&wanted)
+    let Some(blocks) = &rendered.spans else {
+        let turns = trained.iter().zip(conversed.turns(&trained)?);
+        let span = |(&place, turn): (&usize, Range<usize>)| match messages[place].is_cut_off() {
+            true => turn.start..end_written(&conversed, place, &turn),
+            false => turn,
+        };
+        return Ok(turns.map(span).collect());
+    };
+    let wanted = match masking {
+        Masking::LastTurn => last_blocks(exchange, blocks, template, last),
+        Masking::Assistant | Masking::All => &blocks[..],
+    };
+    let turns = |places: &[usize]| match blocks_of(messages, blocks, places) {
+        Some(blocks) => Ok(blocks),
+        None => conversed.turns(places),
+    };
+    // A block may begin before its turn does, so that a part of it would be left beside the turn.
+    let context = turns(&context)?;
+    let is_trained = |span: &&Range<usize>| !context.iter().any(|turn| overlap(span, turn));
+    let cut_off = trained.iter().copied();
+    let cut_off: Vec<usize> = cut_off.filter(|&at| messages[at].is_cut_off()).collect();
+    let ends = cut_off.iter().zip(turns(&cut_off)?);
+    let ends = ends.map(|(&place, turn)| end_written(&conversed, place, &turn)..turn.end);
+    let ends: Vec<_> = ends.collect();
+    let spans = wanted.iter().filter(is_trained).cloned();
+    Ok(spans.map(|span| before(span, &ends)).collect())
 }
 
-/// The bytes of turns behind answers that were cut off: the template ends these turns, as the target did not.
-fn unwritten_ends(
+/// The blocks of the last turn of the assistant, at this index: a turn can have several, so those of the turns before it are counted.
+fn last_blocks<'a>(
     exchange: Exchange<'_>,
-    rendered: &Rendered,
-    (template, tokenizer): (&ChatTemplate, &Tokenizer),
-    masking: Masking,
-) -> Result<Vec<Range<usize>>> {
-    let (messages, text) = (exchange.messages, &rendered.text[..]);
-    let last = messages.iter().rposition(Message::is_assistant);
-    let is_wanted = |index: &usize| masking != Masking::LastTurn || Some(*index) == last;
-    let cut_off = |index: &usize| messages[*index].is_assistant() && messages[*index].is_cut_off();
-    let places = (0..messages.len()).filter(cut_off).filter(is_wanted);
-    let places: Vec<usize> = places.collect();
-    if places.is_empty() {
-        return Ok(Vec::new());
-    }
-    let special = tokenizer.special_texts();
-    let conversed = Conversed {
-        exchange,
-        text,
-        render: &|exchange, generation| template.render(exchange, generation),
-        special,
+    blocks: &'a [Range<usize>],
+    template: &ChatTemplate,
+    last: usize,
+) -> &'a [Range<usize>] {
+    let earlier = match template.render_marked(exchange.first(last), GenerationPrompt::Without) {
+        Ok(before) => before.spans.map_or(0, |spans| spans.len()),
+        Err(_) => blocks.len().saturating_sub(1),
     };
-    let turns = match blocks(messages, rendered, &places) {
-        Some(blocks) => blocks,
-        None => conversed.turns(&places)?,
-    };
-    let end = |(&place, turn): (&usize, Range<usize>)| {
-        let shown = without_special_end(&text[turn.clone()], special);
-        turn.start + written(&messages[place], shown)..turn.end
-    };
-    Ok(places.iter().zip(turns).map(end).collect())
+    blocks.get(earlier..).unwrap_or_default()
 }
 
 /// The template's blocks of these messages, where it has one for each message of the assistant: they are there also where turns
 /// cannot be found.
-fn blocks(
+fn blocks_of(
     messages: &[Message],
-    rendered: &Rendered,
+    blocks: &[Range<usize>],
     places: &[usize],
 ) -> Option<Vec<Range<usize>>> {
-    let blocks = rendered.spans.as_ref()?;
     let assistants = (0..messages.len()).filter(|&index| messages[index].is_assistant());
     let assistants: Vec<usize> = assistants.collect();
     let block = |place| Some(blocks[assistants.binary_search(place).ok()?].clone());
     (blocks.len() == assistants.len()).then(|| places.iter().filter_map(block).collect())
+}
+
+/// Where what the target wrote ends in a turn that was cut off: the template ends the turn, and the target did not.
+fn end_written(conversed: &Conversed<'_>, place: usize, turn: &Range<usize>) -> usize {
+    let shown = without_special_end(&conversed.text[turn.clone()], conversed.special);
+    turn.start + written(&conversed.exchange.messages[place], shown)
 }
 
 /// How many bytes of a turn that was cut off, shown like this without its end, the target wrote.
@@ -209,10 +208,14 @@ fn without_special_end<'a>(turn: &'a str, special: &[String]) -> &'a str {
     shown
 }
 
+/// Whether two spans share a byte.
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// What is left of a span before these ends of turns, with which it shares a turn or nothing.
 fn before(span: Range<usize>, ends: &[Range<usize>]) -> Range<usize> {
-    let is_within = |end: &&Range<usize>| span.start < end.end && end.start < span.end;
-    match ends.iter().find(is_within) {
+    match ends.iter().find(|end| overlap(&span, end)) {
         Some(end) => span.start..end.start.max(span.start),
         None => span,
     }
@@ -244,6 +247,7 @@ mod tests {
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
+    use serde_json::json;
     use std::path::Path;
 
     const MARKED: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
@@ -331,6 +335,83 @@ mod tests {
         // Where the template shows something else in its place, nothing of it is trained on.
         let source = CHATML.replace("message.content", "message.content|upper");
         assert_eq!(trained_of(&cut(3), &source, Masking::LastTurn), "");
+    }
+
+    #[test]
+    fn an_answer_that_says_that_it_is_not_trained_on_is_only_context() {
+        let said = |place: usize, key: &str, value: Value| {
+            let mut conversation = dialogue();
+            let extra = &mut conversation.messages[place].extra;
+            extra.insert(key.into(), value);
+            conversation
+        };
+        let both = "the cat<|im_end|>|é ran<|im_end|>";
+        for source in [CHATML, MARKED] {
+            let shown = |of: &Conversation| trained_of(of, source, Masking::Assistant);
+            for (key, no, yes) in [
+                ("weight", json!(0), json!(1)),
+                ("weight", json!(0.0), json!(1.0)),
+                ("train", json!(false), json!(true)),
+                ("training", json!(false), json!(true)),
+            ] {
+                assert_eq!(shown(&said(1, key, no.clone())), "é ran<|im_end|>");
+                assert_eq!(shown(&said(3, key, no.clone())), "the cat<|im_end|>");
+                assert_eq!(shown(&said(1, key, yes)), both);
+                // The last turn is the last one, whatever it says; of what others say nothing is trained on anyway.
+                let last = trained_of(&said(3, key, no.clone()), source, Masking::LastTurn);
+                assert_eq!(last, "");
+                assert_eq!(shown(&said(0, key, no)), both);
+            }
+            // One that was cut off, too, has no part that is trained on.
+            let mut cut = said(1, "weight", json!(0));
+            let extra = &mut cut.messages[1].extra;
+            extra.insert(CUT_OFF.into(), true.into());
+            assert_eq!(shown(&cut), "é ran<|im_end|>");
+        }
+        // Of several blocks in a turn none is, although none of them is the turn.
+        let halves = MARKED.replace(
+            "{{ m.content }}<|im_end|>{% endgeneration %}",
+            "{{ m.content.split(' ')[0] }}{% endgeneration %} \
+             {% generation %}{{ m.content.split(' ')[1] }}<|im_end|>{% endgeneration %}",
+        );
+        let shown = |of: &Conversation| trained_of(of, &halves, Masking::Assistant);
+        assert_eq!(shown(&dialogue()).matches("<|im_end|>").count(), 2);
+        let found = shown(&said(1, "weight", json!(0)));
+        let is_second = found.ends_with("an<|im_end|>") && !found.contains("cat");
+        assert!(is_second, "{found}");
+        // Nor is one that opens before its turn does.
+        let header = "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}";
+        let in_block = "{% if m.role == 'assistant' %}{% generation %}<|im_start|>{{ m.role }}\n";
+        let early = halves
+            .replace(header, in_block)
+            .replace("{% else %}", "{% else %}<|im_start|>{{ m.role }}\n");
+        let shown = |of: &Conversation| trained_of(of, &early, Masking::Assistant);
+        assert!(shown(&dialogue()).starts_with("<|im_start|>assistant\nthe"));
+        let found = shown(&said(1, "weight", json!(0)));
+        assert_eq!(found.matches("<|im_start|>assistant").count(), 1, "{found}");
+        assert!(!found.contains("the"), "{found}");
+    }
+
+    #[test]
+    fn the_turn_of_an_answer_that_is_only_context_need_not_be_found() {
+        // Each text depends on how many messages there are, and one of them is not shown.
+        let shown = "('' if message.weight is defined else message.content)";
+        let source = format!(
+            "{{{{ messages | length }}}}{}",
+            CHATML.replace("message.content", shown)
+        );
+        let mut conversation = dialogue();
+        let extra = &mut conversation.messages[1].extra;
+        extra.insert("weight".into(), json!(0));
+        for masking in [Masking::Assistant, Masking::LastTurn] {
+            let found = trained_of(&conversation, &source, masking);
+            assert_eq!(found, "é ran<|im_end|>");
+        }
+        // One that is trained on has to be.
+        conversation.messages[1].extra["weight"] = json!(1);
+        let template = ChatTemplate::from_source(&source, None, None).unwrap();
+        let refused = tokenize(&conversation, &template, &small(), Masking::Assistant);
+        assert!(refused.is_err());
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct PrepareReport {
     /// Rows read by their tokens, beside which a conversation stands that is not read.
     #[serde(default)]
     pub beside_tokens: u64,
-    /// Conversations with a sample for each answer.
+    /// Conversations with a sample for each answer that is trained on.
     pub expanded: u64,
     /// Samples that they are more than one each.
     pub added: u64,
@@ -80,7 +80,7 @@ impl PrepareReport {
         if self.expanded > 0 {
             let (expanded, added) = (self.expanded, self.added);
             totals += &format!(
-                "\n{expanded} conversations expanded to a sample for each answer, which adds {added} samples"
+                "\n{expanded} conversations expanded to a sample for each answer that is trained on, which adds {added} samples"
             );
         }
         if self.passed_over + self.copies > 0 {

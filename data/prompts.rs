@@ -4,8 +4,8 @@
 
 use spectrain_checkpoints::Mismatch;
 
-use crate::conversation::parse::object;
-use crate::conversation::{Content, Conversation, Message, Row};
+use crate::conversation::parse::{MOST_VALUES, object, variables};
+use crate::conversation::{Content, Conversation, Message, Row, TEMPLATE_KEY};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::json::{check, keys, kind};
@@ -97,7 +97,11 @@ fn asked(location: &Location, text: &str, fields: &Fields) -> Result<Asked, Mism
             };
             let mut turns = fields.turns(told)?.into_iter();
             let first = turns.next().unwrap_or_default();
-            let first = Conversation::new(vec![Message::new("user", first)]);
+            let mut budget = MOST_VALUES;
+            let first = Conversation {
+                variables: variables(given(TEMPLATE_KEY, &columns), &mut budget)?,
+                ..Conversation::new(vec![Message::new("user", first)])
+            };
             (Content::Conversation(first), turns.collect())
         }
     };

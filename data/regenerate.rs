@@ -286,7 +286,7 @@ impl RegenerateReport {
 
     /// Counts the answers of a conversation, and returns it with them unless it is left out. Where the tokens of all answers are
     /// known, each answer becomes a row of tokens with what it answers.
-    fn take(&mut self, entry: Entry, mut row: Row, tools: ToolRows) -> Vec<Row> {
+    fn take(&mut self, mut entry: Entry, mut row: Row, tools: ToolRows) -> Vec<Row> {
         if entry.dropped {
             self.dropped.push(entry.row);
             return Vec::new();
@@ -295,8 +295,11 @@ impl RegenerateReport {
         if let Content::Conversation(conversation) = &mut row.content
             && let Ok(mut talk) = Talk::of(conversation, tools)
         {
-            for answer in &entry.answers {
+            for answer in &mut entry.answers {
                 if talk.asks() {
+                    if !talk.trains() {
+                        answer.leave_out();
+                    }
                     talk.take(answer.marked());
                 }
             }
@@ -319,8 +322,7 @@ impl RegenerateReport {
             self.cut_off.push(entry.row);
         }
         if answers.iter().all(|answer| answer.written.is_some()) {
-            let written = answers.into_iter().filter_map(|answer| answer.written);
-            return of_tokens(written.collect(), row.extra);
+            return of_tokens(answers, row.extra);
         }
         vec![row]
     }
@@ -337,14 +339,17 @@ impl RegenerateReport {
         self.empty += count(|answer| {
             answer.message.content.is_empty() && !answer.message.extra.contains_key(TOOL_CALLS)
         });
+        self.context += count(|answer| !answer.message.is_trained_on());
         self.with_reasoning += count(|answer| answer.message.extra.contains_key(REASONING));
     }
 }
 
-/// A row for each answer of a conversation, with the conversation's other keys and the one by which they are known to be of one.
-fn of_tokens(written: Vec<Written>, mut extra: Vec<(String, String)>) -> Vec<Row> {
+/// A row for each answer of a conversation that is trained on and whose tokens are known, with the conversation's other keys and the
+/// one by which they are known to be of one.
+fn of_tokens(answers: Vec<Answer>, mut extra: Vec<(String, String)>) -> Vec<Row> {
     extra.retain(|(key, _)| !KEYS.contains(&key.as_str()) && key != CONVERSATION);
-    if let Some(first) = written.first() {
+    let mut written = answers.iter().filter_map(|answer| answer.written.as_ref());
+    if let Some(first) = written.next() {
         let first: Vec<u8> = first
             .prompt
             .iter()
@@ -357,7 +362,10 @@ fn of_tokens(written: Vec<Written>, mut extra: Vec<(String, String)>) -> Vec<Row
         content: Content::Tokens(written.sample()),
         extra: extra.clone(),
     };
-    written.into_iter().map(of_tokens).collect()
+    let trained = answers.into_iter();
+    let trained = trained.filter(|answer| answer.message.is_trained_on());
+    let written = trained.filter_map(|answer| answer.written);
+    written.map(of_tokens).collect()
 }
 
 /// Why a row is copied as it is, where it is.

@@ -21,7 +21,7 @@ use serde_json::Value;
 use spectrain_checkpoints::Mismatch;
 
 use crate::contained::contained;
-use crate::conversation::{CONVERSATION, KEYS, LABELS};
+use crate::conversation::{CONVERSATION, KEYS, LABELS, TEMPLATE_KEY};
 use crate::error::{Error, Result};
 use crate::rows::location::{LONGEST_ROW, Location};
 
@@ -49,7 +49,7 @@ pub struct Named {
     pub all: Vec<String>,
     /// One of these must be there, unless there are none.
     pub one: Vec<String>,
-    /// These are read where they are there and hold texts or numbers.
+    /// These are read where they are there and hold texts or numbers, and [`TEMPLATE_KEY`] whatever it holds.
     pub more: Vec<String>,
 }
 
@@ -76,8 +76,9 @@ impl Columns {
         if *self == Self::All {
             return Ok(None);
         }
-        let more = more.into_iter().filter_map(place);
-        let more = more.filter(|&at| is_simple(fields[at].data_type()));
+        let is_read =
+            |at: &usize| fields[*at].name() == TEMPLATE_KEY || is_simple(fields[*at].data_type());
+        let more = more.into_iter().filter_map(place).filter(is_read);
         let mut wanted: Vec<usize> = all.into_iter().chain(one).filter_map(place).collect();
         wanted.extend(more);
         wanted.sort_unstable();
@@ -222,7 +223,7 @@ impl Table {
                             self.beside
                         },
                         nulls: match name {
-                            "tools" => Nulls::LeftOut,
+                            "tools" | TEMPLATE_KEY => Nulls::LeftOut,
                             "messages" | "conversations" => Nulls::LeftOutInside,
                             _ => Nulls::Kept,
                         },
@@ -431,7 +432,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::conversation::{Content, Conversation, Message, Row, Sample};
     use crate::forged::refusals;
-    use crate::prompts::Labels;
+    use crate::prompts::{self, Ask, Labels, read_prompts};
     use crate::rows::{LocatedRow, read_columns, read_rows, text_bytes};
     use crate::tokens::TokenWriter;
     use arrow::array::{
@@ -636,6 +637,49 @@ pub(crate) mod tests {
             (&said.extra["tool_calls"], said.content.as_str()),
             (&expected, "")
         );
+    }
+
+    #[test]
+    fn variables_of_a_row_are_read_without_those_of_other_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.parquet");
+        let thinking = BooleanArray::from(vec![Some(false), None]);
+        let effort = StringArray::from(vec![None, Some("low")]);
+        let variables = StructArray::from(vec![
+            (
+                Arc::new(Field::new("enable_thinking", DataType::Boolean, true)),
+                Arc::new(thinking) as ArrayRef,
+            ),
+            (
+                Arc::new(Field::new("effort", DataType::Utf8, true)),
+                Arc::new(effort) as ArrayRef,
+            ),
+        ]);
+        let said = |text: &str| Arc::new(StringArray::from(vec![text; 2])) as ArrayRef;
+        let expected = [
+            serde_json::json!({"enable_thinking": false}),
+            serde_json::json!({"effort": "low"}),
+        ];
+        let of = |content: Content| match content {
+            Content::Conversation(conversation) => Value::from(conversation.variables),
+            Content::Tokens(sample) => panic!("{sample:?}"),
+        };
+        let messages = r#"[{"role": "user", "content": "q"}]"#;
+        for (column, text, ask) in [
+            ("messages", messages, Ask::Row),
+            ("turns", "q", Ask::Row),
+            ("question", "q", Ask::Turns(vec!["question".to_owned()])),
+        ] {
+            let variables = Arc::new(variables.clone()) as ArrayRef;
+            write_table(&file, vec![(column, said(text)), (TEMPLATE_KEY, variables)]);
+            let fields = prompts::Fields {
+                ask,
+                ..Default::default()
+            };
+            let asked = read_prompts(&file.clone().into(), fields).unwrap();
+            let asked = asked.map(|asked| of(asked.unwrap().content));
+            assert_eq!(asked.collect::<Vec<_>>(), expected, "{column}");
+        }
     }
 
     #[test]

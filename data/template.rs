@@ -1,6 +1,7 @@
 //! Chat templates: Jinja sources of model folders, rendered as `transformers` renders them.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,20 @@ const CONFIG: &str = "tokenizer_config.json";
 
 /// The variables that every rendering sets itself.
 pub const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
+/// Fails at the first of these names of variables that is one of [`OWN_VARIABLES`], which rows, recipes and options cannot set.
+///
+/// # Errors
+/// What was expected, and that name.
+pub fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Mismatch> {
+    match names.into_iter().find(|name| OWN_VARIABLES.contains(name)) {
+        Some(name) => Err(Mismatch::new(
+            "only variables of the template itself",
+            format!("`{name}`, which the program sets"),
+        )),
+        None => Ok(()),
+    }
+}
 
 /// Whether a rendering ends with the opening of an assistant turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +159,37 @@ impl ChatTemplate {
             .collect()
     }
 
+    /// Whether it may look up a variable of this name.
+    pub(crate) fn reads(&self, name: &str) -> bool {
+        self.reads.contains(name)
+    }
+
+    /// Those of a row's variables that may change what is rendered, by their names: the template reads them, and has others in
+    /// their places or none.
+    pub fn changed_by<'a>(
+        &self,
+        variables: &'a Map<String, serde_json::Value>,
+    ) -> BTreeMap<&'a str, &'a serde_json::Value> {
+        let changes = variables.iter().filter(|(name, value)| {
+            self.reads(name.as_str()) && self.variables.get(name.as_str()) != Some(*value)
+        });
+        changes
+            .map(|(name, value)| (name.as_str(), value))
+            .collect()
+    }
+
+    /// Its variables, with those of a row in their places.
+    fn variables_of(&self, exchange: Exchange<'_>) -> Cow<'_, Map<String, serde_json::Value>> {
+        match exchange.variables {
+            Some(own) if !own.is_empty() => {
+                let mut variables = self.variables.clone();
+                variables.extend(own.clone());
+                Cow::Owned(variables)
+            }
+            _ => Cow::Borrowed(&self.variables),
+        }
+    }
+
     /// What to say of each variable that was set and that the template does not read.
     pub fn unread_variables(&self) -> Vec<String> {
         let told = |name: &String| {
@@ -156,7 +202,7 @@ impl ChatTemplate {
             )
         };
         let set = self.variables();
-        let unread = set.keys().filter(|name| !self.reads.contains(*name));
+        let unread = set.keys().filter(|name| !self.reads(name));
         unread.map(told).collect()
     }
 
@@ -212,7 +258,8 @@ impl ChatTemplate {
             let text = self.print(exchange, generation, ("", ""))?;
             return Ok(Rendered { text, spans: None });
         }
-        let variables = serde_json::to_string(&self.variables).map_err(unserialisable)?;
+        let variables = self.variables_of(exchange);
+        let variables = serde_json::to_string(&*variables).map_err(unserialisable)?;
         let messages = serde_json::to_string(exchange.messages).map_err(unserialisable)?;
         let tools = serde_json::to_string(exchange.tools).map_err(unserialisable)?;
         let marks = generation::marks([self.source.as_str(), &variables, &messages, &tools])
@@ -249,7 +296,7 @@ impl ChatTemplate {
             add_generation_prompt => generation == GenerationPrompt::With,
             generation_start__ => marks.0,
             generation_end__ => marks.1,
-            ..Value::from_serialize(&self.variables)
+            ..Value::from_serialize(&*self.variables_of(exchange))
         };
         let template = self
             .environment
@@ -339,7 +386,7 @@ fn unserialisable(error: serde_json::Error) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::conversation::Message;
+    use crate::conversation::{Conversation, Message};
     use serde_json::json;
 
     /// ChatML without generation blocks.
@@ -496,6 +543,33 @@ pub(crate) mod tests {
             template.render(&[][..], GenerationPrompt::Without).unwrap(),
             "False"
         );
+    }
+
+    #[test]
+    fn variables_of_a_row_stand_in_the_places_of_those_of_all_rows() {
+        let source = "{{ enable_thinking }} {{ effort }}";
+        let variables = |value: serde_json::Value| value.as_object().unwrap().clone();
+        let template = template(source).with_variables(variables(
+            json!({"enable_thinking": false, "effort": "low"}),
+        ));
+        let rendered = |own: serde_json::Value| {
+            let mut conversation = Conversation::new(vec![Message::new("user", "u")]);
+            conversation.variables = variables(own);
+            template
+                .render(&conversation, GenerationPrompt::With)
+                .unwrap()
+        };
+        assert_eq!(rendered(json!({})), "False low");
+        assert_eq!(rendered(json!({"effort": "high"})), "False high");
+        // One row changes nothing for the next.
+        assert_eq!(rendered(json!({})), "False low");
+        let changes = |own: serde_json::Value| {
+            let own = variables(own);
+            let changes = template.changed_by(&own).into_keys();
+            changes.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let own = json!({"unread": 1, "enable_thinking": true, "effort": "low"});
+        assert_eq!(changes(own), ["enable_thinking"]);
     }
 
     #[test]

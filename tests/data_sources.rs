@@ -77,6 +77,52 @@ fn commands_without_a_run_take_variables_of_the_template_as_options() {
 }
 
 #[test]
+fn rows_say_by_themselves_with_which_variables_they_are_rendered() {
+    let workspace = strict();
+    let text = workspace.text("eval.jsonl");
+    let own = |(number, line): (usize, &str)| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        row["chat_template_kwargs"] = json!({"enable_thinking": number % 2 == 0});
+        format!("{row}\n")
+    };
+    let rows: String = text.lines().enumerate().map(own).collect();
+    workspace.write("own.jsonl", rows);
+    let data = "--target target --data own.jsonl --out new.jsonl --max-tokens 3";
+    workspace
+        .run_line(format!("data regenerate {data}"))
+        .succeeded();
+    for (number, line) in workspace.text("new.jsonl").lines().enumerate() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let expected = json!({"enable_thinking": number % 2 == 0});
+        assert_eq!(row["chat_template_kwargs"], expected);
+    }
+    let prepare = "data prepare --target target --data new.jsonl --out tokens";
+    workspace.run_line(prepare).succeeded();
+    let lint = "data lint --target target --train new.jsonl";
+    let told = "rendered with `chat_template_kwargs` of their own";
+    let linted = workspace.run_line(lint);
+    assert!(linted.stdout.contains(told), "{linted:#?}");
+    let wrong = [
+        (
+            json!("no"),
+            "expected `chat_template_kwargs` to be an object, found a text",
+        ),
+        (
+            json!({"messages": []}),
+            "expected only variables of the template itself in `chat_template_kwargs`, found `messages`, which the program sets",
+        ),
+    ];
+    for (given, expected) in wrong {
+        let mut row: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        row["chat_template_kwargs"] = given;
+        workspace.write("new.jsonl", row.to_string());
+        workspace
+            .run_line(format!("{prepare}-2"))
+            .failed(&["new.jsonl` row 1: ", expected]);
+    }
+}
+
+#[test]
 fn several_sources_are_given_by_options_as_in_a_recipe() {
     let workspace = Workspace::new();
     workspace.write_conversations("more.jsonl", 100, 10);

@@ -430,7 +430,8 @@ fn where_every_token_is_trained_on_imported_masks_tell_the_answers() {
         "imported.toml --set name=own --set data.mask=assistant",
     );
     for words in [words, &other] {
-        let refused = "the held-out rows of `data.train`: it holds no prompt";
+        let refused =
+            "the held-out rows of `data.train` (`data.eval` can name others): it holds no prompt";
         workspace.run_line(words).failed(&[refused]);
     }
 }

@@ -359,6 +359,33 @@ fn variables_of_the_template_are_sent_and_may_not_contradict_a_further_key() {
 }
 
 #[test]
+fn variables_of_a_row_are_sent_in_the_places_of_those_of_all_rows_and_stay_with_it() {
+    let server = FaultServer::start(&[]);
+    let workspace = Workspace::of("");
+    let own = |number: usize, mut row: Value| {
+        if number > 1 {
+            row["chat_template_kwargs"] = json!({"enable_thinking": number > 2});
+        }
+        row
+    };
+    let given = (1..=3).map(|number| own(number, row(number, 2)));
+    workspace.write("data.jsonl", lines(given));
+    let variables = ["enable_thinking=false", "effort=low"];
+    let variables = variables.map(|variable| ["--template-variable", variable]);
+    let (url, variables) = (server.url(), variables.concat());
+    workspace.run(&regenerate(&url, &variables)).succeeded();
+    assert_eq!(server.bodies().len(), 6);
+    for body in server.bodies() {
+        let asked = body["messages"][1]["content"].as_str().unwrap();
+        let thinks = asked.starts_with('3');
+        let expected = json!({"enable_thinking": thinks, "effort": "low"});
+        assert_eq!(body["chat_template_kwargs"], expected, "{asked}");
+    }
+    let expected = (1..=3).map(|number| own(number, answered(number, 2)));
+    assert_eq!(workspace.text("out.jsonl"), lines(expected));
+}
+
+#[test]
 fn a_run_that_is_stopped_goes_on_without_asking_twice() {
     for (sent, lost) in [("-TERM", 0), ("-KILL", 16)] {
         let server = FaultServer::start(&[]);

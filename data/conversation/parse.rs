@@ -9,14 +9,17 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value};
 use spectrain_checkpoints::Mismatch;
 
-use super::{BESIDE, Content, Conversation, KEYS, Message, Row, Sample};
+use super::{
+    BESIDE, Content, Conversation, KEYS, Message, Row, Sample, TEMPLATE_KEY, TRAINED, WEIGHT,
+};
 use crate::json::{check, count, fault, fields, items, keys, kind};
 use crate::roles::SPEAKERS;
+use crate::template::check_names;
 
 /// The most messages of a conversation.
 const MOST_MESSAGES: usize = 100_000;
-/// The most values in further keys of messages and in definitions of tools, those inside of others included.
-const MOST_VALUES: usize = 200_000;
+/// The most values in further keys of messages, in definitions of tools and in variables, those inside of others included.
+pub(crate) const MOST_VALUES: usize = 200_000;
 /// The most keys of a row or message.
 const MOST_KEYS: usize = 1000;
 
@@ -69,7 +72,11 @@ impl Row {
             let mut budget = MOST_VALUES;
             let tools = given("tools").map_or(Ok(Vec::new()), |text| tools(text, &mut budget))?;
             let messages = conversation(messages, given("system"), &mut budget)?;
-            let content = Content::Conversation(Conversation { messages, tools });
+            let content = Content::Conversation(Conversation {
+                messages,
+                tools,
+                variables: variables(given(TEMPLATE_KEY), &mut budget)?,
+            });
             // Such as a number of tokens, or a label of the whole; lists are tokens of another text than will be made of this one.
             let is_kept =
                 |key: &str, value: &str| OF_TOKENS.contains(&key) && !value.starts_with('[');
@@ -79,9 +86,10 @@ impl Row {
         }
         if let Some(tokens) = tokens {
             let content = Content::Tokens(sample(tokens, &fields)?);
-            let beside = fields
-                .iter()
-                .filter(|(key, _)| messages.is_some() && BESIDE.contains(&key.as_ref()));
+            // The other keys of a conversation are of use beside one alone.
+            let is_kept =
+                |key: &str| key == TEMPLATE_KEY || (messages.is_some() && BESIDE.contains(&key));
+            let beside = fields.iter().filter(|(key, _)| is_kept(key));
             extra.extend(beside.map(owned));
             return Ok(Self { content, extra });
         }
@@ -108,7 +116,9 @@ pub(crate) fn object<'t>(text: &'t str, what: &str) -> Result<Fields<'t>, Mismat
 fn value(text: &str, budget: &mut usize) -> Result<Value, Mismatch> {
     match budget.checked_sub(count(text)) {
         None => Err(Mismatch::new(
-            format!("at most {MOST_VALUES} values in further keys of messages and in tools"),
+            format!(
+                "at most {MOST_VALUES} values in further keys of messages, in `tools` and in `{TEMPLATE_KEY}`"
+            ),
             "more",
         )),
         Some(left) => {
@@ -147,6 +157,29 @@ fn tools(text: &str, budget: &mut usize) -> Result<Vec<Value>, Mismatch> {
         }
     };
     items(inner).map(tool).collect()
+}
+
+/// The variables that a row has for its chat template; none where it gives none.
+pub(crate) fn variables(
+    given: Option<&str>,
+    budget: &mut usize,
+) -> Result<Map<String, Value>, Mismatch> {
+    let Some(given) = given else {
+        return Ok(Map::new());
+    };
+    if !given.starts_with('{') {
+        let expected = format!("`{TEMPLATE_KEY}` to be an object");
+        return Err(Mismatch::new(expected, kind(given)));
+    }
+    let fields = object(given, &format!("`{TEMPLATE_KEY}`"))?;
+    check_names(fields.iter().map(|(key, _)| key.as_ref())).map_err(|mismatch| {
+        let expected = format!("{} in `{TEMPLATE_KEY}`", mismatch.expected);
+        Mismatch::new(expected, mismatch.found)
+    })?;
+    let fields = fields.into_iter();
+    fields
+        .map(|(key, text)| Ok((key.into_owned(), value(text, budget)?)))
+        .collect()
 }
 
 /// What is expected as messages.
@@ -253,11 +286,35 @@ fn message(position: usize, given: &str, budget: &mut usize) -> Result<Message, 
     let extra = fields
         .into_iter()
         .map(|(key, text)| Ok((key.into_owned(), value(text, budget)?)));
-    Ok(Message {
+    let message = Message {
         role,
         content,
         extra: extra.collect::<Result<Map<_, _>, _>>()?,
-    })
+    };
+    check_trained(position, &message)?;
+    Ok(message)
+}
+
+/// Fails where an answer says neither that it is trained on nor that it is not.
+fn check_trained(position: usize, message: &Message) -> Result<(), Mismatch> {
+    if !message.is_assistant() {
+        return Ok(());
+    }
+    for key in TRAINED {
+        let Some(value) = message.extra.get(key) else {
+            continue;
+        };
+        let number = value.as_f64();
+        let (is_known, known) = match key {
+            WEIGHT => (number == Some(0.0) || number == Some(1.0), "0 or 1"),
+            _ => (value.is_boolean(), "true or false"),
+        };
+        if !is_known {
+            let expected = format!("`{key}` of message {position} to be {known}");
+            return Err(Mismatch::new(expected, kind(&value.to_string())));
+        }
+    }
+    Ok(())
 }
 
 /// The keys of an object, and which of them say nothing.
@@ -688,6 +745,86 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_says_whether_it_is_trained_on_in_few_words() {
+        let row = |role: &str, key: &str, value: &Value| {
+            let mut answer = json!({"role": role, "content": "a"});
+            answer[key] = value.clone();
+            json!({"messages": [{"role": "user", "content": "u"}, answer]})
+        };
+        for (key, value, is_trained_on) in [
+            ("weight", json!(0), false),
+            ("weight", json!(1.0), true),
+            ("train", json!(false), false),
+            ("training", json!(true), true),
+            ("weight", json!(null), true),
+        ] {
+            let read = messages(row("assistant", key, &value));
+            assert_eq!(read[1].is_trained_on(), is_trained_on, "{key} {value}");
+        }
+        for (key, value, known, found) in [
+            ("weight", json!(0.5), "0 or 1", "`0.5`"),
+            ("weight", json!("0"), "0 or 1", "a text"),
+            ("weight", json!(false), "0 or 1", "`false`"),
+            ("train", json!(0), "true or false", "`0`"),
+            ("training", json!([]), "true or false", "a list of 0"),
+        ] {
+            let refused = Row::from_json(&row("assistant", key, &value).to_string()).unwrap_err();
+            let expected = format!("`{key}` of message 2 to be {known}");
+            assert_eq!(refused.expected, expected);
+            assert_eq!(refused.found, found);
+            // What others say is not trained on whatever this says.
+            assert_eq!(messages(row("user", key, &value)).len(), 2);
+        }
+    }
+
+    #[test]
+    fn variables_of_a_row_are_an_object_and_come_back_beside_its_messages() {
+        let said = json!([{"role": "user", "content": "u"}]);
+        let read = |variables: Value| {
+            let row = json!({"id": 1, "chat_template_kwargs": variables, "messages": said});
+            Row::from_json(&row.to_string())
+        };
+        let row = read(json!({"enable_thinking": false, "effort": null})).unwrap();
+        let Content::Conversation(conversation) = &row.content else {
+            panic!("{row:?}");
+        };
+        let variables = json!({"enable_thinking": false, "effort": null});
+        assert_eq!(Value::from(conversation.variables.clone()), variables);
+        let written = row.to_json();
+        assert_eq!(
+            written,
+            format!(r#"{{"messages":{said},"chat_template_kwargs":{variables},"id":1}}"#)
+        );
+        assert_eq!(Row::from_json(&written).unwrap(), row);
+        for none in [json!(null), json!({})] {
+            let written = read(none).unwrap().to_json();
+            assert_eq!(written, format!(r#"{{"messages":{said},"id":1}}"#));
+        }
+        let refused = |variables: Value| read(variables).unwrap_err();
+        let other = refused(json!("{}"));
+        assert_eq!(other.expected, "`chat_template_kwargs` to be an object");
+        assert_eq!(other.found, "a text");
+        let own = refused(json!({"tools": []}));
+        assert_eq!(
+            own.to_string(),
+            "expected only variables of the template itself in `chat_template_kwargs`, found `tools`, which the program sets"
+        );
+        // They stay with a row of tokens, whose conversation may be read in their place.
+        let mut both = json!({"input_ids": [5, 6], "loss_mask": [0, 1], "messages": said});
+        both["chat_template_kwargs"] = variables.clone();
+        let row = Row::from_json(&both.to_string()).unwrap();
+        assert!(row.to_json().contains("\"chat_template_kwargs\":{"));
+        let Content::Conversation(conversation) = row.or_conversation().content else {
+            panic!("tokens");
+        };
+        assert_eq!(Value::from(conversation.variables), variables);
+        // So they do where there is no conversation.
+        let alone =
+            format!(r#"{{"input_ids":[5],"loss_mask":[1],"chat_template_kwargs":{variables}}}"#);
+        assert_eq!(Row::from_json(&alone).unwrap().to_json(), alone);
+    }
+
+    #[test]
     fn messages_are_read_as_a_list_or_as_its_text() {
         let said =
             json!([{"role": "user", "content": "u"}, {"role": "assistant", "content": "\"a\" é"}]);
@@ -747,7 +884,14 @@ mod tests {
         );
         let many = vec!["[]"; MOST_VALUES].join(",");
         let values = format!(r#"{{"role":"user","content":"","more":[{many}]}}"#);
-        assert!(refused(values).starts_with("at most 200000 values"));
+        let expected = "at most 200000 values in further keys of messages, in `tools` and in `chat_template_kwargs`";
+        assert_eq!(refused(values), expected);
+        // They are counted together.
+        let half = vec!["[]"; MOST_VALUES / 2].join(",");
+        let both = format!(
+            r#"{{"chat_template_kwargs":{{"a":[{half}]}},"messages":[{{"role":"user","content":"","more":[{half}]}}]}}"#
+        );
+        assert_eq!(Row::from_json(&both).unwrap_err().expected, expected);
         let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
         let nested = format!(r#"{{"role":"user","content":"","more":{deep}}}"#);
         assert!(refused(nested).contains("not too deep"));

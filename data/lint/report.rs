@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::conversation::TEMPLATE_KEY;
 use crate::mask::Masking;
 use crate::prepare::{Category, beside, parts};
 use crate::roles::Roles;
@@ -63,6 +64,12 @@ pub struct SetReport {
     /// Rows read by their tokens, beside which a conversation stands that is not read.
     #[serde(default)]
     pub beside_tokens: u64,
+    /// Answers that are only context, as their messages say that they are not trained on.
+    #[serde(default)]
+    pub context_answers: u64,
+    /// Rows with variables of their own for the chat template.
+    #[serde(default)]
+    pub own_variables: u64,
     /// Tokens of all samples, uncut.
     pub tokens: u64,
     /// Of these, how many are trained on.
@@ -96,6 +103,9 @@ pub struct SetReport {
     /// Rows with calls of tools that the chat template does not show.
     #[serde(default)]
     pub hidden_calls: Category,
+    /// Rows with a variable of their own that the chat template does not read.
+    #[serde(default)]
+    pub unread_variables: Category,
 }
 
 /// A row that something is wrong with.
@@ -275,6 +285,7 @@ impl SetReport {
             hidden_tools: none(),
             hidden_reasoning: none(),
             hidden_calls: none(),
+            unread_variables: none(),
             ..Self::default()
         }
     }
@@ -343,7 +354,7 @@ impl SetReport {
     }
 
     /// What can be wrong with rows, in the words for one and for several.
-    fn of_rows(&self) -> [Kind<'_>; 5] {
+    fn of_rows(&self) -> [Kind<'_>; 6] {
         [
             (
                 "empty_answers",
@@ -383,6 +394,14 @@ impl SetReport {
                 [
                     "row has tool calls (`tool_calls`) that the chat template does not show",
                     "rows have tool calls (`tool_calls`) that the chat template does not show",
+                ],
+            ),
+            (
+                "unread_variables",
+                &self.unread_variables,
+                [
+                    "row has a variable (`chat_template_kwargs`) that the chat template does not read",
+                    "rows have a variable (`chat_template_kwargs`) that the chat template does not read",
                 ],
             ),
         ]
@@ -462,6 +481,14 @@ impl fmt::Display for SetReport {
         if self.passed_over > 0 {
             let rows = counted(self.passed_over, "row");
             write!(f, "\n  {rows} passed over by the weight of their source")?;
+        }
+        if self.context_answers > 0 {
+            let answers = counted(self.context_answers, "answer");
+            write!(f, "\n  {answers} not trained on, as their messages say")?;
+        }
+        if self.own_variables > 0 {
+            let rows = counted(self.own_variables, "row");
+            write!(f, "\n  {rows} rendered with `{TEMPLATE_KEY}` of their own")?;
         }
         if self.samples == 0 {
             return Ok(());

@@ -1,5 +1,7 @@
 //! What the linter reports of small datasets.
 
+use serde_json::json;
+
 use super::*;
 use crate::conversation::Conversation;
 use crate::mask::Masking;
@@ -407,6 +409,75 @@ fn tools_that_the_template_does_not_show_are_reported() {
     let problem =
         "1 training row defines tools that the chat template does not show: `train` row 1";
     assert_eq!(found.problems(), [problem]);
+}
+
+/// A row with further keys of its answer, and one with variables.
+fn with(row: Row, answer: serde_json::Value, variables: serde_json::Value) -> Row {
+    let Content::Conversation(mut conversation) = row.content else {
+        panic!("expected a conversation");
+    };
+    let fields = |value: serde_json::Value| value.as_object().unwrap().clone();
+    conversation.messages[1].extra.extend(fields(answer));
+    conversation.variables = fields(variables);
+    conversation.into()
+}
+
+#[test]
+fn answers_that_are_only_context_are_counted_and_those_without_others_have_nothing_to_train_on() {
+    let mut both = said(&[
+        ("user", "the dog"),
+        ("assistant", ""),
+        ("user", "a mat"),
+        ("assistant", "the cat"),
+    ]);
+    both = with(both, json!({"weight": 0}), json!({}));
+    let alone = with(chat("the mat", "ran"), json!({"train": false}), json!({}));
+    let all = report(vec![alone.clone()], vec![], Masking::All);
+    assert_eq!(all.train.context_answers, 0);
+    let found = report(vec![both, alone], vec![], Masking::Assistant);
+    assert_eq!((found.train.context_answers, found.train.samples), (2, 2));
+    let text = found.to_string();
+    let told = "\n  2 answers not trained on, as their messages say\n";
+    assert!(text.contains(told), "{text}");
+    assert!(text.contains("<|im_end|>\n<|im_start|>assistant\n⟦the cat<|im_end|>⟧"));
+    let nothing = "1 training sample has nothing to train on: `train` row 2";
+    assert!(found.problems().contains(&nothing.to_owned()));
+    assert_eq!(found.train.empty_answers.count, 0);
+}
+
+#[test]
+fn variables_of_rows_are_counted_and_those_that_the_template_does_not_read_are_reported() {
+    let source = format!("{{% if enable_thinking is false %}}the{{% endif %}}{CHATML}");
+    let row = |variables: serde_json::Value| with(chat("a mat", "ran"), json!({}), variables);
+    let train = vec![
+        row(json!({})),
+        row(json!({"enable_thinking": false})),
+        row(json!({"enable_thinkng": false})),
+    ];
+    let eval = vec![row(json!({"enable_thinking": true}))];
+    let overlap = |train: &[Row], eval: Row| {
+        let found = report_with(&source, train.to_vec(), vec![eval], Masking::Assistant);
+        found.overlap.count
+    };
+    // The same is said, but not in the same text.
+    let other = || row(json!({"enable_thinking": false}));
+    assert_eq!(overlap(&[train[0].clone(), train[2].clone()], other()), 0);
+    assert_eq!(overlap(&train, other()), 1);
+    let found = report_with(&source, train, eval, Masking::Assistant);
+    let counts = [&found.train, &found.eval].map(|set| set.own_variables);
+    assert_eq!(counts, [2, 1]);
+    let text = found.to_string();
+    let told = "\n  2 rows rendered with `chat_template_kwargs` of their own\n";
+    assert!(text.contains(told), "{text}");
+    // With a variable that changes nothing it is the same text.
+    assert_eq!(
+        found.problems(),
+        [
+            "1 training sample repeats an earlier one: `train` row 3",
+            "1 training row has a variable (`chat_template_kwargs`) that the chat template does not read: `train` row 3",
+            "1 evaluation prompt also occurs in the training data: `eval` row 1",
+        ]
+    );
 }
 
 #[test]

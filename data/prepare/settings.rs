@@ -4,16 +4,17 @@ use serde::{Deserialize, Serialize};
 use crate::mask::Masking;
 use crate::unusable::Unusable;
 
-/// How many samples a conversation with several answers becomes, where all answers are trained on.
+/// How many samples a conversation with several answers becomes, where its answers are trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Turns {
-    /// One for each answer if the template rewrites earlier answers (for example, drops their reasoning), else one.
+    /// One for each answer that is trained on if the template rewrites earlier answers (for example, drops their reasoning), else
+    /// one.
     #[default]
     Auto,
     /// One.
     Joined,
-    /// One for each answer, as the template renders the conversation up to it.
+    /// One for each answer that is trained on, as the template renders the conversation up to it.
     Expand,
 }
 
@@ -37,7 +38,7 @@ pub struct PrepareSettings {
     pub overlong: Overlong,
     /// Which tokens are trained on.
     pub masking: Masking,
-    /// Whether a conversation is one sample, or one for each answer.
+    /// Whether a conversation is one sample, or one for each answer that is trained on.
     pub turns: Turns,
     /// Samples with fewer trained tokens are left out.
     pub min_trained_tokens: usize,

@@ -2,7 +2,7 @@
 
 use spectrain_checkpoints::Mismatch;
 
-use crate::conversation::{KEYS, LABELS};
+use crate::conversation::{KEYS, LABELS, TEMPLATE_KEY};
 use crate::json::keys;
 use crate::prompts::cells::{Values, given, said, text, texts};
 use crate::table::{Columns, Named};
@@ -87,7 +87,7 @@ impl Fields {
         Columns::Named(Named {
             all,
             one,
-            more: owned(&LABELS),
+            more: [owned(&LABELS), owned(&[TEMPLATE_KEY])].concat(),
         })
     }
 

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::conversation::{CUT_OFF, Message, Sample};
+use crate::conversation::{CUT_OFF, Exchange, Message, Sample, WEIGHT};
 use crate::seed::mix;
 
 /// A turn to be answered.
@@ -16,10 +15,10 @@ pub struct Request<'a> {
     pub row: u64,
     /// The turn's number in it, from 1.
     pub turn: usize,
-    /// All that was said before, the new answers included.
-    pub messages: &'a [Message],
-    /// Definitions of the tools that the answer may call.
-    pub tools: &'a [Value],
+    /// All that was said before, the new answers included, with the tools that the answer may call and the variables of the row.
+    pub exchange: Exchange<'a>,
+    /// Whether the answer is trained on: not where it takes the place of answers that are only context.
+    pub trained: bool,
 }
 
 impl Request<'_> {
@@ -42,6 +41,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Says of itself that it is only context.
+    pub(super) fn leave_out(&mut self) {
+        self.message.extra.insert(WEIGHT.into(), 0.into());
+    }
+
     /// What stands of it in a conversation that is trained on: with [`CUT_OFF`] where it was cut off.
     pub(super) fn marked(&self) -> Message {
         let mut message = self.message.clone();

@@ -92,6 +92,9 @@ pub struct RegenerateReport {
     pub empty: u64,
     /// Of all, the ones with reasoning apart from what is said, kept as `reasoning_content`.
     pub with_reasoning: u64,
+    /// Of all, the ones that are only context, like those that they replace.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub context: u64,
     /// Requests made by this run.
     pub requests: u64,
     /// Of these, the further tries.
@@ -193,6 +196,10 @@ impl fmt::Display for RegenerateReport {
             (
                 self.with_reasoning,
                 "answers with reasoning, kept separately as `reasoning_content`",
+            ),
+            (
+                self.context,
+                "answers that are not trained on, like those that they replace",
             ),
             (
                 self.damaged_lines,

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field};
 use spectrain_checkpoints::HubOptions;
 
 use super::*;
-use crate::conversation::Message;
+use crate::conversation::{Exchange, Message};
 use crate::rows::LONGEST_ROW;
 use crate::sources::Sources;
 use crate::table::tests::{list, write_table};
@@ -29,6 +29,8 @@ struct Scripted {
     /// Whether its answers have tokens: row and turn before one more.
     in_tokens: bool,
     calls: AtomicUsize,
+    /// Turns whose answers are only context.
+    context: Mutex<Vec<usize>>,
 }
 
 impl Scripted {
@@ -55,6 +57,9 @@ impl Answers for Scripted {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let turn = (request.row, request.turn);
+        if !request.trained {
+            self.context.lock().unwrap().push(request.turn);
+        }
         let mut failures = self.failures.lock().unwrap();
         if let Some(failure) = failures.get_mut(&turn).and_then(Vec::pop) {
             return Err(failure);
@@ -62,10 +67,8 @@ impl Answers for Scripted {
         drop(failures);
         // Those that come first are not the first to end.
         std::thread::sleep(Duration::from_micros(1500 * (7 - request.row % 7)));
-        let texts = request
-            .messages
-            .iter()
-            .map(|message| message.content.clone());
+        let messages = request.exchange.messages.iter();
+        let texts = messages.map(|message| message.content.clone());
         let mut given = self.given.lock().unwrap();
         given.entry(turn).or_default().push(texts.collect());
         Ok(Answer {
@@ -244,6 +247,45 @@ fn rows_of_tokens_say_of_which_conversation_they_are() {
     assert_ne!(first[0], last[0]);
     let digest = hex(&Sha256::digest([1_u8, 0, 0, 0, 1, 0, 0, 0]));
     assert_eq!(first[0], format!("\"{digest}\""));
+}
+
+#[test]
+fn answers_are_context_where_those_of_the_data_are_and_variables_stay_with_their_row() {
+    let said = |(turn, weight): (&str, Value)| {
+        let answer = json!({"role": "assistant", "content": "old", "weight": weight});
+        [json!({"role": "user", "content": turn}), answer]
+    };
+    let turns = [("a", json!(0)), ("b", json!(1)), ("c", json!(null))];
+    let messages = turns.map(said).concat();
+    let variables = json!({"enable_thinking": false});
+    let row = json!({"messages": messages, "chat_template_kwargs": variables, "id": 1});
+    let regenerated = |in_tokens| {
+        let folder = Folder::new();
+        fs::write(folder.path("data.jsonl"), format!("{row}\n")).unwrap();
+        let answers = Scripted {
+            in_tokens,
+            ..Scripted::default()
+        };
+        let report = folder.run(&answers);
+        assert_eq!((report.answers, report.context), (3, 1), "{report}");
+        assert_eq!(*answers.context.lock().unwrap(), [1]);
+        let text = folder.text("out.jsonl");
+        let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        rows.collect::<Vec<Value>>()
+    };
+    let rows = regenerated(false);
+    let mut expected = row.clone();
+    for (place, turn) in [(1, 1), (3, 2), (5, 3)] {
+        let answer = json!({"role": "assistant", "content": format!("new 1.{turn}")});
+        expected["messages"][place] = answer;
+    }
+    expected["messages"][1]["weight"] = json!(0);
+    assert_eq!(rows, [expected]);
+    // Of rows of tokens each is one that is trained on.
+    let rows = regenerated(true);
+    let prompts: Vec<_> = rows.iter().map(|row| row["input_ids"][1].clone()).collect();
+    assert_eq!(prompts, [2, 3]);
+    assert_eq!(rows[0][CONVERSATION], rows[1][CONVERSATION]);
 }
 
 #[test]
@@ -548,8 +590,12 @@ fn a_turn_has_a_seed_of_its_own() {
         let request = Request {
             row,
             turn,
-            messages: &[],
-            tools: &[],
+            exchange: Exchange {
+                messages: &[],
+                tools: &[],
+                variables: None,
+            },
+            trained: true,
         };
         request.seed(3)
     };

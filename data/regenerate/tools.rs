@@ -60,7 +60,9 @@ pub(super) fn are_askable(conversation: &Conversation) -> bool {
         let old_form = message.extra.get("function_call");
         known.contains(&message.role.as_str()) && old_form.is_none_or(is_blank)
     };
-    let Conversation { messages, tools } = conversation;
+    let Conversation {
+        messages, tools, ..
+    } = conversation;
     !tools.is_empty() && tools.iter().all(is_defined) && messages.iter().all(is_known)
 }
 

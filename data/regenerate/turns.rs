@@ -108,6 +108,8 @@ pub(super) struct Talk<'a> {
     /// The calls of this turn in the data whose results were not given yet.
     recorded: Vec<Recorded>,
     asks: bool,
+    /// Whether the answers of this turn are trained on.
+    trains: bool,
     cut: Option<Cut>,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Talk<'a> {
             answers: 0,
             recorded: Vec::new(),
             asks: false,
+            trains: true,
             cut: None,
         })
     }
@@ -138,11 +141,17 @@ impl<'a> Talk<'a> {
                 Some(Step::Said(index)) => self.said.push(self.old[index].clone()),
                 Some(Step::Answered(start, end)) => {
                     self.recorded = recorded(&self.old[start..end]);
+                    self.trains = !are_context(&self.old[start..end]);
                     self.asks = true;
                 }
             }
         }
         self.asks
+    }
+
+    /// Whether the answer that is wanted is trained on: not where it takes the place of answers that are only context.
+    pub(super) fn trains(&self) -> bool {
+        self.trains
     }
 
     /// All that was said.
@@ -186,6 +195,13 @@ impl<'a> Talk<'a> {
         self.asks();
         (self.said, self.answers, self.cut)
     }
+}
+
+/// Whether these messages have answers, none of which is trained on.
+fn are_context(messages: &[Message]) -> bool {
+    let mut answers = messages.iter().filter(|message| message.is_assistant());
+    let mut trained = answers.clone();
+    answers.next().is_some() && !trained.any(Message::is_trained_on)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::journal::Entry;
 use super::report::Failed;
 use super::retry::{Pace, Retry};
 use super::turns::{Talk, planned};
-use crate::conversation::{Content, Conversation};
+use crate::conversation::{Content, Conversation, Exchange};
 use crate::error::Result;
 use crate::rows::{LocatedRow, Location};
 use crate::seed::mix;
@@ -179,8 +179,11 @@ impl<'a> Shared<'a> {
             let request = Request {
                 row,
                 turn,
-                messages: talk.said(),
-                tools: &conversation.tools,
+                exchange: Exchange {
+                    messages: talk.said(),
+                    ..Exchange::from(conversation)
+                },
+                trained: talk.trains(),
             };
             let answer = match self.ask(&request, rng) {
                 Ok(answer) => answer,

@@ -1,4 +1,4 @@
-//! Whether the stage `prepare` gets samples from the data: found with the first rows, as it finds it with all of them.
+//! Whether the stage `prepare` gets samples and prompts from the data: found with the first rows, as it finds it with all of them.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -13,12 +13,14 @@ use crate::families::drafter_folder::Unheld;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
-use crate::runtime::text::Text;
-use crate::stages::prepare::{EVAL_DATA, TRAIN_DATA, held_out, not_prepared};
+use crate::runtime::text::{RowsOf, Text};
+use crate::stages::prepare::{
+    EVAL_DATA, HELD_OUT_DATA, TRAIN_DATA, held_out, not_asked, not_prepared,
+};
 
 /// Rows that are read in any case.
 const LEAST: usize = 100;
-/// Rows that are read where none before gave a sample.
+/// Rows that are read where none before gave a sample, or a prompt.
 const MOST: usize = 10_000;
 
 /// What would stop the stage `prepare`. Nothing is known where the target or the data is not on this machine, or is made by the
@@ -65,24 +67,35 @@ fn check_rows(data: &Dataset, unusable: Unusable) -> Result<()> {
     Ok(())
 }
 
-/// Fails where nothing can be trained on, or held out of it where that is asked for, and where a text holds what none may.
+/// Fails where nothing can be trained on, or held out of it and asked where that is wanted, and where a text holds what none may.
 fn check_train(text: &Text, data: &Dataset, recipe: &ResolvedRecipe) -> Result<()> {
     let mut unheld = Unheld::new(recipe.method.unheld());
     let is_all = check_samples(text, (data, TRAIN_DATA), &mut |tokens| unheld.count(tokens))?;
     unheld.check().context("the first texts of `data.train`")?;
-    if is_all && recipe.data.eval.is_none() {
-        held_out(text, data.rows()?, recipe.data.held_out())?;
+    if recipe.data.eval.is_some() {
+        return Ok(());
     }
-    Ok(())
+    let checked = match is_all {
+        true => {
+            let held_out = held_out(text, data.rows()?, recipe.data.held_out())?;
+            let rows = held_out.held(data.rows()?);
+            text.prompts(Box::new(rows)).map(drop)
+        }
+        // Which of them are held out is not known before all are read.
+        false => text.check_prompts(Box::new(data.rows()?), MOST),
+    };
+    checked.map_err(|error| not_asked(error, HELD_OUT_DATA))
 }
 
 /// Fails where nothing can be evaluated with.
 fn check_eval(text: &Text, data: &Dataset) -> Result<()> {
-    if check_samples(text, (data, EVAL_DATA), &mut |_| {})? {
-        let prompts = text.prompts(Box::new(data.rows()?));
-        prompts.context(EVAL_DATA)?;
-    }
-    Ok(())
+    let is_all = check_samples(text, (data, EVAL_DATA), &mut |_| {})?;
+    let rows: RowsOf<'_> = Box::new(data.rows()?);
+    let checked = match is_all {
+        true => text.prompts(rows).map(drop),
+        false => text.check_prompts(rows, MOST),
+    };
+    checked.map_err(|error| not_asked(error, EVAL_DATA))
 }
 
 /// Fails where one of the first rows cannot be made samples, or where none of them leaves one; `look` is called with the tokens of

@@ -29,6 +29,8 @@ pub struct ReadSets {
     pub others: Vec<Vec<u32>>,
     /// How many prompts were left out of each set, of which some were, as they are too long.
     pub too_long: Vec<(String, usize)>,
+    /// How many rows of tokens of each set, of which some are, are trained on from their first token, so that they have no prompt.
+    pub all_trained: Vec<(String, usize)>,
     /// How many prompts were left out of each set, of which some were, as they repeat earlier ones.
     pub repeated: Vec<(String, usize)>,
     /// Sets with so many prompts that another set, which is named first, has too.
@@ -46,8 +48,12 @@ pub struct ReadSets {
 impl ReadSets {
     /// What to say of what was left out, prompts longer than so many tokens and rows without any, and of what is wrong.
     pub fn warnings(&self, longest: usize) -> Vec<String> {
-        let too_long = self.too_long.iter().map(|(name, count)| {
-            format!("prompts of `{name}` longer than {longest} tokens, which are left out: {count}")
+        let longest = format!("{longest} tokens");
+        let too_long = self.too_long.iter().filter_map(|(name, count)| {
+            prompts::too_long(&format!("prompts of `{name}`"), &longest, *count)
+        });
+        let all_trained = self.all_trained.iter().filter_map(|(name, count)| {
+            prompts::without_prompt(&format!("rows of `{name}`"), *count)
         });
         let repeated = self.repeated.iter();
         let repeated = repeated.filter_map(|(name, count)| prompts::repeated(name, *count));
@@ -64,8 +70,10 @@ impl ReadSets {
         let not_read = self.not_read.iter();
         let not_read = not_read.map(|(name, remark)| format!("the prompts `{name}`: {remark}"));
         let remarks = self.of_hub.iter().filter_map(|data| data.remark.clone());
-        let left_out = too_long.chain(repeated).chain(shared).chain(unusable);
+        let left_out = too_long.chain(all_trained).chain(repeated);
         left_out
+            .chain(shared)
+            .chain(unusable)
             .chain(roles)
             .chain(not_read)
             .chain(remarks)
@@ -85,6 +93,10 @@ pub fn read(entries: &[PromptEntry], text: &Text, count: usize) -> Result<ReadSe
             .with_context(|| format!("the prompts `{entry}`"))?;
         if found.too_long > 0 {
             read.too_long.push((chosen.name.clone(), found.too_long));
+        }
+        if found.all_trained > 0 {
+            let all_trained = (chosen.name.clone(), found.all_trained);
+            read.all_trained.push(all_trained);
         }
         if let Some(lack) = found.roles.lack_in_prompts() {
             read.roles.push((chosen.name.clone(), lack));
@@ -287,4 +299,61 @@ pub fn datasets(entries: &[PromptEntry]) -> Result<Vec<(String, Dataset)>> {
         Ok((chosen.name.clone(), dataset(&chosen)?))
     };
     entries.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use spectrain_data::mask::Masking;
+    use spectrain_data::prepare::{Overlong, PrepareSettings, Turns};
+    use spectrain_data::tokenizer::Tokenizer;
+    use spectrain_data::unusable::Unusable;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_a_set_that_have_no_prompt_are_told() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat_tokenizer");
+        let text = Text {
+            tokenizer: Tokenizer::from_folder(&golden).unwrap(),
+            template: None,
+            settings: PrepareSettings {
+                max_length: 3,
+                overlong: Overlong::Drop,
+                masking: Masking::Assistant,
+                turns: Turns::Auto,
+                min_trained_tokens: 1,
+                unusable: Unusable::Refuse,
+                vocab: 320,
+            },
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens.jsonl");
+        let row = |mask: [u8; 5]| json!({"input_ids": [5, 6, 7, 8, 9], "loss_mask": mask});
+        let written = |masks: &[[u8; 5]]| {
+            let rows = masks.iter().map(|mask| format!("{}\n", row(*mask)));
+            std::fs::write(&file, rows.collect::<String>()).unwrap();
+        };
+        let entry = PromptEntry::Short(file.display().to_string());
+        let entries = [entry];
+        written(&[[0, 1, 1, 1, 1], [1; 5], [1, 0, 0, 0, 1], [0, 0, 0, 0, 1]]);
+        let found = read(&entries, &text, 9).unwrap();
+        assert_eq!(found.sets[0].prompts.len(), 1);
+        let name = &found.sets[0].name;
+        assert_eq!(
+            found.warnings(3),
+            [
+                format!("prompts of `{name}` longer than 3 tokens, which are left out: 1"),
+                format!(
+                    "rows of `{name}` that are trained on from their first token, so that nothing of them is a prompt: 2"
+                ),
+            ]
+        );
+        // Without others it is an error, which names no key of a recipe.
+        written(&[[1; 5]]);
+        let error = format!("{:#}", read(&entries, &text, 9).err().unwrap());
+        let told = "it holds no prompt; rows that are trained on from their first token, so that nothing of them is a prompt: 1; \
+                    expected conversations, or tokens whose mask begins with 0";
+        assert!(error.ends_with(told), "{error}");
+    }
 }

@@ -44,6 +44,20 @@ pub fn repeated(name: &str, count: usize) -> Option<String> {
     })
 }
 
+/// What is said of so many of these prompts that were left out because they are longer than allowed.
+pub fn too_long(prompts: &str, longest: &str, count: usize) -> Option<String> {
+    (count > 0).then(|| format!("{prompts} longer than {longest}, which are left out: {count}"))
+}
+
+/// What is said of so many of these rows of tokens that have no prompt.
+pub fn without_prompt(rows: &str, count: usize) -> Option<String> {
+    (count > 0).then(|| {
+        format!(
+            "{rows} that are trained on from their first token, so that nothing of them is a prompt: {count}"
+        )
+    })
+}
+
 /// At most `count` prompts to evaluate, spread evenly, and the first turns of the others.
 pub fn split(prompts: Vec<Prompt>, count: usize) -> (Vec<Prompt>, Vec<Vec<u32>>) {
     let all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();

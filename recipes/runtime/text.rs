@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, json};
 use spectrain_data::Error;
 use spectrain_data::conversation::Content;
@@ -23,6 +23,7 @@ use spectrain_eval::{Later, Prompt};
 use crate::recipe::tables::DataTable;
 use crate::runtime::conversation::{LaterTurns, Renderer};
 use crate::runtime::interruption::{check_interrupted, interrupted};
+use crate::runtime::prompts::without_prompt;
 use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 
 /// Tokens of one shard.
@@ -45,13 +46,28 @@ pub struct Text {
 }
 
 /// Evaluation prompts.
+#[derive(Default)]
 pub struct Prompts {
     /// Those that are not too long.
     pub prompts: Vec<Prompt>,
     /// How many were left out.
     pub too_long: usize,
+    /// Rows of tokens that are trained on from their first token, so that nothing of them is a prompt.
+    pub all_trained: usize,
     /// The roles of all their messages.
     pub roles: Roles,
+}
+
+impl Prompts {
+    /// That there is none of at most so many tokens, and why.
+    fn lack(&self, longest: usize) -> anyhow::Error {
+        match without_prompt("rows", self.all_trained) {
+            Some(told) if self.too_long == 0 => anyhow!(
+                "it holds no prompt; {told}; expected conversations, or tokens whose mask begins with 0"
+            ),
+            _ => anyhow!("it holds no prompt of at most {longest} tokens"),
+        }
+    }
 }
 
 /// What is said where texts may be longer, by the key or option `longest_by`, than the positions that the target was made for.
@@ -157,6 +173,23 @@ impl Text {
         Ok(report?)
     }
 
+    /// Fails where there is no prompt among rows; of more than `most` rows nothing is known where there is none in the first of them.
+    pub(crate) fn check_prompts(&self, rows: RowsOf<'_>, most: usize) -> Result<()> {
+        let unusable = self.settings.unusable;
+        let mut prompts = Prompts::default();
+        let mut renderer = None;
+        for (number, row) in unusable.without(rows).enumerate() {
+            if number == most {
+                return Ok(());
+            }
+            self.add(row?.into(), &mut prompts, (unusable, &mut renderer))?;
+            if !prompts.prompts.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(prompts.lack(self.settings.max_length))
+    }
+
     /// The prompts of rows that were made samples: each conversation up to its last answer. What cannot be used was counted then.
     pub(crate) fn prompts(&self, rows: RowsOf<'_>) -> Result<Prompts> {
         let rows = rows.map(|row| row.map(Asked::from));
@@ -176,39 +209,43 @@ impl Text {
         rows: impl Iterator<Item = spectrain_data::Result<Asked>>,
         unusable: Unusable,
     ) -> Result<Prompts> {
-        let mut prompts = Prompts {
-            prompts: Vec::new(),
-            too_long: 0,
-            roles: Roles::default(),
-        };
+        let mut prompts = Prompts::default();
         let mut renderer = None;
         for row in unusable.without(rows) {
             check_interrupted()?;
-            let asked = row?;
-            prompts.roles.add(&asked.content);
-            let tokens = match self.prompt(&asked) {
-                Err(error) if unusable.drops(&error) => continue,
-                tokens => tokens?,
-            };
-            match tokens.len() {
-                0 => {}
-                length if length > self.settings.max_length => prompts.too_long += 1,
-                _ => prompts.prompts.push(Prompt {
-                    tokens,
-                    category: asked.labels.category,
-                    language: asked.labels.language,
-                    later: self.later(asked.content, asked.later, &mut renderer),
-                }),
-            }
+            self.add(row?, &mut prompts, (unusable, &mut renderer))?;
         }
         if prompts.prompts.is_empty() {
-            bail!(
-                "it holds no prompt of at most {} tokens",
-                self.settings.max_length
-            )
+            Err(prompts.lack(self.settings.max_length))
         } else {
             Ok(prompts)
         }
+    }
+
+    /// Adds what is asked to the prompts, or counts why it is none of them.
+    fn add(
+        &self,
+        asked: Asked,
+        prompts: &mut Prompts,
+        (unusable, renderer): (Unusable, &mut Option<Arc<Renderer>>),
+    ) -> Result<()> {
+        prompts.roles.add(&asked.content);
+        let tokens = match self.prompt(&asked) {
+            Err(error) if unusable.drops(&error) => return Ok(()),
+            tokens => tokens?,
+        };
+        match tokens.len() {
+            0 if matches!(asked.content, Content::Tokens(_)) => prompts.all_trained += 1,
+            0 => {}
+            length if length > self.settings.max_length => prompts.too_long += 1,
+            _ => prompts.prompts.push(Prompt {
+                tokens,
+                category: asked.labels.category,
+                language: asked.labels.language,
+                later: self.later(asked.content, asked.later, renderer),
+            }),
+        }
+        Ok(())
     }
 
     /// The tokens of a prompt.

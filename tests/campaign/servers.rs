@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use spectrain::runtime::answerer::server::{Server, ServerSettings};
 use spectrain::runtime::server::client::reason;
 use spectrain_data::Message;
+use spectrain_data::conversation::Exchange;
 use spectrain_data::regenerate::{Answers as _, Request as Turn};
 use spectrain_eval::served::answer::Incoming;
 use spectrain_eval::served::counters::Counters;
@@ -308,8 +309,12 @@ fn answers_to_be_regenerated_are_taken_or_refused() {
         let turn = Turn {
             row: 1,
             turn: 1,
-            messages: &messages,
-            tools: &tools,
+            exchange: Exchange {
+                messages: &messages,
+                tools: &tools,
+                variables: None,
+            },
+            trained: true,
         };
         let answer = server.answer(&turn).map_err(reason)?;
         assert_eq!(answer.message.role, "assistant");

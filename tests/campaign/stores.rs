@@ -282,7 +282,7 @@ struct Echo;
 
 impl Answers for Echo {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
-        let asked = &request.messages.last().unwrap().content;
+        let asked = &request.exchange.messages.last().unwrap().content;
         let text = format!("{}.{}: {asked}", request.row, request.turn);
         Ok(Answer {
             message: Message::new("assistant", text),

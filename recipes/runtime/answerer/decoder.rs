@@ -176,7 +176,7 @@ impl AtDesks<'_> {
             decode,
             ..
         } = self.of;
-        let text = template.render(request.messages, GenerationPrompt::With)?;
+        let text = template.render(request.exchange, GenerationPrompt::With)?;
         let prompt = tokenizer.encode(&text)?.ids;
         let shortest = self.desks.iter();
         let shortest = shortest.min_by_key(|(_, waiting)| waiting.load(Ordering::Relaxed));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use spectrain_data::Message;
-use spectrain_data::conversation::REASONING;
+use spectrain_data::conversation::{Exchange, REASONING};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, TOOL_CALLS};
 
 use super::protocol::{Calls, Completion};
@@ -50,13 +50,19 @@ pub fn body(
     let given = given.into_iter();
     let given = given.filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let mut body: Map<String, Value> = given.chain(extra).collect();
-    if !template_variables.is_empty() {
-        let all = body.entry(TEMPLATE_KEY).or_insert_with(|| json!({}));
-        for (name, value) in template_variables {
-            all[name] = value.clone();
-        }
-    }
+    set_variables(&mut body, template_variables);
     body
+}
+
+/// Sets variables of the chat template in a request's body.
+fn set_variables(body: &mut Map<String, Value>, variables: &Map<String, Value>) {
+    if variables.is_empty() {
+        return;
+    }
+    let all = body.entry(TEMPLATE_KEY).or_insert_with(|| json!({}));
+    for (name, value) in variables {
+        all[name] = value.clone();
+    }
 }
 
 /// A server with its model.
@@ -141,29 +147,29 @@ impl Server {
     pub fn body(&self) -> &Map<String, Value> {
         &self.settings.body
     }
+}
 
-    /// A failure, with what to do where the server does not know the key of the template's variables, or takes no tools.
-    fn advised(&self, failure: Failure, has_tools: bool) -> Failure {
-        match failure {
-            Failure::Lasting { reason } if has_tools && reason.contains("tool") => {
-                let hint = "vLLM takes tools with `--enable-auto-tool-choice --tool-call-parser …`, SGLang with `--tool-call-parser …`, \
-                            llama.cpp with `--jinja`; `--tools copy`, in a recipe `regenerate.tools = \"copy\"`, leaves rows with \
-                            tools as they are";
-                Failure::Lasting {
-                    reason: format!("{reason}: {hint}"),
-                }
+/// A failure of a request with this body, with what to do where the server does not know the key of the template's variables, or
+/// takes no tools.
+fn advised(failure: Failure, body: &Value) -> Failure {
+    let has = |key: &str| body.get(key).is_some();
+    match failure {
+        Failure::Lasting { reason } if has("tools") && reason.contains("tool") => {
+            let hint = "vLLM takes tools with `--enable-auto-tool-choice --tool-call-parser …`, SGLang with `--tool-call-parser …`, \
+                        llama.cpp with `--jinja`; `--tools copy`, in a recipe `regenerate.tools = \"copy\"`, leaves rows with \
+                        tools as they are";
+            Failure::Lasting {
+                reason: format!("{reason}: {hint}"),
             }
-            Failure::Lasting { reason }
-                if self.body().contains_key(TEMPLATE_KEY) && reason.contains(TEMPLATE_KEY) =>
-            {
-                let hint = "the server does not take the variables of the chat template, with which the target answers as it is \
-                            trained on; vLLM, SGLang and llama.cpp take them";
-                Failure::Lasting {
-                    reason: format!("{reason}: {hint}"),
-                }
-            }
-            other => other,
         }
+        Failure::Lasting { reason } if has(TEMPLATE_KEY) && reason.contains(TEMPLATE_KEY) => {
+            let hint = "the server does not take the variables of the chat template, with which the target answers as it is \
+                        trained on; vLLM, SGLang and llama.cpp take them";
+            Failure::Lasting {
+                reason: format!("{reason}: {hint}"),
+            }
+        }
+        other => other,
     }
 }
 
@@ -171,11 +177,19 @@ impl Answers for Server {
     fn answer(&self, request: &Request) -> Result<Answer, Failure> {
         let mut body = self.settings.body.clone();
         body.insert("model".into(), self.model.as_str().into());
-        let has_tools = !request.tools.is_empty();
-        let mut messages = json!(request.messages);
+        let Exchange {
+            messages,
+            tools,
+            variables,
+        } = request.exchange;
+        let has_tools = !tools.is_empty();
+        let mut messages = json!(messages);
         if has_tools {
-            body.insert("tools".into(), request.tools.into());
+            body.insert("tools".into(), tools.into());
             with_arguments_as_texts(&mut messages);
+        }
+        if let Some(variables) = variables {
+            set_variables(&mut body, variables);
         }
         body.insert("messages".into(), messages);
         body.insert("stream".into(), false.into());
@@ -183,10 +197,9 @@ impl Answers for Server {
             // Engines read it as a signed number of 64 bits, or of 32.
             body.insert("seed".into(), (request.seed(seed) >> 33).into());
         }
-        let answer = self
-            .client
-            .post("/v1/chat/completions", &Value::Object(body));
-        let answer = answer.map_err(|failure| self.advised(failure, has_tools))?;
+        let body = Value::Object(body);
+        let answer = self.client.post("/v1/chat/completions", &body);
+        let answer = answer.map_err(|failure| advised(failure, &body))?;
         read_answer(&answer, has_tools)
     }
 }
@@ -416,28 +429,18 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_know_the_key_of_variables_is_told_with_a_hint() {
-        let variables = json!({"enable_thinking": false});
-        let settings = ServerSettings {
-            url: "http://a:1".into(),
-            named_by: ["--server", "--model"],
-            model: Some("m".into()),
-            key: None,
-            body: body([None; 2], None, Map::new(), variables.as_object().unwrap()),
-            seed: None,
-            timeout: Duration::from_secs(20),
-        };
-        let server = Server::connect(settings).unwrap();
-        let advised = |said: &str, has_tools| {
+        let advised = |said: &str, body: Value| {
             let reason = said.to_owned();
-            match server.advised(Failure::Lasting { reason }, has_tools) {
+            match advised(Failure::Lasting { reason }, &body) {
                 Failure::Lasting { reason } => reason,
                 other @ Failure::Passing { .. } => panic!("{other:?}"),
             }
         };
-        let told = |said: &str| advised(said, false);
+        let variables = json!({"chat_template_kwargs": {"enable_thinking": false}});
+        let told = |said: &str| advised(said, variables.clone());
         let no_parser = "status 400: \"auto\" tool choice requires --tool-call-parser to be set";
         assert_eq!(told(no_parser), no_parser);
-        let with_tools = advised(no_parser, true);
+        let with_tools = advised(no_parser, json!({"tools": [{"type": "function"}]}));
         assert!(with_tools.contains("`--tools copy`"), "{with_tools}");
         let unknown = told("status 400: Unknown parameter: 'chat_template_kwargs'");
         assert!(
@@ -445,6 +448,8 @@ mod tests {
             "{unknown}"
         );
         assert_eq!(told("status 400: too long"), "status 400: too long");
+        let unknown = "status 400: Unknown parameter: 'chat_template_kwargs'";
+        assert_eq!(advised(unknown, json!({})), unknown);
     }
 
     /// What is said of a server without a model that is named.
