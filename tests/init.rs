@@ -96,6 +96,21 @@ fn what_has_helped_is_set_as_in_the_closest_shipped_recipe() {
 }
 
 #[test]
+fn engines_that_a_key_loses_are_told_though_it_was_set() {
+    let workspace = Workspace::new();
+    for markov in ["xpress", "domino"] {
+        let line = format!(
+            "{GIVEN} --family dflash --set drafter.markov={markov} --set drafter.markov_rank=32 --name own-{markov}"
+        );
+        let outcome = workspace.run_line(line).succeeded();
+        for engine in ["llama.cpp", "TensorRT-LLM", "Transformers"] {
+            let told = format!("{engine} is not known to load this drafter");
+            assert!(outcome.stderr.contains(&told), "{engine}: {outcome:#?}");
+        }
+    }
+}
+
+#[test]
 fn a_device_of_another_machine_is_written_and_warned_about() {
     let workspace = Workspace::new();
     let outcome = workspace.run_line(format!("{GIVEN} --device cuda:0"));
@@ -553,10 +568,16 @@ fn a_large_targets_recipe_reads_as_much_in_a_step_as_the_shipped_one() {
         assert!(text.contains(&format!("\n{line}\n")), "no {line}: {text}");
     }
     // How long the answers will be that are still to come, no file says.
-    let anew = "--answers http://localhost:8000 --out anew.toml";
-    workspace.run_line(format!("{KNOWN} {anew}")).succeeded();
-    let text = workspace.text("anew.toml");
-    assert!(text.contains("\nsteps = 5000\n"), "{text}");
+    for (anew, out) in [
+        ("--answers http://localhost:8000", "anew.toml"),
+        ("--set regenerate.max_tokens=64", "set.toml"),
+    ] {
+        workspace
+            .run_line(format!("{KNOWN} {anew} --out {out}"))
+            .succeeded();
+        let text = workspace.text(out);
+        assert!(text.contains("\nsteps = 5000\n"), "{anew}: {text}");
+    }
 }
 
 #[test]

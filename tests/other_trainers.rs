@@ -177,27 +177,7 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
              speculators train --verifier-name-or-path \"$T\" --speculator-type KIND --total-seq-len 64 \
              --draft-config draft.json\n",
         ],
-        "ModelOpt" => {
-            let (section, projector) = match kind {
-                "eagle3" => ("eagle", ""),
-                "medusa" => ("medusa", ""),
-                "dspark" | "domino" => (
-                    "dflash",
-                    "  dflash_architecture_config:\n    projector_type: KIND\n",
-                ),
-                _ => ("dflash", ""),
-            };
-            let mask = match section {
-                "dflash" => "  dflash_num_anchors: 4\n",
-                "medusa" => "  medusa_num_heads: 3\n",
-                _ => "  eagle_ttt_steps: 4\n",
-            };
-            let text = format!(
-                "metadata:\n  recipe_type: speculative_{section}\nmodel:\n  model_name_or_path: target\ndata:\n  data_path: train.jsonl\n\
-                 training:\n  training_seq_len: 64\n{section}:\n{mask}{projector}"
-            );
-            return ["a.yaml".to_owned(), text.replace("KIND", kind)];
-        }
+        "ModelOpt" => return ["a.yaml".to_owned(), text_of_modelopt(kind)],
         "NeMo Automodel" => {
             let (class, parallel) = match kind {
                 "eagle1" => ("Eagle1", ""),
@@ -223,6 +203,34 @@ pub fn file_of(trainer: &Trainer, kind: &str) -> [String; 2] {
         other => panic!("no file of {other}"),
     };
     [name.to_owned(), text.replace("KIND", kind)]
+}
+
+/// The same of ModelOpt, whose kinds of drafters are sections and projectors.
+fn text_of_modelopt(kind: &str) -> String {
+    let (section, projector) = match kind {
+        "eagle3" => ("eagle", ""),
+        "medusa" => ("medusa", ""),
+        "dflash2" => (
+            "dflash",
+            "  dflash_architecture_config:\n    projector_type: KIND\n    conv_kernel_size: 2\n    conv_group_size: 8\n    \
+             selector_rank: 8\n    selector_top_k: 4\n",
+        ),
+        "dspark" | "domino" => (
+            "dflash",
+            "  dflash_architecture_config:\n    projector_type: KIND\n",
+        ),
+        _ => ("dflash", ""),
+    };
+    let mask = match section {
+        "dflash" => "  dflash_num_anchors: 4\n",
+        "medusa" => "  medusa_num_heads: 3\n",
+        _ => "  eagle_ttt_steps: 4\n",
+    };
+    let text = format!(
+        "metadata:\n  recipe_type: speculative_{section}\nmodel:\n  model_name_or_path: target\ndata:\n  data_path: train.jsonl\n\
+         training:\n  training_seq_len: 64\n{section}:\n{mask}{projector}"
+    );
+    text.replace("KIND", kind)
 }
 
 #[test]
@@ -324,7 +332,7 @@ fn a_file_of_specforge_becomes_a_recipe_with_its_defaults() {
             "overlong = \"truncate\"",
             "draft_vocab = 128",
             "d_ff = 96",
-            "divergence = \"lk_hybrid\"",
+            "divergence = { lk_hybrid = 1.0 }",
             "draft_steps = 7",
             "steps = 200",
             "warmup_steps = 20",
@@ -621,6 +629,23 @@ fn a_value_that_does_not_fit_is_told_with_the_setting_of_the_file() {
         .run_line(format!("{line} --set objective.decay=0.5"))
         .succeeded();
     has_lines(&workspace.text("out.toml"), &["decay = 0.5"]);
+}
+
+#[test]
+fn what_the_schedule_of_a_file_reads_is_left_out_beside_another_one() {
+    let [name, text] = file_of(trainer("TorchSpec"), "eagle3");
+    let falls = "training:\n  lr_decay_style: WSD\n  lr_wsd_decay_ratio: 0.1\n";
+    let text = text.replace("training:\n", falls);
+    let [recipe, _] = translated(&name, &text, "");
+    let lines = [
+        "schedule = \"wsd\"",
+        "decay_ratio = 0.1",
+        "decay_shape = \"cosine\"",
+    ];
+    has_lines(&recipe, &lines);
+    let [recipe, _] = translated(&name, &text, "--set train.schedule=linear");
+    has_lines(&recipe, &["schedule = \"linear\""]);
+    assert!(!recipe.contains("\ndecay_"), "{recipe}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Settings of ModelOpt and of NeMo Automodel one by one: what becomes of those that need more than a name.
 use std::path::Path;
 
-use spectrain::trainers::translate;
+use spectrain::trainers::{Translated, translate};
 
-use crate::translated::{has, nemo, of, tells};
+use crate::translated::{has, lacks, nemo, of, tells};
 
 #[test]
 fn modelopts_own_sizes_are_its_defaults() {
@@ -54,6 +54,124 @@ fn modelopts_own_sizes_are_its_defaults() {
     let found = recipe("medusa", "medusa:\n  medusa_num_heads: 3\n");
     assert_eq!(found.recipe, "medusa");
     has(&found, &["drafter.medusa_heads=3", "drafter.head_layers=1"]);
+}
+
+/// Settings of ModelOpt for a drafter of blocks, with lines of `training` and of `dflash`.
+fn modelopt(training: &str, dflash: &str) -> Translated {
+    let text = format!(
+        "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n\
+         training:\n  training_seq_len: 64\n{training}dflash:\n  dflash_block_size: 16\n{dflash}"
+    );
+    of("a.yaml", &text)
+}
+
+#[test]
+fn dflash_2_of_modelopt_has_its_convolutions_and_its_selector() {
+    let architecture = "  dflash_architecture_config:\n    projector_type: dflash2\n    conv_kernel_size: 2\n    conv_group_size: 16\n    \
+                        selector_rank: 256\n    selector_top_k: 12\n";
+    let even = format!(
+        "  dflash_loss_objective: decay\n  dflash_self_logit_distillation: false\n{architecture}"
+    );
+    let found = modelopt("", &even);
+    assert_eq!(found.recipe, "dflash");
+    has(
+        &found,
+        &[
+            "drafter.conv_taps=2",
+            "drafter.conv_group=16",
+            "drafter.selector_rank=256",
+            "drafter.selector_top_k=12",
+            "objective.selector_weight=1.0",
+            "objective.inject=false",
+            "objective.label_weight=1.0",
+            "objective.slot_weights=\"uniform\"",
+        ],
+    );
+    let told = |found: &Translated, part: &str| found.notes.iter().any(|note| note.contains(part));
+    let [alone, even_slots] = [
+        "among the candidates, here by all",
+        "all slots count the same",
+    ];
+    tells(&found, &["dflash_selector_loss_alpha = 1.0`", alone]);
+    assert!(!told(&found, even_slots), "{:?}", found.notes);
+    let found = modelopt("", &format!("  dflash_selector_loss_alpha: 0\n{even}"));
+    assert!(!told(&found, "selector"), "{:?}", found.notes);
+    // There the selector's slots all count the same, whatever those of the layers do.
+    let falls = format!(
+        "  dflash_selector_loss_alpha: 0.5\n  dflash_loss_decay_factor: 7.0\n  dflash_lk_loss_type: lambda\n  \
+         dflash_lk_ce_decay: 2.0\n{even}"
+    );
+    let found = modelopt("", &falls);
+    has(
+        &found,
+        &[
+            "objective.selector_weight=0.5",
+            "objective.slot_weights=\"exponential\"",
+        ],
+    );
+    tells(
+        &found,
+        &["dflash_selector_loss_alpha = 0.5`", alone, even_slots],
+    );
+    tells(
+        &found,
+        &[
+            "dflash_lk_loss_type = lambda`",
+            "cross-entropy with the text",
+        ],
+    );
+}
+
+#[test]
+fn what_only_other_drafters_of_modelopt_read_is_told() {
+    let found = modelopt(
+        "",
+        "  dflash_selector_loss_alpha: 0.5\n  dflash_lk_loss_type: tv\n  dflash_lilicorr_x: 1\n",
+    );
+    lacks(&found, "objective.selector_weight");
+    lacks(&found, "objective.inject");
+    for (setting, kind) in [
+        ("dflash_selector_loss_alpha = 0.5`", "DFlash 2"),
+        ("dflash_lk_loss_type = tv`", "DFlash 2"),
+        ("dflash_lilicorr_x = 1`", "LiLiCorr"),
+    ] {
+        tells(&found, &[setting, &format!("only {kind} reads it")]);
+    }
+}
+
+#[test]
+fn a_rate_of_transformers_that_falls_at_the_end_falls_over_its_last_steps() {
+    let training = |kwargs: &str| {
+        format!(
+            "  lr_scheduler_type: warmup_stable_decay\n  lr_scheduler_kwargs:\n    num_decay_steps: 300\n{kwargs}"
+        )
+    };
+    let steps = "  max_steps: 2000\n";
+    let found = modelopt(&format!("{}{steps}", training("")), "");
+    has(
+        &found,
+        &[
+            "train.schedule=\"wsd\"",
+            "train.decay_ratio=0.15",
+            "train.decay_shape=\"cosine\"",
+        ],
+    );
+    let rooted = training("    decay_type: 1-sqrt\n    min_lr_ratio: 0.1\n");
+    let found = modelopt(&format!("{rooted}{steps}"), "");
+    has(
+        &found,
+        &["train.decay_shape=\"minus_sqrt\"", "train.min_lr_ratio=0.1"],
+    );
+    // A share that is rounded down would be 299 of these steps.
+    let found = modelopt(&format!("{}  max_steps: 7000\n", training("")), "");
+    has(&found, &["train.decay_ratio=0.042858"]);
+    let found = modelopt(&training(""), "");
+    has(&found, &["train.schedule=\"wsd\""]);
+    lacks(&found, "train.decay_ratio");
+    tells(
+        &found,
+        &["warmup_stable_decay`", "`train.decay_ratio`", "not known"],
+    );
 }
 
 #[test]

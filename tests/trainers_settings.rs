@@ -152,8 +152,7 @@ fn keys_of_a_drafters_file_are_carried_over_or_told() {
     )
     .unwrap();
     let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: draft.json\ndata:\n  train_data_path: a.jsonl\n\
-                training:\n  strategy: dflash\n  dflash2_selector_loss_alpha: 0.5\n  dflash2_selector_warmup_ratio: 0.1\n  \
-                lk_loss_type: lambda\n";
+                training:\n  strategy: dflash\n  dflash2_selector_loss_alpha: 0.5\n  lk_loss_type: lambda\n";
     let found = translate(text, &file).unwrap();
     has(
         &found,
@@ -166,6 +165,7 @@ fn keys_of_a_drafters_file_are_carried_over_or_told() {
             "drafter.selector_rank=64",
             "drafter.selector_top_k=4",
             "objective.selector_weight=0.5",
+            "objective.inject=false",
         ],
     );
     tells(&found, &["`draft.hidden_size = 2048`", "as wide"]);
@@ -175,7 +175,6 @@ fn keys_of_a_drafters_file_are_carried_over_or_told() {
         &["`draft.residual_scale = 2.0`", "no key of a drafter's file"],
     );
     tells(&found, &["input_embedding_scale = 3.0`", "as they are"]);
-    tells(&found, &["selector_warmup_ratio = 0.1`", "at all steps"]);
     tells(
         &found,
         &[
@@ -194,6 +193,39 @@ fn keys_of_a_drafters_file_are_carried_over_or_told() {
     .unwrap();
     let found = translate(&text.replace("strategy: dflash", "strategy: eagle3"), &file).unwrap();
     has(&found, &["drafter.captured_layers=[2, 18, 33]"]);
+    lacks(&found, "objective.inject");
+    lacks(&specforge("  strategy: dflash\n"), "objective.inject");
+}
+
+#[test]
+fn d_pace_is_told_where_the_target_judges_and_the_trainer_goes_by_tokens() {
+    let modelopt = |distillation: bool| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n\
+             dflash:\n  dflash_self_logit_distillation: {distillation}\n"
+        );
+        of("a.yaml", &text)
+    };
+    let by_weight = |weight: f64| {
+        let training =
+            format!("  dflash_loss_objective: dpace\n  dflash_l1_loss_alpha: {weight}\n");
+        torchspec("  draft_model_config: dflash.json\n", &training)
+    };
+    let paced = "objective.slot_weights=\"d_pace\"";
+    for (found, is_told) in [
+        (speculators("dflash"), true),
+        (modelopt(true), true),
+        (modelopt(false), false),
+        (by_weight(0.5), true),
+        (by_weight(0.0), false),
+        (specforge("  strategy: dflash\n  loss_type: dpace\n"), false),
+        (nemo("TrainDFlashRecipe", "  loss_type: dpace\n"), false),
+    ] {
+        has(&found, &[paced]);
+        let mut notes = found.notes.iter();
+        let told = notes.any(|note| note.contains("D-PACE") && note.contains("Σ min(p, q)"));
+        assert_eq!(told, is_told, "{}: {:?}", found.trainer, found.notes);
+    }
 }
 
 #[test]

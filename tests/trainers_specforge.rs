@@ -7,14 +7,25 @@ use crate::translated::{has, lacks, of, specforge, tells, torchspec};
 
 #[test]
 fn losses_of_specforge_are_told_where_they_differ() {
-    let found = specforge("  lk_loss_type: lambda\n");
-    has(&found, &["objective.divergence=\"lk_hybrid\""]);
+    for (decay, divergence) in [
+        ("", "{ lk_hybrid = 1.0 }"),
+        ("  kl_decay: 3.0\n", "\"lk_hybrid\""),
+        ("  kl_decay: 2\n", "{ lk_hybrid = 2.0 }"),
+    ] {
+        let found = specforge(&format!("  lk_loss_type: lambda\n{decay}"));
+        has(&found, &[&format!("objective.divergence={divergence}")]);
+        assert!(!found.notes.iter().any(|note| note.contains("lk_loss_type")));
+    }
+    // A scale of its own there is none of, nor a share that stays.
+    let found = specforge("  lk_loss_type: lambda\n  kl_scale: 0.5\n");
+    has(&found, &["objective.divergence={ lk_hybrid = 1.0 }"]);
     tells(
         &found,
-        &["lk_loss_type = lambda`", "exp(−3 α)", "1 · exp(−1 · α)"],
+        &["lk_loss_type = lambda`", "exp(−1 α)", "0.5 · exp(−1 · α)"],
     );
-    let found = specforge("  lk_loss_type: lambda\n  kl_decay: 3.0\n");
-    assert!(!found.notes.iter().any(|note| note.contains("lk_loss_type")));
+    let found = specforge("  lk_loss_type: lambda\n  kl_decay: 0\n");
+    has(&found, &["objective.divergence=\"lk_hybrid\""]);
+    tells(&found, &["exp(−3 α)", "1 · exp(−0 · α)"]);
     has(
         &specforge("  lk_loss_type: tv\n"),
         &["objective.divergence=\"tv\""],
@@ -33,6 +44,100 @@ fn losses_of_specforge_are_told_where_they_differ() {
         "objective.divergence=\"tv\"",
     ];
     has(&found, &weights);
+}
+
+#[test]
+fn the_weight_of_a_selector_rises_where_specforge_raises_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = r#"{"dflash_config": {"selector_rank": 64}}"#;
+    std::fs::write(folder.path().join("draft.json"), file).unwrap();
+    let with = |training: &str| {
+        let text = format!(
+            "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: draft.json\ndata:\n  train_data_path: a.jsonl\n\
+             training:\n  strategy: dflash\n  dflash2_selector_loss_alpha: 0.5\n{training}"
+        );
+        translate(&text, &folder.path().join("a.yaml")).unwrap()
+    };
+    let rises = |end: &str, from: &str, until: &str| {
+        format!(
+            "objective.selector_weight={{ start = 0.0, end = {end}, from = {from}, until = {until} }}"
+        )
+    };
+    let shares = "  dflash2_selector_warmup_ratio: 0.1\n  dflash2_selector_ramp_ratio: 0.2\n";
+    for (training, expected) in [
+        ("", "objective.selector_weight=0.5".to_owned()),
+        (shares, rises("0.5", "0.1", "0.3")),
+        // Of the steps that the schedule is made for, of which half are trained.
+        (
+            "  total_steps: 2000\n  max_steps: 1000\n",
+            "objective.selector_weight=0.5".to_owned(),
+        ),
+        (
+            "  dflash2_selector_ramp_ratio: 0.25\n  total_steps: 2000\n  max_steps: 1000\n",
+            rises("0.5", "0.0", "0.5"),
+        ),
+    ] {
+        let found = with(training);
+        has(&found, &[&expected, "objective.inject=false"]);
+        let told = found.notes.iter().any(|note| note.contains("selector"));
+        assert!(!told, "{:?}", found.notes);
+    }
+    let found = with(&format!("{shares}  total_steps: 2000\n"));
+    has(&found, &[&rises("0.5", "0.1", "0.3")]);
+    tells(
+        &found,
+        &[
+            "`training.dflash2_selector_loss_alpha = 0.5`",
+            "total_steps",
+        ],
+    );
+}
+
+#[test]
+fn a_rate_of_torchspec_that_falls_at_the_end_falls_as_it_says() {
+    let dflash = "  draft_model_config: dflash.json\n";
+    for (model, training, share, shape) in [
+        ("", "", "0.2", "cosine"),
+        (
+            "",
+            "  lr_wsd_decay_ratio: 0.1\n  lr_wsd_decay_style: minus_sqrt\n",
+            "0.1",
+            "minus_sqrt",
+        ),
+        (dflash, "", "0.2", "cosine"),
+        (
+            dflash,
+            "  wsd_decay_ratio: 0.3\n  wsd_decay_style: linear\n",
+            "0.3",
+            "linear",
+        ),
+    ] {
+        let found = torchspec(model, &format!("  lr_decay_style: WSD\n{training}"));
+        let settings = [
+            "train.schedule=\"wsd\"".to_owned(),
+            format!("train.decay_ratio={share}"),
+            format!("train.decay_shape=\"{shape}\""),
+        ];
+        has(&found, &settings.each_ref().map(String::as_str));
+        let told = found.notes.iter().any(|note| note.contains("wsd"));
+        assert!(!told, "{:?}", found.notes);
+        // Another schedule has neither.
+        let found = torchspec(model, training);
+        has(&found, &["train.schedule=\"cosine\""]);
+        lacks(&found, "train.decay");
+    }
+    // EAGLE-3 alone reads these.
+    let found = torchspec(
+        dflash,
+        "  lr_decay_style: WSD\n  lr_wsd_decay_style: linear\n",
+    );
+    has(&found, &["train.decay_shape=\"cosine\""]);
+    tells(
+        &found,
+        &["`training.lr_wsd_decay_style = linear`", "`dflash`"],
+    );
+    let found = torchspec("", "  lr_decay_style: WSD\n  lr_wsd_decay_style: steep\n");
+    tells(&found, &["lr_wsd_decay_style = steep`", "`minus_sqrt`"]);
 }
 
 #[test]
@@ -142,11 +247,11 @@ fn files_of_torchspec_are_no_files_of_specforge() {
             "train.min_lr_ratio=0.1",
             "train.gradient_accumulation=4",
             "objective.decay=0.7",
-            "objective.divergence=\"lk_hybrid\"",
+            "objective.divergence={ lk_hybrid = 2.0 }",
             "train.batch_tokens=16384",
         ],
     );
-    tells(&found, &["`training.loss_type = lk_lambda`", "exp(−2 · α)"]);
+    assert!(!found.notes.iter().any(|note| note.contains("lk_lambda")));
     tells(
         &found,
         &[
@@ -177,4 +282,12 @@ fn the_file_of_a_drafter_says_which_one_torchspec_trains() {
     let refused = translate(refused, Path::new("a.yaml"));
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("calls `xpress.json`"), "{error}");
+    // Of a file that is here it is known what is missing.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("dr.json"), "{\"num_hidden_layers\": 2}").unwrap();
+    let text = "model:\n  target_model_path: a\n  draft_model_config: dr.json\ndataset:\n  prompt_key: x\n";
+    let refused = translate(text, &folder.path().join("a.yaml"));
+    let error = refused.err().unwrap().to_string();
+    let part = "`model.draft_model_config = dr.json`: the file lacks `architectures`";
+    assert!(error.contains(part), "{error}");
 }

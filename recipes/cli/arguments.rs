@@ -13,7 +13,7 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
-use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::template::check_names;
 use spectrain_data::unusable::Unusable;
 use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
@@ -220,9 +220,7 @@ fn template_variable(given: &str) -> Result<(String, Value), String> {
     if !is_name {
         return Err(format!("expected a name before `=`, found `{key}`"));
     }
-    if OWN_VARIABLES.contains(&key) {
-        return Err(format!("the program sets `{key}` itself"));
-    }
+    check_names([key]).map_err(|mismatch| mismatch.to_string())?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((key.to_owned(), value))
 }
@@ -314,5 +312,8 @@ mod tests {
         for wrong in ["enable_thinking", "=1", "a b=1", "messages=[]"] {
             assert!(template_variable(wrong).is_err(), "{wrong}");
         }
+        let own = template_variable("messages=[]").unwrap_err();
+        let told = "expected only variables of the template itself, found `messages`, which the program sets";
+        assert_eq!(own, told);
     }
 }

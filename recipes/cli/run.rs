@@ -36,6 +36,7 @@ use crate::cli::signals;
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::RECIPES;
 use crate::runtime::interruption::{INTERRUPTED_STATUS, Interrupted, or_interrupted};
+use crate::runtime::out_of_memory;
 
 /// Train the drafters of speculative decoding, export them, and judge them.
 #[derive(Debug, Parser)]
@@ -138,7 +139,8 @@ pub fn main() -> ExitCode {
         .log_internal_errors(false)
         .event_format(Plain)
         .init();
-    match signals::listen().and_then(|()| arguments.run()) {
+    let done = signals::listen().and_then(|()| out_of_memory::as_error(|| arguments.run()));
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(format!("error: {}", explain(&error)));

@@ -16,6 +16,7 @@ mod shared;
 mod shell;
 mod specforge;
 mod speculators;
+mod speculators_data;
 mod torchspec;
 mod translate;
 mod words;

@@ -12,10 +12,12 @@ use super::shared::{
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
-const BLOCKS: &[&str] = &["dflash", "dspark", "domino"];
+const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "domino"];
+const LABELLED: &[&str] = &["dflash", "dflash2"];
 const FALLING: &[&str] = &["dspark", "domino"];
-const WITHOUT_BASE: &[&str] = &["dflash", "dspark"];
-const DFLASH: &[&str] = &["dflash"];
+const WITHOUT_BASE: &[&str] = &["dflash", "dflash2", "dspark"];
+const WITHOUT_SELECTOR: &[&str] = &["dflash", "dspark", "domino"];
+const DFLASH2: &[&str] = &["dflash2"];
 const DSPARK: &[&str] = &["dspark"];
 const DOMINO: &[&str] = &["domino"];
 const MEDUSA: &[&str] = &["medusa"];
@@ -27,6 +29,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
     kinds: &[
         ("eagle3", "eagle3"),
         ("dflash", "dflash"),
+        ("dflash2", "dflash"),
         ("dspark", "dflash"),
         ("domino", "dflash"),
         ("medusa", "medusa"),
@@ -34,6 +37,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
     rows: ROWS,
     always: &[
         (ALL, "data.overlong", "\"truncate\""),
+        (DFLASH2, "objective.inject", "false"),
         (DSPARK, "drafter.sample_from_anchor", "true"),
         (DOMINO, "drafter.markov", "\"domino\""),
     ],
@@ -72,6 +76,12 @@ fn kind(settings: &Map<String, Value>) -> String {
 }
 
 const PROJECTOR: &str = "dflash.dflash_architecture_config.projector_type";
+const OBJECTIVE: &str = "dflash.dflash_loss_objective";
+const DISTILLATION: &str = "dflash.dflash_self_logit_distillation";
+const LK_TYPE: &str = "dflash.dflash_lk_loss_type";
+const DECAY_STEPS: &str = "training.lr_scheduler_kwargs.num_decay_steps";
+const DECAY_TYPE: &str = "training.lr_scheduler_kwargs.decay_type";
+const OF_DFLASH2: &str = "only DFlash 2 reads it";
 const COMPILED: &str = "spectrain compiles its kernels without being asked";
 const WHEN: &str = "`train.validate_every` says when τ is measured on held-out prompts";
 const OWN: &str = "spectrain's own training needs no such setting";
@@ -127,14 +137,21 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_num_anchors", "512", Key("objective.anchors")),
     row(BLOCKS, "dflash.dflash_mask_token_id", "", Key("drafter.mask_token")),
     row(BLOCKS, "dflash.dflash_init_checkpoint", "", Key("start")),
-    row(DFLASH, "dflash.dflash_loss_objective", "\"dpace\"", By("`objective.slot_weights`: `dpace` is `d_pace`, `decay` is `exponential`, or `uniform` where its factor is 0", slot_weights)),
-    row(DFLASH, "dflash.dflash_loss_decay_factor", "0.0", By("`objective.decay_slots`, where it is not 0", |asked| positive(asked, "objective.decay_slots"))),
+    row(LABELLED, OBJECTIVE, "\"dpace\"", By("`objective.slot_weights`: `dpace` is `d_pace`, `decay` is `exponential`, or `uniform` where its factor is 0", slot_weights)),
+    row(LABELLED, "dflash.dflash_loss_decay_factor", "0.0", By("`objective.decay_slots`, where it is not 0", |asked| positive(asked, "objective.decay_slots"))),
     row(FALLING, "dflash.dflash_loss_decay_factor", "0.0", By(shared::FALLING, shared::falling_weights)),
-    row(FALLING, "dflash.dflash_loss_objective", "", Nothing("weights fall by `dflash.dflash_loss_decay_factor` whatever this says")),
-    row(DFLASH, "dflash.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
-    row(DFLASH, "dflash.dflash_self_logit_distillation", "true", By("true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite", labels_or_teacher)),
-    row(DSPARK, "dflash.dflash_self_logit_distillation", "true", Nothing("DSpark's three weights say what it learns from")),
-    row(DOMINO, "dflash.dflash_self_logit_distillation", "true", Nothing("Domino learns from the text's tokens whatever this says")),
+    row(FALLING, OBJECTIVE, "", Nothing("weights fall by `dflash.dflash_loss_decay_factor` whatever this says")),
+    row(LABELLED, "dflash.dflash_dpace_alpha", "0.5", Key("objective.certainty")),
+    row(LABELLED, DISTILLATION, "true", By("true is `objective.teacher_weight = 1` with `label_weight = 0`, false the opposite", labels_or_teacher)),
+    row(DSPARK, DISTILLATION, "true", Nothing("DSpark's three weights say what it learns from")),
+    row(DOMINO, DISTILLATION, "true", Nothing("Domino learns from the text's tokens whatever this says")),
+    row(DFLASH2, LK_TYPE, "\"ce\"", By("nothing: of the text's tokens there is the cross-entropy, `ce`", |asked| shared::lk_of_labels(asked, "ce"))),
+    row(DFLASH2, "dflash.dflash_lk_*", "", Read("see `dflash.dflash_lk_loss_type`")),
+    row(DFLASH2, "dflash.dflash_selector_loss_alpha", "1.0", By("`objective.selector_weight`; the selector's loss is divided by all slots, which count as in that of the layers (`objective.slot_weights`); there by those that have their token among the candidates, which all count the same", selector_weight)),
+    row(WITHOUT_SELECTOR, LK_TYPE, "", Nothing(OF_DFLASH2)),
+    row(WITHOUT_SELECTOR, "dflash.dflash_lk_*", "", Nothing(OF_DFLASH2)),
+    row(WITHOUT_SELECTOR, "dflash.dflash_selector_loss_alpha", "", Nothing(OF_DFLASH2)),
+    row(BLOCKS, "dflash.dflash_lilicorr_*", "", Nothing("only LiLiCorr reads it")),
     row(DSPARK, "dflash.dflash_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
@@ -144,6 +161,8 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_freeze_base_model", "true", Nothing("the target is always frozen")),
     row(BLOCKS, "dflash.dflash_report_acc", "true", Nothing(WHEN)),
     row(BLOCKS, "dflash.dflash_use_torch_compile", "true", Nothing(COMPILED)),
+    row(BLOCKS, "dflash.dflash_use_flex_attention", "false", Nothing("there is one attention for each device")),
+    row(BLOCKS, "dflash.dflash_fp32_master_weights", "", Nothing("weights are trained in f32")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_hidden_layers", "5", Key("drafter.layers")),
     row(BLOCKS, "dflash.dflash_architecture_config.intermediate_size", "22016", Key("drafter.d_ff")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "32", Key("drafter.heads")),
@@ -151,6 +170,10 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
     row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| given_or_as_many(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
+    row(DFLASH2, "dflash.dflash_architecture_config.conv_kernel_size", "", Key("drafter.conv_taps")),
+    row(DFLASH2, "dflash.dflash_architecture_config.conv_group_size", "", Key("drafter.conv_group")),
+    row(DFLASH2, "dflash.dflash_architecture_config.selector_rank", "", Key("drafter.selector_rank")),
+    row(DFLASH2, "dflash.dflash_architecture_config.selector_top_k", "", Key("drafter.selector_top_k")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_rank", "256", Key("drafter.markov_rank")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_head_type", "\"vanilla\"", Key("drafter.markov")),
     row(DSPARK, "dflash.dflash_architecture_config.use_confidence_head", "false", Key("drafter.confidence")),
@@ -165,7 +188,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_export_rope_scaling.*", "", Nothing(ROPE)),
     row(DOMINO, "dflash.dflash_lambda_base_start", "1.0", Key("objective.base_weight")),
     row(DOMINO, "dflash.dflash_lambda_base_decay_ratio", "1.0", Key("objective.base_until")),
-    row(WITHOUT_BASE, "dflash.dflash_lambda_base_*", "", Read("nothing: only Domino reads it")),
+    row(WITHOUT_BASE, "dflash.dflash_lambda_base_*", "", Nothing("only Domino reads it")),
     // Data.
     row(ALL, "data.mode", "", Nothing("`features.mode` says where hidden states come from")),
     row(ALL, "data.data_path", "", By("`data.train`, or `data.preset` where it is the name of one", conversations)),
@@ -183,7 +206,10 @@ const ROWS: &[Row] = &[
     row(ALL, "training.answer_only_loss", "false", By("`data.mask`: `\"assistant\"`, or `\"all\"`", mask)),
     // Optimiser and schedule: those of Transformers.
     row(ALL, "training.learning_rate", "0.00005", Key("train.learning_rate")),
-    row(ALL, "training.lr_scheduler_type", "\"linear\"", By("`train.schedule`", schedule)),
+    row(ALL, "training.lr_scheduler_type", "\"linear\"", By("`train.schedule`; `warmup_stable_decay` is `wsd`, with `train.decay_ratio` and `train.decay_shape` by the two below", schedule)),
+    row(ALL, DECAY_STEPS, "", Read("see `training.lr_scheduler_type`")),
+    row(ALL, DECAY_TYPE, "\"cosine\"", Read("see `training.lr_scheduler_type`")),
+    row(ALL, "training.lr_scheduler_kwargs.min_lr_ratio", "", By("`train.min_lr_ratio`", |asked| positive(asked, "train.min_lr_ratio"))),
     row(ALL, "training.num_train_epochs", "3", Key("train.epochs")),
     row(ALL, "training.max_steps", "", By("`train.steps`, in place of `num_train_epochs`", steps_of)),
     row(ALL, "training.warmup_steps", "0", Key("train.warmup_steps")),
@@ -288,9 +314,31 @@ fn slot_weights(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some("decay") if decays.is_some_and(|gamma| gamma > 0.0) => Made::key(KEY, "exponential"),
         Some("decay") => Made::key(KEY, "uniform"),
+        Some("dpace") if asked.of(DISTILLATION) != false => {
+            Made::key(KEY, "d_pace").with_note(shared::PACED_BY_TEXT)
+        }
         Some("dpace") => Made::key(KEY, "d_pace"),
         _ => Made::expected("`dpace` or `decay`"),
     }
+}
+
+/// The weight of a selector's loss. There its slots count the same, and those without their token among the candidates not at all.
+fn selector_weight(asked: &Asked) -> Made {
+    let made = Made::key("objective.selector_weight", asked.value.clone());
+    if asked.value.as_f64() == Some(0.0) {
+        return made;
+    }
+    let falls = asked.of("dflash.dflash_loss_decay_factor").as_f64() > Some(0.0);
+    let is_even = asked.of(OBJECTIVE) == "decay" && !falls;
+    let weights = match is_even {
+        true => "",
+        false => {
+            "; there all slots count the same, here as in that of the layers (`objective.slot_weights`)"
+        }
+    };
+    made.with_note(format!(
+        "there the selector's loss is divided by the slots that have their token among the candidates, here by all{weights}"
+    ))
 }
 
 fn causal(asked: &Asked) -> Made {
@@ -340,8 +388,32 @@ fn schedule(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some(same @ ("linear" | "cosine" | "constant")) => Made::key("train.schedule", same),
         Some("constant_with_warmup") => Made::key("train.schedule", "constant"),
-        _ => Made::note(
-            "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`",
+        Some("warmup_stable_decay") => falls_at_the_end(asked),
+        _ => Made::note(shared::SCHEDULES),
+    }
+}
+
+/// A rate that stays as it is and falls over the last steps.
+fn falls_at_the_end(asked: &Asked) -> Made {
+    let shape = match asked.of(DECAY_TYPE).as_str() {
+        Some(same @ ("linear" | "cosine")) => same.to_owned(),
+        Some("1-sqrt") => "minus_sqrt".to_owned(),
+        _ => return Made::expected("a `decay_type` of `linear`, `cosine` or `1-sqrt`"),
+    };
+    let mut made = Made::keys([
+        ("train.schedule", json!("wsd")),
+        ("train.decay_shape", json!(shape)),
+    ]);
+    match (asked.count(DECAY_STEPS), asked.count("training.max_steps")) {
+        (Some(falls), Some(steps)) if falls > 0 && falls <= steps => {
+            // Rounded up: a share that is a little too small would be a step less.
+            let millionths = falls.saturating_mul(1_000_000).div_ceil(steps);
+            let share = millionths as f64 / 1e6;
+            made.keys.push(("train.decay_ratio", json!(share)));
+            made
+        }
+        _ => made.with_note(
+            "set `train.decay_ratio` to `num_decay_steps` by the number of steps, which is not known here",
         ),
     }
 }

@@ -64,18 +64,19 @@ fn of_commands(
     script: &Path,
 ) -> Result<Given> {
     let mut given = Given::default();
-    for words in commands {
-        for (before, prefix) in trainer.before {
-            if let Some(at) = called(words, before) {
-                given.add_flags(trainer, &words[at..], (prefix, &[]), script)?;
-            }
-        }
-    }
     given.add_launcher(&words[..at]);
     for set in program.implies.iter().copied().flatten() {
         given.add_word(trainer, set);
     }
     given.implied = given.settings.keys().cloned().collect();
+    for words in commands {
+        for &(before, prefix) in trainer.before {
+            if let Some(at) = called(words, before) {
+                given.called.insert(prefix);
+                given.add_flags(trainer, &words[at..], (prefix, &[]), script)?;
+            }
+        }
+    }
     given.add_flags(trainer, &words[at..], ("", program.flags), script)?;
     given.add_further(trainer, script)?;
     Ok(given)
@@ -89,9 +90,10 @@ pub(super) fn known() -> String {
 
 /// Where the arguments of a program begin that is called by these words.
 fn called(words: &[String], program: &[&str]) -> Option<usize> {
+    // By any path that ends in it.
     let is_program = |word: &str, expected: &str| {
-        let last = word.rsplit('/').next().unwrap_or_default();
-        last == expected
+        let before = word.strip_suffix(expected);
+        before.is_some_and(|path| path.is_empty() || path.ends_with('/'))
     };
     let mut windows = words.windows(program.len());
     let at = windows.position(|window| {
@@ -230,8 +232,13 @@ impl Given {
             }
         }
         self.note_loose(words, &flags);
-        let rows = trainer.rows.iter();
-        let known: Vec<&str> = rows.map(|row| row.key).collect();
+        let rows = trainer.rows.iter().map(|row| row.key);
+        // A flag of the training is none of another program's.
+        let is_of_others = |key: &&str| {
+            let mut others = trainer.before.iter().map(|(_, other)| *other);
+            prefix.is_empty() && others.any(|other| key.starts_with(other))
+        };
+        let known: Vec<&str> = rows.filter(|key| !is_of_others(key)).collect();
         let mut from_flags = BTreeSet::new();
         for (name, values) in flags {
             if is_config(&name) {
@@ -368,10 +375,11 @@ fn is_config(name: &str) -> bool {
     matches!(name, "config" | "c")
 }
 
-/// Whether a word is `a.b=VALUE`.
+/// Whether a word is `a.b=VALUE`. A value in JSON may hold such a text.
 fn is_setting(word: &str) -> bool {
     let name = word.split_once('=').map(|(name, _)| name);
-    name.is_some_and(|name| name.contains('.'))
+    let is_name = |name: &str| !name.contains(|c: char| c.is_whitespace() || "{[\"".contains(c));
+    name.is_some_and(|name| name.contains('.') && is_name(name))
 }
 
 #[cfg(test)]
@@ -402,6 +410,35 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_called_by_any_path_of_it() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let called = |text: &str, program: &[&str]| called(&words(text), program);
+        let script = ["a/b.py"];
+        for text in ["python a/b.py --x", "python x/a/b.py --x", "python /a/b.py"] {
+            assert_eq!(called(text, &script), Some(2), "{text}");
+        }
+        for text in ["python b.py", "python xa/b.py", "python a/b.py.old"] {
+            assert_eq!(called(text, &script), None, "{text}");
+        }
+        let two = ["speculators", "train"];
+        assert_eq!(called("/bin/speculators train --x", &two), Some(2));
+        assert_eq!(called("my-speculators train", &two), None);
+    }
+
+    #[test]
+    fn a_flag_of_the_training_is_none_of_another_program() {
+        let trainer = TRAINERS
+            .into_iter()
+            .find(|trainer| !trainer.before.is_empty());
+        let mut given = Given::default();
+        let words = ["--limit", "5", "--seed", "3"].map(str::to_owned);
+        let added = given.add_flags(trainer.unwrap(), &words, ("", &[]), Path::new("a.sh"));
+        added.unwrap();
+        assert!(given.wrote("limit") && given.wrote("seed"));
+        assert!(!given.wrote("regenerate.limit"));
+    }
+
+    #[test]
     fn tables_are_joined_by_dots_and_keys_without_a_value_are_none() {
         let flat = document("a:\n  b: 1e-4\n  c:\n  d: {}\nlist: [1, 2]\n").unwrap();
         assert_eq!(Value::Object(flat), json!({"a.b": 1e-4, "list": [1, 2]}));
@@ -428,5 +465,18 @@ mod tests {
             (name.to_owned(), values)
         });
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_value_in_json_may_hold_what_a_setting_looks_like() {
+        for value in [
+            r#"{"temperature": 0.6, "stop": ["a=b"]}"#,
+            r#"["1.0", "a=b"]"#,
+            "a. b=c",
+        ] {
+            let words = ["--x", value, "a.b=1"].map(str::to_owned);
+            let found = [("x".to_owned(), vec![value.to_owned()])];
+            assert_eq!(flags(&words), found, "{value}");
+        }
     }
 }

@@ -96,6 +96,8 @@ pub struct Asked<'a> {
 pub struct Made {
     pub(super) keys: Vec<(&'static str, Value)>,
     pub(super) note: Option<String>,
+    /// Whether the note of another setting says that this one becomes no key.
+    pub(super) is_told: bool,
     /// A key that the recipe lacks, as this setting says otherwise what it would be, and why that is not known.
     pub(super) lacks: Option<(&'static str, &'static str)>,
     /// How many processes share the batches of a step, where this is known.
@@ -223,6 +225,14 @@ impl Made {
     /// No key, with what to know of it.
     pub(super) fn note(text: impl Into<String>) -> Self {
         Self::nothing().with_note(text)
+    }
+
+    /// No key, as the note of another setting says.
+    pub(super) fn told() -> Self {
+        Self {
+            is_told: true,
+            ..Self::default()
+        }
     }
 
     /// No key, so that the recipe lacks this one, for this reason.

@@ -19,6 +19,8 @@ pub(super) struct Given {
     pub(super) settings: Map<String, Value>,
     /// Those that nobody wrote: the program has them by default.
     pub(super) implied: BTreeSet<String>,
+    /// The programs that are called before the one that trains, by what stands before the names of their flags.
+    pub(super) called: BTreeSet<&'static str>,
     /// What is to be told of how they were given.
     pub(super) notes: Vec<String>,
 }

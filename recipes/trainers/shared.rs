@@ -78,6 +78,11 @@ pub(super) fn divergence(value: &Value) -> Option<Value> {
     Some(found)
 }
 
+/// A share or a ratio without what floating-point arithmetic leaves behind it.
+pub(super) fn rounded(share: f64) -> f64 {
+    (share * 1e6).round() / 1e6
+}
+
 /// A learning rate or a decay in three digits, which are more than anybody sweeps.
 pub(crate) fn rounded_rate(rate: f64) -> f64 {
     format!("{rate:.2e}").parse().unwrap_or(rate)
@@ -121,16 +126,46 @@ fn matched(target: &TargetSpec) -> f64 {
 pub(super) const BY_TEXT: &str = "there the loss is the cross-entropy with the text's tokens; here it is the divergence from the target's distributions \
      (`objective.divergence`), of which `\"ce\"` is by the likeliest token";
 
+/// The decay that `lk_hybrid` has by its name alone: the paper's.
+const LK_DECAY: f64 = 3.0;
+
 /// A loss that weighs KL with `scale · exp(-decay · α)`.
 pub(super) fn lk_hybrid(scale: Option<f64>, decay: Option<f64>) -> Made {
-    let made = Made::key("objective.divergence", "lk_hybrid");
-    match (scale.unwrap_or(1.0), decay.unwrap_or(1.0)) {
-        (1.0, 3.0) => made,
-        (scale, decay) => made.with_note(format!(
-            "`lk_hybrid` weighs KL with exp(−3 α), as in the paper; there it is {scale} · exp(−{decay} · α), with the mean α of all positions"
-        )),
+    let (scale, decay) = (scale.unwrap_or(1.0), decay.unwrap_or(1.0));
+    let own = if decay > 0.0 { decay } else { LK_DECAY };
+    let divergence = if own == LK_DECAY {
+        json!("lk_hybrid")
+    } else {
+        json!({ "lk_hybrid": own })
+    };
+    let made = Made::key("objective.divergence", divergence);
+    if scale == 1.0 && own == decay {
+        return made;
+    }
+    made.with_note(format!(
+        "`lk_hybrid` weighs KL with exp(−{own} α); there it is {scale} · exp(−{decay} · α), with the mean α of all positions"
+    ))
+}
+
+/// A loss on acceptance whose target distribution is the text's token alone. Its kind of this name is the cross-entropy.
+pub(super) fn lk_of_labels(asked: &Asked, cross_entropy: &str) -> Made {
+    match asked.value.as_str() {
+        Some(kind) if kind == cross_entropy => Made::nothing(),
+        None if asked.value.is_null() => Made::nothing(),
+        _ => Made::note(
+            "the loss is the cross-entropy with the text; `objective.teacher_weight` with `divergence = \"lk_hybrid\"` or `\"tv\"` is by \
+             the target's distribution",
+        ),
     }
 }
+
+/// What is said where another trainer's D-PACE goes by the text's token beside a loss by the target's distributions.
+pub(super) const PACED_BY_TEXT: &str = "there D-PACE takes a slot's chance from the drafter's probability of the text's token; here, where the target's \
+     distributions judge, it is the acceptance rate, Σ min(p, q)";
+
+/// What is said of schedules that there are none of.
+pub(super) const SCHEDULES: &str =
+    "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`";
 
 /// A number of which one value is possible.
 pub(super) fn only(asked: &Asked, number: f64, why: &str) -> Made {
@@ -284,7 +319,7 @@ pub(super) fn warm_up(share: f64, horizon: Option<u64>) -> Made {
 /// What is held out where a share is trained on.
 pub(super) fn held_out(asked: &Asked) -> Made {
     let share = asked.value.as_f64().map_or(0.0, |trained| 1.0 - trained);
-    let share = (share * 1e6).round() / 1e6;
+    let share = rounded(share);
     if share > 0.0 && share <= LARGEST_SHARE {
         Made::key("data.held_out", share)
     } else {
@@ -466,6 +501,13 @@ pub(super) fn sizes_file(asked: &Asked, prefix: &str, keys: &str) -> Made {
     }
 }
 
+/// The address of a server without the path of its OpenAI protocol.
+pub(super) fn base_of(url: &str) -> &str {
+    let url = url.trim_end_matches('/');
+    let url = url.trim_end_matches("/chat/completions");
+    url.trim_end_matches("/v1")
+}
+
 /// The address of a server that hands out hidden states.
 pub(super) fn server(asked: &Asked) -> Made {
     let url = match &asked.value {
@@ -473,9 +515,8 @@ pub(super) fn server(asked: &Asked) -> Made {
         Value::String(url) => url,
         _ => return Made::expected("the address of a server"),
     };
-    let url = url.trim_end_matches('/').trim_end_matches("/v1");
     Made::keys([
-        ("target.server", json!([url])),
+        ("target.server", json!([base_of(url)])),
         ("features.mode", json!("streamed")),
     ])
     .with_note(
@@ -488,6 +529,19 @@ pub(super) fn server(asked: &Asked) -> Made {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_known_by_its_address_without_a_path() {
+        for url in [
+            "http://a:1",
+            "http://a:1/",
+            "http://a:1/v1/",
+            "http://a:1/v1/chat/completions",
+        ] {
+            assert_eq!(base_of(url), "http://a:1", "{url}");
+        }
+        assert_eq!(base_of("https://a/b/v1"), "https://a/b");
+    }
 
     #[test]
     fn what_is_no_path_may_be_a_dataset_of_the_hub() {

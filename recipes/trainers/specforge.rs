@@ -1,7 +1,7 @@
 //! SpecForge (<https://github.com/sgl-project/SpecForge>): the file of `specforge train --config`, its overrides, and the flags of
 //! the scripts `train_eagle3.py` and so on that it had before.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use spectrain_models::TargetSpec;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
@@ -9,8 +9,8 @@ use super::rows::{Asked, Made, Program, Row, Trainer, row};
 use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, TRACKED, accumulate, as_many_layers, by_total_variation, conversations,
-    dtype_of, given_or_as_many, layer_types, name, one_layer, positive, rows_of, sizes_file,
-    steps_of, warm_up,
+    dtype_of, given_or_as_many, layer_types, name, one_layer, positive, rounded, rows_of,
+    sizes_file, steps_of, warm_up,
 };
 use super::torchspec;
 
@@ -258,9 +258,9 @@ const ROWS: &[Row] = &[
     // Objectives.
     row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
     row(EAGLE3, "training.lk_loss_type", "", By("`objective.divergence`: `lambda` is `lk_hybrid`, `alpha` is `nla`, `tv` is `tv`", lk_loss)),
-    row(BLOCKS, "training.lk_loss_type", "", By("nothing: of the text's tokens there is the cross-entropy, which `alpha` is, too", lk_of_labels)),
+    row(BLOCKS, "training.lk_loss_type", "", By("nothing: of the text's tokens there is the cross-entropy, which `alpha` is, too", |asked| shared::lk_of_labels(asked, "alpha"))),
     row(ALL, "training.kl_scale", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's scale, 1")),
-    row(ALL, "training.kl_decay", "1.0", Read("see `training.lk_loss_type`: `lk_hybrid` has the paper's decay, 3")),
+    row(ALL, "training.kl_decay", "1.0", Read("see `training.lk_loss_type`: `{ lk_hybrid = … }` has this decay; without a number it is the paper's, 3")),
     row(MTP, "training.mtp_num_speculative_steps", "1", Key("objective.draft_steps")),
     row(MTP, "training.mtp_step_weight_beta", "", By(shared::DECAY, shared::decay)),
     row(MTP, "training.mtp_objective_chunk_size", "", Nothing(CHUNKED)),
@@ -277,9 +277,9 @@ const ROWS: &[Row] = &[
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
-    row(DFLASH, "training.dflash2_selector_loss_alpha", "1.0", By("`objective.selector_weight`, where the drafter has a selector", selector_weight)),
-    row(DFLASH, "training.dflash2_selector_warmup_ratio", "0.0", By(CONSTANT_WEIGHT, constant_weight)),
-    row(DFLASH, "training.dflash2_selector_ramp_ratio", "0.0", By(CONSTANT_WEIGHT, constant_weight)),
+    row(DFLASH, "training.dflash2_selector_loss_alpha", "1.0", By("`objective.selector_weight`, where the drafter has a selector, with `objective.inject = false`; with one of the two below it rises from 0", selector_weight)),
+    row(DFLASH, WARM_UP, "0.0", Read("see `training.dflash2_selector_loss_alpha`: the share of the steps at which it begins to rise")),
+    row(DFLASH, RISE, "0.0", Read("see `training.dflash2_selector_loss_alpha`: the share of the steps in which it rises")),
     row(DFLASH, "training.dflash2_selector_stop_gradient", "false", By("only false is possible", |asked| shared::only_false(asked, "the selector's loss trains the layers, too"))),
     row(BLOCKS, "training.dflash_teacher_metrics", "true", Nothing("`train.validate_every` says when τ is measured on held-out prompts")),
     row(ALL, "training.objective_chunk_blocks", "", Nothing(CHUNKED)),
@@ -353,23 +353,53 @@ fn of_target(asked: &Asked, size: fn(&TargetSpec) -> usize) -> Made {
     }
 }
 
-const CONSTANT_WEIGHT: &str = "nothing: `objective.selector_weight` is the same at all steps";
+/// Shares of the steps: those before the weight of a selector's loss begins to rise, and those in which it rises.
+const WARM_UP: &str = "training.dflash2_selector_warmup_ratio";
+const RISE: &str = "training.dflash2_selector_ramp_ratio";
 
-fn constant_weight(asked: &Asked) -> Made {
-    match asked.value.as_f64() {
-        Some(share) if share > 0.0 => {
-            Made::note("`objective.selector_weight` is the same at all steps")
-        }
-        _ => Made::nothing(),
+/// The weight of a selector's loss, which learns nothing from slots whose right token is no candidate; nothing of drafters that
+/// have none.
+fn selector_weight(asked: &Asked) -> Made {
+    if asked.of("draft.dflash_config.selector_rank").is_null() {
+        return Made::nothing();
+    }
+    let of_steps = ["training.total_steps", "training.max_steps"];
+    let [of, steps] = of_steps.map(|key| asked.count(key).map(|count| count as f64));
+    // The shares are of the steps that the schedule is made for.
+    let scale = of.zip(steps).map_or(1.0, |(of, steps)| of / steps.max(1.0));
+    let share = |key| rounded(asked.of(key).as_f64().unwrap_or_default() * scale);
+    let alpha = asked.value.as_f64().unwrap_or_default();
+    let risen = risen(alpha, share(WARM_UP), share(RISE));
+    let is_of_others = risen.is_some() && of.is_some() && steps.is_none();
+    let made = Made::keys([
+        (
+            "objective.selector_weight",
+            risen.unwrap_or_else(|| asked.value.clone()),
+        ),
+        ("objective.inject", json!(false)),
+    ]);
+    match is_of_others {
+        true => made.with_note(
+            "it rises by shares of the steps that are trained, there of `training.total_steps`",
+        ),
+        false => made,
     }
 }
 
-/// The weight of a selector's loss; nothing of drafters that have none.
-fn selector_weight(asked: &Asked) -> Made {
-    match asked.of("draft.dflash_config.selector_rank") {
-        Value::Null => Made::nothing(),
-        _ => Made::key("objective.selector_weight", asked.value.clone()),
+/// A weight that is 0 up to one share of the steps and rises to `alpha` over another; `None` where it is `alpha` from the start.
+fn risen(alpha: f64, from: f64, rise: f64) -> Option<Value> {
+    /// A share of the steps that is at most one of them.
+    const AT_ONCE: f64 = 1e-6;
+    if alpha <= 0.0 || (from <= 0.0 && rise <= 0.0) {
+        return None;
     }
+    if from >= 1.0 {
+        return Some(json!(0.0));
+    }
+    let until = rounded((from + rise.max(AT_ONCE)).min(1.0));
+    // What has been reached where the training ends before.
+    let end = rounded(alpha * ((1.0 - from) / rise).min(1.0));
+    Some(json!({ "start": 0.0, "end": end, "from": from, "until": until }))
 }
 
 fn confidence(asked: &Asked) -> Made {
@@ -491,14 +521,27 @@ fn lk_loss(asked: &Asked) -> Made {
     }
 }
 
-/// A loss on acceptance whose target distribution is the text's token alone.
-fn lk_of_labels(asked: &Asked) -> Made {
-    match asked.value.as_str() {
-        Some("alpha") => Made::nothing(),
-        None if asked.value.is_null() => Made::nothing(),
-        _ => Made::note(
-            "the loss is the cross-entropy with the text; `objective.teacher_weight` with `divergence = \"lk_hybrid\"` or `\"tv\"` is by \
-             the target's distribution",
-        ),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_rises_by_shares_of_the_steps_that_there_are() {
+        let rises = |end: f64, from: f64, until: f64| {
+            Some(json!({ "start": 0.0, "end": end, "from": from, "until": until }))
+        };
+        for (given, expected) in [
+            ([0.5, 0.0, 0.0], None),
+            ([0.0, 0.1, 0.1], None),
+            ([0.5, 0.1, 0.2], rises(0.5, 0.1, 0.3)),
+            ([0.5, 0.0, 0.25], rises(0.5, 0.0, 0.25)),
+            // At once, and cut off by the end of the training.
+            ([0.5, 0.1, 0.0], rises(0.5, 0.1, 0.100_001)),
+            ([0.5, 0.5, 1.0], rises(0.25, 0.5, 1.0)),
+            ([0.5, 1.0, 0.0], Some(json!(0.0))),
+        ] {
+            let [alpha, from, rise] = given;
+            assert_eq!(risen(alpha, from, rise), expected, "{given:?}");
+        }
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use spectrain_data::hub_data::HubAddress;
-use spectrain_data::presets::Preset;
+use spectrain_checkpoints::eagle3::paper_layers;
 
 use super::rows::Becomes::{Key, Made as By, Nothing, Read};
 use super::rows::{Asked, Made, Program, Row, Trainer, row};
-use super::settings::{PROCESSES, TRAIN};
+use super::settings::PROCESSES;
 use super::shared::{
     self, NOT_SHARED, TRACKED, accumulate, divergence, dtype_of, held_out, layers_before,
-    matrix_decay, matrix_rate, name, one_layer, rows_of, server, sizes_file, sources, steps_of,
+    matrix_decay, matrix_rate, name, one_layer, only_false, rows_of, server, sizes_file, steps_of,
+};
+use super::speculators_data::{
+    REGENERATE, anew, answered, endpoint, limit, prepared, preprocessed, sampling, temperature,
 };
 
 const ALL: &[&str] = &[];
@@ -19,9 +21,12 @@ const EAGLE3: &[&str] = &["eagle3"];
 const PEAGLE: &[&str] = &["peagle"];
 const EAGLES: &[&str] = &["eagle3", "peagle"];
 const MTP: &[&str] = &["mtp"];
-const FEATURES: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "dflash2"];
-const BLOCKS: &[&str] = &["dflash", "dspark", "dflash2"];
-const OTHER_BLOCKS: &[&str] = &["dspark", "dflash2"];
+const FEATURES: &[&str] = &["eagle3", "peagle", "dflash", "dspark", "dflash2", "xpress"];
+const MASKED: &[&str] = &["peagle", "dflash", "dspark", "dflash2", "xpress"];
+const BLOCKS: &[&str] = &["dflash", "dspark", "dflash2", "xpress"];
+const SHORT_BLOCKS: &[&str] = &["dspark", "dflash2"];
+const LONG_BLOCKS: &[&str] = &["dflash", "xpress"];
+const XPRESS: &[&str] = &["xpress"];
 
 /// `speculators train`.
 pub(super) const SPECULATORS: Trainer = Trainer {
@@ -33,6 +38,7 @@ pub(super) const SPECULATORS: Trainer = Trainer {
         ("dflash", "dflash"),
         ("dflash2", "dflash"),
         ("dspark", "dflash"),
+        ("xpress", "dflash"),
         ("mtp", "mtp-qwen"),
     ],
     rows: ROWS,
@@ -41,6 +47,7 @@ pub(super) const SPECULATORS: Trainer = Trainer {
         (ALL, "train.beta2", "0.999"),
         (ALL, "data.overlong", "\"truncate\""),
         (BLOCKS, "objective.divide_by_count", "true"),
+        (XPRESS, "drafter.markov", "\"xpress\""),
         (EAGLES, "export.to", "[\"vllm\"]"),
     ],
     kind: |settings| {
@@ -59,6 +66,8 @@ pub(super) const SPECULATORS: Trainer = Trainer {
     before: &[
         (&["speculators", "prepare-data"], "prepare_data."),
         (&["prepare_data.py"], "prepare_data."),
+        (&["speculators", "regenerate-responses"], REGENERATE),
+        (&["response_regeneration/script.py"], REGENERATE),
     ],
     repeated: &["prepare_data.data"],
     further: Some(("draft_config", "draft_config.")),
@@ -97,7 +106,7 @@ const ROWS: &[Row] = &[
     row(ALL, "token_freq_path", "", Nothing(COUNTED)),
     row(ALL, "d2t_path", "", Nothing(COUNTED)),
     row(ALL, "t2d_path", "", Nothing(COUNTED)),
-    row(&["peagle", "dflash", "dspark", "dflash2"], "mask_token_id", "", Key("drafter.mask_token")),
+    row(MASKED, "mask_token_id", "", Key("drafter.mask_token")),
     row(EAGLES, "norm_before_residual", "true", Key("drafter.norm_before_residual")),
     row(EAGLE3, "norm_before_fc", "true", Key("drafter.norm_before_fc")),
     row(PEAGLE, "norm_before_fc", "false", Key("drafter.norm_before_fc")),
@@ -110,19 +119,20 @@ const ROWS: &[Row] = &[
     row(ALL, "sliding_window", "2048", Nothing("the layers see the whole text")),
     row(FEATURES, "full_attention_indices", "[]", Read("see `sliding_window`")),
     row(&["dflash2"], "sliding_window_non_causal", "true", Read("see `sliding_window`")),
-    row(&["dflash", "dspark"], "sliding_window_non_causal", "false", Read("see `sliding_window`")),
-    row(&["eagle3", "peagle", "dflash", "dspark", "dflash2"], "draft_config.num_hidden_layers", "", Key("drafter.layers")),
+    row(&["dflash", "dspark", "xpress"], "sliding_window_non_causal", "false", Read("see `sliding_window`")),
+    row(FEATURES, "draft_config.num_hidden_layers", "", Key("drafter.layers")),
     row(FEATURES, "draft_config.layer_types", "", By("`drafter.window`, that of `draft_config.sliding_window`; the file of `draft_config` goes before `sliding_window`", window_of_file)),
     row(FEATURES, "draft_config.sliding_window", "", Read("see `draft_config.layer_types`")),
     row(FEATURES, "draft_config.use_sliding_window", "", Read("see `draft_config.layer_types`")),
     row(ALL, "draft_attn_impl", "\"simple_flex_attention\"", Nothing("there is one attention")),
     // Blocks.
-    row(&["dflash"], "block_size", "16", Key("drafter.block_size")),
-    row(OTHER_BLOCKS, "block_size", "8", Key("drafter.block_size")),
+    row(LONG_BLOCKS, "block_size", "16", Key("drafter.block_size")),
+    row(SHORT_BLOCKS, "block_size", "8", Key("drafter.block_size")),
     row(&["dspark"], "sample_from_anchor", "true", Key("drafter.sample_from_anchor")),
     row(&["dflash", "dflash2"], "sample_from_anchor", "false", Key("drafter.sample_from_anchor")),
+    row(XPRESS, "sample_from_anchor", "false", By("only false is possible", |asked| only_false(asked, "the bias of XPress is not known with it, so the anchor predicts no token"))),
     row(&["dflash"], "per_position_loss_weight", "\"dpace\"", By(SLOT_WEIGHTS, slot_weights)),
-    row(OTHER_BLOCKS, "per_position_loss_weight", "\"fixed-exp-decay\"", By(SLOT_WEIGHTS, slot_weights)),
+    row(&["dspark", "dflash2", "xpress"], "per_position_loss_weight", "\"fixed-exp-decay\"", By(SLOT_WEIGHTS, slot_weights)),
     row(BLOCKS, "dflash_decay_gamma", "4.0", Key("objective.decay_slots")),
     row(BLOCKS, "dpace_alpha", "0.5", Key("objective.certainty")),
     row(BLOCKS, "max_anchors", "512", Key("objective.anchors")),
@@ -137,19 +147,28 @@ const ROWS: &[Row] = &[
     row(&["dspark"], "enable_confidence_head", "true", Key("drafter.confidence")),
     row(&["dspark"], "confidence_head_with_markov", "true", Nothing("the confidence head reads the code of the token before wherever there is a `markov_rank`")),
     row(&["dspark"], "confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
-    row(ALL, "xpress_rank", "", Read(OF_XPRESS)),
-    row(ALL, "xpress_mlp_ratio", "", Read(OF_XPRESS)),
-    row(ALL, "num_jacobi_passes", "", Read(OF_XPRESS)),
-    row(ALL, "consistency_weight", "", Read(OF_XPRESS)),
-    row(ALL, "consistency_passes", "", Read(OF_XPRESS)),
-    row(ALL, "base_anchor_weight", "", Read(OF_XPRESS)),
-    row(ALL, "ce_from_data", "", Read(OF_XPRESS)),
-    row(ALL, "base_anchor_full_weight", "", Read(OF_XPRESS)),
+    row(XPRESS, "xpress_rank", "256", Key("drafter.markov_rank")),
+    row(XPRESS, "xpress_mlp_ratio", "2", By("`drafter.markov_d_ff`, as many times `xpress_rank`", refiner_width)),
+    row(XPRESS, "num_jacobi_passes", "6", Key("drafter.markov_passes")),
+    row(XPRESS, "consistency_weight", "0.3", Key("objective.consistency_weight")),
+    row(XPRESS, "consistency_passes", "3", By("`objective.consistency_passes`; 0 is `objective.consistency_weight = 0`", consistency_passes)),
+    row(XPRESS, "base_anchor_weight", "0.6", Key("objective.guess_weight")),
+    row(XPRESS, "base_anchor_full_weight", "false", By("only false is possible", |asked| only_false(asked, "the loss of guesses weighs slots as the others do (`objective.slot_weights`)"))),
+    row(XPRESS, "ce_from_data", "false", By("only false is possible", |asked| only_false(asked, TEXT_LABELS))),
+    row(ALL, "xpress_rank", "", Nothing(OF_XPRESS)),
+    row(ALL, "xpress_mlp_ratio", "", Nothing(OF_XPRESS)),
+    row(ALL, "num_jacobi_passes", "", Nothing(OF_XPRESS)),
+    row(ALL, "consistency_weight", "", Nothing(OF_XPRESS)),
+    row(ALL, "consistency_passes", "", Nothing(OF_XPRESS)),
+    row(ALL, "base_anchor_weight", "", Nothing(OF_XPRESS)),
+    row(ALL, "ce_from_data", "", Nothing(OF_XPRESS)),
+    row(ALL, "base_anchor_full_weight", "", Nothing(OF_XPRESS)),
     // Losses and steps.
     row(EAGLES, "loss_fn", "\"kl_div\"", By("`objective.divergence`", divergence_of)),
     row(MTP, "loss_fn", "\"kl_div\"", By("nothing: speculators trains MTP with the cross-entropy of the text, whatever this says", |_| Made::note(format!("speculators' MTP does not read it: {}", shared::BY_TEXT)))),
     row(&["dflash"], "loss_fn", "\"ce\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
-    row(OTHER_BLOCKS, "loss_fn", "\"kl_div\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
+    row(XPRESS, "loss_fn", "{\"ce\": 0.1, \"tv\": 0.9}", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
+    row(SHORT_BLOCKS, "loss_fn", "\"kl_div\"", By("`objective.divergence` to the target, with `teacher_weight = 1`", block_loss)),
     row(ALL, "loss_implementation", "\"fused\"", Nothing("losses never hold the logits of a whole batch")),
     row(EAGLE3, "ttt_steps", "3", Key("objective.draft_steps")),
     row(EAGLE3, "ttt_step_loss_decay", "1.0", Key("objective.decay")),
@@ -159,8 +178,8 @@ const ROWS: &[Row] = &[
     row(PEAGLE, "down_sample_ratio", "0.7", Key("objective.keep")),
     row(PEAGLE, "down_sample_ratio_min", "0.2", Key("objective.keep_least")),
     // Data.
-    row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one; `hf:org/name:subset:split` is `hf://org/name:subset/split`", datasets)),
-    row(ALL, "prepare_data.model", "", Nothing("the target is `verifier_name_or_path`")),
+    row(ALL, "prepare_data.data", "", By("`data.train`, or `data.preset` where it is the name of one; `hf:org/name:subset:split` is `hf://org/name:subset/split`; nothing where it is what `regenerate.dataset` was made into", prepared)),
+    row(ALL, "prepare_data.model", "", By("nothing: the target is `verifier_name_or_path`", another_target)),
     row(ALL, "prepare_data.output", "", Nothing(PREPARED)),
     row(ALL, "prepare_data.overwrite", "", Nothing(PREPARED)),
     row(ALL, "prepare_data.allow_empty_output", "", Nothing(PREPARED)),
@@ -173,7 +192,23 @@ const ROWS: &[Row] = &[
     row(ALL, "prepare_data.seq_length", "", Nothing("`total_seq_len` is the length of rows")),
     row(ALL, "prepare_data.minimum_valid_tokens", "", Key("data.min_trained_tokens")),
     row(ALL, "prepare_data.max_samples", "", Key("data.max_samples")),
-    row(ALL, "data_path", "", By("nothing: this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`prepare_data.data`, or `--data`)", prepared)),
+    row(ALL, "regenerate.dataset", "\"ultrachat\"", By("`data.train`, or `data.preset` where it is the name of one, if the script trains on what the command writes; where that file is there already, it is `data.train`, without `[regenerate]`", answered)),
+    row(ALL, "regenerate.outfile", "", Read("see `regenerate.dataset`")),
+    row(ALL, "regenerate.split", "", By(OWN_SPLIT, |asked| anew(asked, |_| Made::note(OWN_SPLIT)))),
+    row(ALL, "regenerate.subset", "", By(OWN_SPLIT, |asked| anew(asked, |_| Made::note(OWN_SPLIT)))),
+    row(ALL, "regenerate.limit", "", By("`data.max_samples`, unless `prepare_data.max_samples` is smaller", |asked| anew(asked, limit))),
+    row(ALL, "regenerate.language_filter", "", By(ALL_LANGUAGES, |asked| anew(asked, |_| Made::note(ALL_LANGUAGES)))),
+    row(ALL, "regenerate.endpoint", "\"http://127.0.0.1:8000/v1/chat/completions\"", By("`regenerate.server`, with `failed = \"drop\"`: what gets no answer is left out", |asked| anew(asked, endpoint))),
+    row(ALL, "regenerate.model", "", By("`regenerate.model`", |asked| regenerated(asked, "regenerate.model"))),
+    row(ALL, "regenerate.max_tokens", "8192", By("`regenerate.max_tokens`", |asked| regenerated(asked, "regenerate.max_tokens"))),
+    row(ALL, "regenerate.concurrency", "64", By("`regenerate.concurrency`", |asked| regenerated(asked, "regenerate.concurrency"))),
+    row(ALL, "regenerate.max_retries", "3", By("`regenerate.retries`", |asked| regenerated(asked, "regenerate.retries"))),
+    row(ALL, "regenerate.sampling_params", "", By("`regenerate.temperature`, `top_p` and `seed`; `chat_template_kwargs` in it is `data.template_variables`, the rest `regenerate.extra`", |asked| anew(asked, sampling))),
+    row(ALL, "regenerate.temperature", "", By("`regenerate.temperature`, where it is only one", |asked| anew(asked, temperature))),
+    row(ALL, "regenerate.reasoning_effort", "", By(ONE_TEMPLATE, |asked| anew(asked, |_| Made::note(ONE_TEMPLATE)))),
+    row(ALL, "regenerate.seed", "", By("nothing: it draws from `regenerate.temperature` and `regenerate.reasoning_effort`", |asked| anew(asked, |_| Made::note(DRAWN)))),
+    row(ALL, "regenerate.resume", "", By(RESUMED, |asked| anew(asked, |_| Made::note(RESUMED)))),
+    row(ALL, "data_path", "", By("nothing: this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`prepare_data.data`, or `--data`)", preprocessed)),
     row(ALL, "total_seq_len", "8192", By("`data.max_length` and `train.batch_tokens`", |asked| rows_of(asked, 1))),
     row(ALL, "train_data_ratio", "0.9", By("`data.held_out`, the rest", held_out)),
     row(ALL, "hidden_states_dtype", "", By("`target.dtype`", dtype_of)),
@@ -223,6 +258,25 @@ const ROWS: &[Row] = &[
     row(ALL, "dry_run", "", Nothing("`spectrain recipe FILE --plan` checks a recipe without training")),
 ];
 
+const OWN_SPLIT: &str = "a preset is read in its own split; in `data.train`, `hf://org/name:subset/split` is another one";
+const ALL_LANGUAGES: &str = "no conversations are left out by their language";
+const ONE_TEMPLATE: &str = "`data.template_variables` has what the target's template reads, the same for all conversations";
+const RESUMED: &str = "`spectrain recipe` goes on with a run of that name by itself";
+
+/// What is said of a model that the data is prepared with, where it is not the target.
+fn another_target(asked: &Asked) -> Made {
+    match &asked.value {
+        Value::Null => Made::nothing(),
+        same if *same == asked.of("verifier_name_or_path") => Made::nothing(),
+        _ => Made::note("the target is `verifier_name_or_path`"),
+    }
+}
+
+/// A key of `[regenerate]` with the value that was given.
+fn regenerated(asked: &Asked, key: &'static str) -> Made {
+    anew(asked, |asked| Made::key(key, asked.value.clone()))
+}
+
 const HEAD_NORM: &str = "`drafter.head_norm`, with `qwen3`; the `model_type` of the file of `draft_config` goes before it";
 
 /// Whether queries and keys are normed, which is what Qwen3's layers have and Llama's have not.
@@ -242,68 +296,27 @@ fn head_norm(asked: &Asked) -> Made {
 
 const MASKS: &str = "there at most this many positions of a row, drawn at random, are followed by masks; here all that count, of which \
                      `objective.keep` and `objective.keep_least` keep a share";
-const OF_XPRESS: &str = "nothing: only XPress drafters have it, which spectrain does not train";
+const DRAWN: &str = "it draws from `regenerate.temperature` and `regenerate.reasoning_effort`, from which nothing is drawn here";
+const OF_XPRESS: &str = "only XPress reads it";
+const TEXT_LABELS: &str = "here the cross-entropy of `loss_fn` is with the target's likeliest tokens; that with the text's is `objective.label_weight`, and \
+                           `objective.divergence` then goes without `ce`";
 
-/// What was made of the conversations, which are known where the program that made it is called too.
-fn prepared(asked: &Asked) -> Made {
-    let is_known = asked.value.is_null() || !asked.of("prepare_data.data").is_null();
-    if is_known {
-        return Made::nothing();
+/// The width inside the feed-forward part of XPress' head.
+fn refiner_width(asked: &Asked) -> Made {
+    let (ratio, rank) = (asked.whole(), asked.count("xpress_rank"));
+    let width = ratio.zip(rank);
+    match width.and_then(|(ratio, rank)| ratio.checked_mul(rank)) {
+        Some(width) => Made::key("drafter.markov_d_ff", width),
+        None => Made::expected("a whole number"),
     }
-    let why = "this is the dataset that `speculators prepare-data` made; spectrain reads the conversations themselves (`--data`)";
-    Made::lacking(TRAIN, why)
 }
 
-/// Datasets by the names that `speculators prepare-data` has, or had before version 0.9.
-fn datasets(asked: &Asked) -> Made {
-    sources(asked, |text| {
-        match text {
-        "open-perfectblend" => Ok(json!({ "preset": "perfectblend" })),
-        // Our preset of that name is another one of its datasets.
-        "magpie" => Ok(json!("hf://Magpie-Align/Magpie-Llama-3.1-Pro-300K-Filtered")),
-        "hermes-fc" => Ok(json!("hf://NousResearch/hermes-function-calling-v1:func_calling/train")),
-        "nemotron" => Err(
-            "`nemotron` (`nvidia/Llama-Nemotron-Post-Training-Dataset`) has columns that no preset reads: write it as JSON lines with \
-             `messages`"
-                .to_owned(),
-        ),
-        "sharegpt4v_coco" => Err("`sharegpt4v_coco` has images; spectrain trains on text".to_owned()),
-        name if Preset::find(name).is_ok() => Ok(json!({ "preset": name })),
-        path => address(path).map(Value::from),
-    }
-    })
-}
-
-/// `hf:org/name:subset:split` as the address that it is, and paths as they are.
-fn address(path: &str) -> Result<String, String> {
-    if let Some(rest) = path.strip_prefix("hf://datasets/") {
-        let file = rest.splitn(3, '/').nth(2);
-        return match file {
-            Some(file) => Err(format!(
-                "`{path}` is one file of a dataset: download `{file}` and name its path"
-            )),
-            None => Ok(path.to_owned()),
-        };
-    }
-    let Some(rest) = path
-        .strip_prefix("hf:")
-        .filter(|rest| !rest.starts_with("//"))
-    else {
-        return Ok(path.to_owned());
-    };
-    let address = match rest.split(':').collect::<Vec<_>>()[..] {
-        [id] => format!("hf://{id}"),
-        [id, split] => format!("hf://{id}:{split}"),
-        [id, subset, split] => format!("hf://{id}:{subset}/{split}"),
-        _ => {
-            return Err(format!(
-                "`{path}`: expected `hf:org/name`, with `:split` or `:subset:split` behind it"
-            ));
-        }
-    };
-    match HubAddress::parse(&address) {
-        Some(Err(error)) => Err(format!("`{path}`: {error}")),
-        _ => Ok(address),
+/// The losses behind tokens that the drafter has drafted: here there is at least one, which may weigh nothing.
+fn consistency_passes(asked: &Asked) -> Made {
+    match asked.whole() {
+        Some(0) => Made::key("objective.consistency_weight", 0.0),
+        Some(passes) => Made::key("objective.consistency_passes", passes),
+        None => Made::expected("a number of passes"),
     }
 }
 
@@ -311,12 +324,15 @@ const SLOT_WEIGHTS: &str =
     "`objective.slot_weights`: `fixed-exp-decay` is `exponential`, `dpace` is `d_pace`";
 
 fn slot_weights(asked: &Asked) -> Made {
-    let weights = match asked.value.as_str() {
-        Some("dpace") => "d_pace",
-        Some("fixed-exp-decay") => "exponential",
-        _ => return Made::expected("`fixed-exp-decay` or `dpace`"),
-    };
-    Made::key("objective.slot_weights", weights)
+    const KEY: &str = "objective.slot_weights";
+    match asked.value.as_str() {
+        Some("dpace") => Made::key(KEY, "d_pace").with_note(
+            "there D-PACE takes a slot's chance from its loss, as exp(−loss), which with `loss_fn = ce` is the drafter's probability \
+             of the target's likeliest token; here it is the acceptance rate, Σ min(p, q)",
+        ),
+        Some("fixed-exp-decay") => Made::key(KEY, "exponential"),
+        _ => Made::expected("`fixed-exp-decay` or `dpace`"),
+    }
 }
 
 /// The layers that a block drafter reads: the library's default has three, ours five.
@@ -326,12 +342,11 @@ fn block_layers(asked: &Asked) -> Made {
     }
     let target = asked.sizes();
     match target.map(|spec| spec.layers) {
-        Some(layers) if layers > 6 => Made::key(
-            "drafter.captured_layers",
-            json!([1, layers / 2 - 1, layers - 4]),
-        ),
-        // These are not three layers.
-        Some(_) => Made::nothing(),
+        Some(layers) => match paper_layers(layers) {
+            three if three.len() == 3 => Made::key("drafter.captured_layers", three),
+            // These are not three layers.
+            _ => Made::nothing(),
+        },
         None => Made::note(
             "speculators reads the outputs of layers 1, n/2 − 1 and n − 4 of the target's n; set `drafter.captured_layers` to these \
              (its sizes are not known here)",
@@ -532,29 +547,4 @@ fn schedule(asked: &Asked) -> Made {
         asked.value.clone()
     };
     Made::key("train.schedule", value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_datasets_are_addresses() {
-        for (path, expected) in [
-            ("data/a.jsonl", "data/a.jsonl"),
-            ("hf:org/name", "hf://org/name"),
-            ("hf:org/name:train_sft", "hf://org/name:train_sft"),
-            ("hf:openai/gsm8k:main:test", "hf://openai/gsm8k:main/test"),
-        ] {
-            assert_eq!(address(path).as_deref(), Ok(expected), "{path}");
-        }
-        for path in [
-            "hf:a:b:c:d",
-            "hf:",
-            "hf:org/name::train",
-            "hf://datasets/org/name/a.jsonl",
-        ] {
-            assert!(address(path).unwrap_err().contains(path), "{path}");
-        }
-    }
 }

@@ -146,7 +146,7 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "training.ttt_length", "7", Key("objective.draft_steps")),
     row(EAGLE3, "training.ploss_weights", "", By("`objective.decay`, where each weight is the same share of the one before; 1 where they grow", decay)),
     row(EAGLE3, "training.loss_type", "\"forward_kl\"", By("`objective.divergence`: `forward_kl` is `kl`, `lk_alpha` is `nla`, `lk_lambda` is `lk_hybrid`", loss)),
-    row(EAGLE3, "training.lk_eta", "3.0", Read("see `training.loss_type`: `lk_hybrid` has the paper's decay, 3")),
+    row(EAGLE3, "training.lk_eta", "3.0", Read("see `training.loss_type`: `{ lk_hybrid = … }` has this decay; without a number it is the paper's, 3")),
     row(LABELLED, "training.dflash_block_size", "16", Key("drafter.block_size")),
     row(LABELLED, "training.dflash_num_anchors", "512", Key("objective.anchors")),
     row(LABELLED, "training.dflash_loss_objective", "\"decay\"", By("`objective.slot_weights`: `decay` is `exponential`, or `uniform` where its gamma is 0; `dpace` is `d_pace`, `auf` is `auf`", slot_weights)),
@@ -163,22 +163,22 @@ const ROWS: &[Row] = &[
     row(DSPARK, "training.dspark_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "training.dspark_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "training.dspark_confidence_head_alpha", "1.0", Key("objective.confidence_weight")),
-    row(BLOCKS, "training.ttt_length", "", Read("nothing: only EAGLE-3 reads it")),
-    row(EAGLE3, "training.dflash_*", "", Read("nothing: only DFlash reads it")),
-    row(EAGLE3, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
-    row(EAGLE3, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
-    row(WITHOUT_SELECTOR, "training.dflash2_*", "", Read("nothing: only DFlash 2 reads it")),
-    row(LABELLED, "training.dspark_*", "", Read("nothing: only DSpark reads it")),
+    row(BLOCKS, "training.ttt_length", "", Nothing("only EAGLE-3 reads it")),
+    row(EAGLE3, "training.dflash_*", "", Nothing("only DFlash reads it")),
+    row(EAGLE3, "training.dflash2_*", "", Nothing("only DFlash 2 reads it")),
+    row(EAGLE3, "training.dspark_*", "", Nothing("only DSpark reads it")),
+    row(WITHOUT_SELECTOR, "training.dflash2_*", "", Nothing("only DFlash 2 reads it")),
+    row(LABELLED, "training.dspark_*", "", Nothing("only DSpark reads it")),
     row(LABELLED, "training.dflash_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
     row(DSPARK, "training.dspark_num_target_layers", "5", By("`drafter.captured_layers` says it; only 5 where these are not given", five_layers)),
     // Optimiser and schedule.
     row(ALL, "training.learning_rate", "0.0001", Key("train.learning_rate")),
     row(ALL, "training.min_lr", "0.0", By("`train.min_lr_ratio`, this by `training.learning_rate`", min_rate)),
-    row(ALL, "training.lr_decay_style", "\"cosine\"", By("`train.schedule`; `WSD` is `wsd`", schedule)),
-    row(ALL, "training.lr_wsd_decay_ratio", "0.2", By("only 0.2 is possible", |asked| shared::only(asked, 0.2, "with `wsd` the rate falls over the last fifth of the steps after the warm-up"))),
-    row(ALL, "training.lr_wsd_decay_style", "", Nothing("with `wsd` the rate falls linearly")),
-    row(ALL, "training.wsd_decay_ratio", "0.2", By("only 0.2 is possible", |asked| shared::only(asked, 0.2, "with `wsd` the rate falls over the last fifth of the steps after the warm-up"))),
-    row(ALL, "training.wsd_decay_style", "", Nothing("with `wsd` the rate falls linearly")),
+    row(ALL, DECAY_STYLE, "\"cosine\"", By("`train.schedule`; `WSD` is `wsd`", schedule)),
+    row(EAGLE3, "training.lr_wsd_decay_ratio", "0.2", By(DECAY_RATIO, decay_ratio)),
+    row(EAGLE3, "training.lr_wsd_decay_style", "\"cosine\"", By(DECAY_SHAPE, decay_shape)),
+    row(BLOCKS, "training.wsd_decay_ratio", "0.2", By(DECAY_RATIO, decay_ratio)),
+    row(BLOCKS, "training.wsd_decay_style", "\"cosine\"", By(DECAY_SHAPE, decay_shape)),
     row(ALL, "training.lr_total_steps", "", Nothing("the schedule ends with the training")),
     row(ALL, "training.weight_decay", "0.0", Key("train.weight_decay")),
     row(ALL, "training.max_grad_norm", "0.5", Key("train.max_grad_norm")),
@@ -263,7 +263,7 @@ fn decay(asked: &Asked) -> Made {
     let shares: Vec<f64> = weights.windows(2).map(|pair| pair[1] / pair[0]).collect();
     match shares.first() {
         Some(first) if shares.iter().all(|share| (share - first).abs() < 1e-3) => {
-            shared::decay_by((first * 1e6).round() / 1e6)
+            shared::decay_by(shared::rounded(*first))
         }
         None => Made::nothing(),
         _ => Made::note("each step counts by the same share of the one before: `objective.decay`"),
@@ -283,7 +283,12 @@ fn loss(asked: &Asked) -> Made {
 fn slot_weights(asked: &Asked) -> Made {
     const KEY: &str = "objective.slot_weights";
     let decays = asked.of("training.dflash_loss_decay_gamma").as_f64();
+    let by_target = asked.of("training.dflash_l1_loss_alpha").as_f64();
     match asked.value.as_str() {
+        // Domino has no second term.
+        Some("dpace") if BY_WEIGHT.contains(&asked.kind) && by_target > Some(0.0) => {
+            Made::key(KEY, "d_pace").with_note(shared::PACED_BY_TEXT)
+        }
         Some("dpace") => Made::key(KEY, "d_pace"),
         Some("auf") => Made::key(KEY, "auf"),
         Some("decay") if decays > Some(0.0) => Made::key(KEY, "exponential"),
@@ -341,7 +346,7 @@ fn min_rate(asked: &Asked) -> Made {
     let rate = asked.of("training.learning_rate").as_f64();
     match (asked.value.as_f64(), rate) {
         (Some(least), Some(rate)) if least > 0.0 && rate > 0.0 => {
-            Made::key("train.min_lr_ratio", (least / rate * 1e6).round() / 1e6)
+            Made::key("train.min_lr_ratio", shared::rounded(least / rate))
         }
         _ => Made::nothing(),
     }
@@ -351,9 +356,36 @@ fn schedule(asked: &Asked) -> Made {
     let style = asked.value.as_str().unwrap_or_default().to_lowercase();
     match style.as_str() {
         "cosine" | "linear" | "constant" | "wsd" => Made::key("train.schedule", style),
-        _ => Made::note(
-            "schedules are `linear`, `cosine`, `constant` and `wsd`; set `train.schedule`",
-        ),
+        _ => Made::note(shared::SCHEDULES),
+    }
+}
+
+const DECAY_STYLE: &str = "training.lr_decay_style";
+const DECAY_RATIO: &str = "`train.decay_ratio`, with `lr_decay_style = \"WSD\"`";
+const DECAY_SHAPE: &str = "`train.decay_shape`, with `lr_decay_style = \"WSD\"`";
+
+/// Whether the rate stays as it is and falls at the end.
+fn falls_at_the_end(asked: &Asked) -> bool {
+    let style = asked.of(DECAY_STYLE);
+    style
+        .as_str()
+        .is_some_and(|style| style.eq_ignore_ascii_case("wsd"))
+}
+
+fn decay_ratio(asked: &Asked) -> Made {
+    match falls_at_the_end(asked) {
+        true => Made::key("train.decay_ratio", asked.value.clone()),
+        false => Made::nothing(),
+    }
+}
+
+fn decay_shape(asked: &Asked) -> Made {
+    match asked.value.as_str() {
+        _ if !falls_at_the_end(asked) => Made::nothing(),
+        Some(shape @ ("linear" | "cosine" | "exponential" | "minus_sqrt")) => {
+            Made::key("train.decay_shape", shape)
+        }
+        _ => Made::expected("`linear`, `cosine`, `exponential` or `minus_sqrt`"),
     }
 }
 

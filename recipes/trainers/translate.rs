@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use serde_json::Value;
 use spectrain_checkpoints::columns::wrapped;
 use spectrain_checkpoints::near::did_you_mean;
@@ -90,13 +90,7 @@ pub fn translate(text: &str, file: &Path) -> Result<Translated> {
     let kind = (trainer.kind)(&given.settings);
     let found = trainer.kinds.iter().find(|(name, _)| *name == kind);
     let Some(&(kind, recipe)) = found else {
-        let known: Vec<&str> = trainer.kinds.iter().map(|(name, _)| *name).collect();
-        return Err(anyhow!(
-            "`{}`: spectrain trains no drafters that {} calls `{kind}`; it trains those it calls {}",
-            file.display(),
-            trainer.name,
-            known.join(", ")
-        ));
+        return Err(no_kind(trainer, &kind, &given, file));
     };
     let mut carrying = Carrying {
         notes: given.notes.clone(),
@@ -110,6 +104,30 @@ pub fn translate(text: &str, file: &Path) -> Result<Translated> {
         }
     }
     Ok(carrying.done(trainer, recipe, given.written()))
+}
+
+/// That drafters of this kind are not trained.
+fn no_kind(trainer: &Trainer, kind: &str, given: &Given, file: &Path) -> Error {
+    let file = file.display();
+    let known: Vec<&str> = trainer.kinds.iter().map(|(name, _)| *name).collect();
+    let names = known.join(", ");
+    // A drafter's file that was read, whose name stands for the kind where it does not say that itself.
+    let read = trainer.further.and_then(|(setting, prefix)| {
+        let named = given.settings.get(setting)?.as_str()?;
+        let is_read = given.settings.keys().any(|key| key.starts_with(prefix));
+        (is_read && named.to_lowercase() == kind).then_some((setting, named))
+    });
+    if let Some((setting, named)) = read {
+        return anyhow!(
+            "`{file}`: `{setting} = {named}`: the file lacks `architectures`, by which {} names the drafter: one of {names}",
+            trainer.name
+        );
+    }
+    anyhow!(
+        "`{file}`: spectrain trains no drafters that {} calls `{kind}`; it trains those it calls {names}{}",
+        trainer.name,
+        did_you_mean(kind, known.iter().copied())
+    )
 }
 
 /// What has been carried over so far.
@@ -180,7 +198,8 @@ impl Carrying {
             self.tell_unknown(format!("{shown}: {why}"), [key]);
             return;
         }
-        let is_carried = !made.keys.is_empty() || made.note.is_none();
+        let is_silent = made.note.is_none() && !made.is_told;
+        let is_carried = !made.keys.is_empty() || is_silent;
         self.carried += usize::from(is_given && is_carried);
         self.processes = self.processes.or(made.processes);
         if let Some(note) = made.note {

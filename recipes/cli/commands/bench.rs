@@ -37,6 +37,9 @@ pub struct BenchArguments {
     /// Hold the matrices of the target's layers in eight bits; on the CPU.
     #[arg(long)]
     int8: bool,
+    /// Batches with three texts in each row, which begin at no round places, instead of one.
+    #[arg(long)]
+    packed: bool,
     /// What EAGLE-3's training step minimises, as `objective.divergence` of a recipe; without it `kl`.
     #[arg(long, value_parser = divergence)]
     divergence: Option<Divergence>,
@@ -99,7 +102,7 @@ impl BenchArguments {
             return Ok(());
         };
         let is_eagle3: Changes = |task| task == Task::Train;
-        let options: [(&str, bool, Changes); 4] = [
+        let options: [(&str, bool, Changes); 5] = [
             ("--divergence", self.divergence.is_some(), is_eagle3),
             ("--keep-activations", self.keep_activations, is_eagle3),
             (
@@ -108,6 +111,7 @@ impl BenchArguments {
                 Task::trains,
             ),
             ("--int8", self.int8, |task| !task.trains()),
+            ("--packed", self.packed, Task::has_batch),
         ];
         let mut options = options.into_iter();
         let idle = options.find(|(_, is_given, changes)| *is_given && !changes(asked));
@@ -128,7 +132,7 @@ impl BenchArguments {
     fn start(&self, task: &str, size: &str) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let repeat = self.repeat.to_string();
-        let divergence = self.divergence.map(given).transpose()?;
+        let divergence = self.divergence.as_ref().map(given).transpose()?;
         let divergence = divergence.iter();
         let status = std::process::Command::new(&program)
             .args(["bench", "--case", "--size", size, "--task", task])
@@ -139,6 +143,7 @@ impl BenchArguments {
             )
             .args(self.keep_activations.then_some("--keep-activations"))
             .args(self.int8.then_some("--int8"))
+            .args(self.packed.then_some("--packed"))
             .args(divergence.flat_map(|of| ["--divergence", of.as_str()]))
             .status()
             .context("cannot start a case")?;
@@ -151,7 +156,7 @@ impl BenchArguments {
 }
 
 /// A divergence as [`divergence`] reads it.
-fn given(divergence: Divergence) -> Result<String> {
+fn given(divergence: &Divergence) -> Result<String> {
     Ok(toml::Value::try_from(divergence)?.to_string())
 }
 
@@ -196,7 +201,8 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         device,
         recompute: !arguments.keep_activations,
         int8: arguments.int8,
-        divergence: arguments.divergence.unwrap_or(Divergence::Kl),
+        divergence: arguments.divergence.clone().unwrap_or(Divergence::Kl),
+        packed: arguments.packed,
     };
     let start = memory("VmRSS");
     let mut work = setup.work(task)?;
@@ -242,10 +248,13 @@ mod tests {
             "tv_plus_plus",
             "{ jsd = 0.3 }",
             "{ top_k = 10 }",
+            "lk_hybrid",
+            "{ lk_hybrid = 1.0 }",
             "{ sum = { kl = 0.9, tv = 0.1 } }",
+            "{ sum = { kl = 0.9, tv = { start = 0.0, end = 0.1, from = 0.0, until = 0.5 } } }",
         ] {
             let read = divergence(text).unwrap();
-            assert_eq!(divergence(&given(read).unwrap()), Ok(read), "{text}");
+            assert_eq!(divergence(&given(&read).unwrap()), Ok(read), "{text}");
         }
         let refused = divergence("{ jsd = 3.0 }").unwrap_err();
         assert_eq!(refused, "expected a jsd between 0 and 1, found 3");

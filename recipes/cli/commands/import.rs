@@ -22,7 +22,7 @@ use crate::families::trained::Trained;
 use crate::recipe::read::IMPORTED_RECIPE;
 use crate::recipe::tables::PromptEntry;
 use crate::runs::drafter_at::DrafterAt;
-use crate::runs::places::IMPORTED;
+use crate::runs::places::{EXPORTED, IMPORTED};
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
 use crate::runtime::decoded::{Decoded, accepted, first_near_best};
 use crate::runtime::pair::Pair;
@@ -283,7 +283,8 @@ fn run_name(arguments: &ImportArguments, at: &DrafterAt) -> Result<String> {
 /// What trainers call the folders of their states, before a number.
 const STATES: [&str; 6] = ["epoch", "step", "global_step", "iter", "checkpoint", "ckpt"];
 
-/// The name of a folder; that of a state of a training, such as `epoch_9`, behind the one of the folder that it is in.
+/// The name of a folder; that of a state of a training, such as `epoch_9`, behind the one of the folder that it is in, and that of a
+/// run's drafter, such as `RUN/export/drafter`, behind the run's.
 fn name_of(folder: &Path) -> String {
     let name = |folder: &Path| {
         let name = folder.file_name()?;
@@ -292,7 +293,14 @@ fn name_of(folder: &Path) -> String {
     let own = name(folder).unwrap_or_default();
     let word = own.trim_end_matches(|c: char| c.is_ascii_digit());
     let is_state = word != own && STATES.contains(&word.trim_end_matches(['_', '-']));
-    match folder.parent().and_then(name).filter(|_| is_state) {
+    let parent = folder.parent();
+    let of_run = |at: &str| {
+        let (above, drafter) = at.rsplit_once('/')?;
+        let parent = parent.filter(|parent| parent.ends_with(above) && own.starts_with(drafter));
+        parent?.parent()
+    };
+    let run = [EXPORTED, IMPORTED].into_iter().find_map(of_run);
+    match run.or(parent.filter(|_| is_state)).and_then(name) {
         Some(above) => format!("{above}-{own}"),
         None => own,
     }
@@ -414,6 +422,14 @@ mod tests {
             ("/epoch_9", "epoch_9"),
             ("/a/epoch", "epoch"),
             ("/a/eagle3", "eagle3"),
+            ("/runs/xp/export/drafter", "xp-drafter"),
+            (
+                "/runs/xp/export/drafter-speculators",
+                "xp-drafter-speculators",
+            ),
+            ("/runs/xp/import/drafter", "xp-drafter"),
+            ("/export/drafter", "drafter"),
+            ("/a/export/eagle3", "eagle3"),
         ] {
             assert_eq!(name_of(Path::new(folder)), name);
         }

@@ -20,9 +20,11 @@ use crate::cli::progress::{Output, tell};
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
-use crate::recipe::document::rival;
+use crate::recipe::document::{SCHEDULE, is_of_other_schedule, rival};
 use crate::recipe::inline::assigned;
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::SHIPPED;
+use crate::recipe::tables::OF_SERVERS;
 use crate::runs::run_folder::{Existing, check_name};
 use crate::runtime::device;
 use crate::trainers::{TARGET, TRAIN, Translated, translate};
@@ -51,6 +53,9 @@ const FROM_HERE: &str =
 
 /// The key of the batches of a step, of which each device has to have as many.
 const BATCHES: &str = "train.gradient_accumulation";
+
+/// What stands before the keys of the table of answers.
+const REGENERATE: &str = "regenerate.";
 
 /// GPUs of a machine, at most.
 const GPUS: u64 = 8;
@@ -108,7 +113,11 @@ pub struct InitArguments {
 
 /// Runs the command: asks for what was not given, and writes the recipe where nothing would stop it.
 pub fn run(arguments: &InitArguments) -> Result<()> {
-    let translated = arguments.from.as_deref().map(translated).transpose()?;
+    let mut translated = arguments.from.as_deref().map(translated).transpose()?;
+    if let Some(found) = &mut translated {
+        let notes = arguments.unasked(found);
+        found.notes.extend(notes);
+    }
     let mut sources = Sources::of(arguments, translated.as_ref());
     let gpus = gpus(arguments, translated.as_ref())?;
     let mut arguments = arguments.beside(translated.as_ref());
@@ -206,18 +215,52 @@ impl InitArguments {
             all.data = train.map(str::to_owned).into_iter().collect();
             all.preset = found.preset.clone();
         }
-        // Of a key that says the same as one that is given, such as epochs beside steps, the file says nothing either.
+        // Of a key that says the same as one that is given, such as epochs beside steps, the file says nothing either, nor of what
+        // only its own schedule reads, or of who answers where an option says it.
         let given = Settings::of(&self.settings).ok();
+        let schedule = given.as_ref();
+        let schedule = schedule.and_then(|given| given.value(&format!("train.{SCHEDULE}")));
+        let schedule = schedule.and_then(toml::Value::as_str);
         let is_left = |setting: &&String| {
             let key = setting.split('=').next().unwrap_or_default().trim();
-            let other = key.strip_prefix("train.").and_then(rival);
+            let of_training = key.strip_prefix("train.");
+            let other = of_training.and_then(rival);
             let other = other.map(|other| format!("train.{other}"));
             let has = |key: &String| given.as_ref().is_some_and(|given| given.has(key));
-            !other.as_ref().is_some_and(has)
+            let is_unread = of_training.is_some_and(|key| is_of_other_schedule(key, schedule));
+            let of_answers = key.strip_prefix(REGENERATE);
+            let is_answered = of_answers.is_some_and(|key| !self.leaves(key));
+            !(other.as_ref().is_some_and(has) || is_unread || is_answered)
         };
         let of_file = found.settings.iter().filter(is_left).cloned();
         all.settings = of_file.chain(self.settings.iter().cloned()).collect();
         all
+    }
+
+    /// Whether `--answers` leaves this key of `[regenerate]` as another trainer's settings say it.
+    fn leaves(&self, key: &str) -> bool {
+        // What is no answer is refused later.
+        let answers = self.answers.as_deref().map(Answers::parse);
+        answers.is_none_or(|answers| answers.is_ok_and(|answers| answers.leaves(key)))
+    }
+
+    /// The settings of another trainer that say how a server is asked, where `--answers` has none that is.
+    fn unasked(&self, found: &Translated) -> Vec<String> {
+        let answers = self.answers.as_deref().map(Answers::parse);
+        if !matches!(answers, Some(Ok(Answers::OfTarget))) {
+            return Vec::new();
+        }
+        let set = found.settings.iter().filter(|set| {
+            let key = set
+                .split('=')
+                .next()
+                .and_then(|key| key.strip_prefix(REGENERATE));
+            key.is_some_and(|key| OF_SERVERS.contains(&key))
+        });
+        set.map(|set| {
+            format!("`{set}`: only requests to a server have it, and `--answers target` asks none")
+        })
+        .collect()
     }
 }
 
@@ -356,6 +399,11 @@ fn conversations<'a>(given: impl Iterator<Item = &'a String>) -> Result<Conversa
 
 /// Whose answers the drafter is trained on.
 fn asked_of_answers(arguments: &InitArguments, asking: &Asking) -> Result<Answers> {
+    // Keys of that table say it, too.
+    let is_set = Settings::of(&arguments.settings)?.has("regenerate");
+    if is_set && arguments.answers.is_none() {
+        return Ok(Answers::Kept);
+    }
     let question = Question {
         flag: "--answers",
         source: None,
@@ -434,6 +482,7 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     if let Err(error) = device::check_built(&wanted.device) {
         output.warn(format!("{error:#}"));
     }
+    one_server(&resolved).into_iter().for_each(tell);
     unloaded(&asked, wanted).into_iter().for_each(tell);
     let (file, on) = (quote(&out.to_string_lossy()), wanted.on());
     tell(format!(
@@ -443,15 +492,34 @@ fn write(arguments: &InitArguments, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// The engines that load drafters of this kind, and not this one for keys that nobody set.
+/// That one server is to give answers and hidden states, where it is.
+fn one_server(recipe: &ResolvedRecipe) -> Option<String> {
+    let answering = recipe.regenerate.as_ref()?.server.as_ref()?;
+    let states = &recipe.target.server;
+    let both = answering.each().iter().find(|url| states.contains(url))?;
+    Some(format!(
+        "`{both}` is in `regenerate.server` and in `target.server`: vLLM's connector writes hidden states for every answer too, and \
+         these files stay in the folder until it is full; name a server without the connector for the answers (recipes/README.md)"
+    ))
+}
+
+/// The engines that load drafters of this kind, and are not known to load this one.
 fn unloaded(asked: &Asked, wanted: &Wanted) -> Vec<String> {
-    let is_chosen = |(key, _): &(String, Value)| wanted.settings.leaves("drafter", key);
+    // Of what no engine serves a warning tells.
+    if served::unserved(asked.recipe).is_some() {
+        return Vec::new();
+    }
     let engines = wanted.recipe.engines.iter();
-    let engines = engines.map(|engine| (engine.name(), asked.against(*engine)));
-    let told = engines.filter(|(_, keys)| !keys.is_empty() && keys.iter().all(is_chosen));
-    let told = told.map(|(engine, keys)| {
-        let keys = assigned(&keys);
-        format!("{engine} is not known to load this drafter, because of {keys} in `[drafter]`")
+    let told = engines.filter(|engine| !asked.loads(**engine));
+    let told = told.map(|engine| {
+        let because = match &asked.against(*engine)[..] {
+            [] => String::new(),
+            keys => format!(", because of {} in `[drafter]`", assigned(keys)),
+        };
+        format!(
+            "{} is not known to load this drafter{because}",
+            engine.name()
+        )
     });
     let mut told: Vec<String> = told.collect();
     told.dedup();

@@ -25,6 +25,7 @@ use crate::stages::array::{ArrayJob, Part};
 use crate::stages::borrowed::borrow;
 use crate::stages::commands_again::commands_again;
 use crate::stages::context::StageContext;
+use crate::stages::in_order::Told;
 use crate::stages::part::{check_place, check_stages};
 use crate::stages::{in_order, kept, order, part, report};
 use crate::tracking::live::Live;
@@ -366,13 +367,20 @@ impl RecipeArguments {
         borrow(&context, others);
         let started = Instant::now();
         let tracked = Live::begin(run.path().to_owned(), recipe);
-        let done = in_order::run_and_tell(&context, &self.stages, &mut |stage| {
+        let training = recipe.training_stages();
+        let told = Told {
+            begins: &mut |stage| {
+                if training.contains(&stage) {
+                    self.warn_of_memory(&context, stage);
+                }
+            },
             // Whoever runs a recipe again may want just these, and what comes after may take long.
-            match stage == "export" && !self.are_several() {
+            done: &mut |stage| match stage == "export" && !self.are_several() {
                 true => print(commands_again(&context)?),
                 false => Ok(()),
-            }
-        });
+            },
+        };
+        let done = in_order::run_and_tell(&context, &self.stages, told);
         if let Some(tracked) = tracked {
             tracked.finish();
         }
@@ -392,11 +400,23 @@ impl RecipeArguments {
             let begun = begun.with_context(|| format!("rank 0 begins a stage `{stage}`"))?;
             let run = RunFolder::shared(&self.runs, &recipe.name)?;
             let context = self.context(recipe, (&run, name, Output::Quiet), Some(group))?;
+            self.warn_of_memory(&context, begun.name);
             (begun.run)(&context, begun.name)
                 .map_err(|error| or_interrupted(error, Interrupted::Run))
                 .with_context(|| format!("stage `{stage}`"))?;
         }
         Ok(())
+    }
+
+    /// Warns where a GPU has too little memory for a training stage, which begins now: whoever asks a GPU opens it.
+    fn warn_of_memory(&self, context: &StageContext, stage: &str) {
+        let ranks = context.group.map_or(1, Group::count);
+        let asked = self.asked(context.recipe, &context.device_name, ranks);
+        let available = device::available_memory(&context.device);
+        let warning = available.and_then(|free| plan::too_little_on_device(&asked, stage, free));
+        if let Some(warning) = warning {
+            context.output.warn(warning);
+        }
     }
 
     fn context<'a>(

@@ -15,12 +15,16 @@ use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{EvaluateTable, FeatureMode};
 use crate::runs::drafter_at::DrafterAt;
+use crate::runs::run_folder::manifest_in;
 use crate::runtime::device::device_report;
 use crate::runtime::prompts::repeated;
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
+
+/// The stage that keeps what servers answered.
+const ANSWERS: &str = "answers";
 
 const ONE_TARGET: &str =
     "`--features` needs exactly one `--target`: the one that the features are of";
@@ -68,7 +72,7 @@ impl EvaluateArguments {
             thinking: thinking(&Tokenizer::from_folder(&target)?),
             seed: table.seed,
         };
-        let chosen = (&chosen[..], self.max_new_tokens);
+        let chosen = (&chosen[..], longest(folder, self.max_new_tokens)?);
         let named = (&*name, output);
         let judged = judge(&texts, chosen, session.as_ref(), &settings, named);
         let (found, own) = judged.with_context(|| format!("`{}`", folder.display()))?;
@@ -114,6 +118,27 @@ fn name_of(folder: &Path) -> String {
     }
 }
 
+/// Tokens of an answer, at most: as many as are asked for, or those in a folder of the stage `answers` of a run; of other folders
+/// nobody says it.
+fn longest(folder: &Path, asked: Option<usize>) -> Result<Option<usize>> {
+    if asked.is_some() {
+        return Ok(asked);
+    }
+    let folder = folder.canonicalize()?;
+    let stage = folder.parent().filter(|stage| stage.ends_with(ANSWERS));
+    let Some(run) = stage.and_then(Path::parent) else {
+        return Ok(None);
+    };
+    let Some(manifest) = manifest_in(run, ANSWERS)? else {
+        return Ok(None);
+    };
+    let settings = manifest.settings;
+    // A stage of an earlier version may not say it.
+    let mode = serde_json::from_value::<FeatureMode>(settings["features"]["mode"].clone()).ok();
+    let known = mode.zip(settings["evaluate"]["max_new_tokens"].as_u64());
+    Ok(known.and_then(|(mode, longest)| mode.longest_answer(longest as usize)))
+}
+
 /// Fails where a drafter that reads a target's hidden states says that it was trained for another one than the features, which
 /// are of the target of this hash. Both may say it of all of the target in `folder`, or of its parts.
 fn check_target(drafter: &Path, sha256: &str, folder: &Path) -> Result<()> {
@@ -147,4 +172,30 @@ fn written_at(texts: &StoredTexts, chosen: &[usize]) -> Result<f64> {
     }
     let is_greedy = likeliest as f64 >= LEAST_LIKELIEST * tokens as f64;
     Ok(if is_greedy { 0.0 } else { 1.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn answers_of_a_run_are_as_long_as_its_recipe_lets_them_be() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("run/answers/T=0");
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(longest(&folder, None).unwrap(), None);
+        for (mode, expected) in [("served", Some(48)), ("imported", None)] {
+            let manifest = json!({
+                "stage": "answers", "status": "done", "inputs": {}, "spectrain": "1", "seed": 0, "started": 0,
+                "settings": {"features": {"mode": mode}, "evaluate": {"max_new_tokens": 48}},
+            });
+            let path = root.path().join("run/answers/manifest.json");
+            fs::write(path, manifest.to_string()).unwrap();
+            assert_eq!(longest(&folder, None).unwrap(), expected, "{mode}");
+            assert_eq!(longest(&folder, Some(7)).unwrap(), Some(7));
+            assert_eq!(longest(root.path(), None).unwrap(), None);
+        }
+    }
 }

@@ -1,17 +1,15 @@
 //! Whether an engine serves the drafter of a recipe beside its target, and the key that decides it.
 
 use super::keys::Keys;
-use crate::families::drafter_folder::architectures_in;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runtime::sizes::folder_of;
+use crate::runtime::sizes::class_of;
 
 /// The key of `[drafter]` with which another engine serves some drafters, beside other targets.
 const AFTER_FINAL_NORM: &str = "after_final_norm";
 
 /// Why no engine serves the drafter beside its target; nothing where one does, or where the target's class is not known.
 pub(super) fn unserved(recipe: &ResolvedRecipe) -> Option<String> {
-    let folder = folder_of(recipe.model()?, recipe.target.revision.as_deref())?;
-    let class = architectures_in(&folder).ok()?.into_iter().next()?;
+    let class = class_of(recipe.model()?, recipe.target.revision.as_deref())?;
     recipe.method.unserved(&class).ok()?
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::train_keys::{STAGES, TRAIN};
 use crate::errors::{Misuse, with_causes};
-use crate::recipe::document::rival;
+use crate::recipe::document::{SCHEDULE, is_of_other_schedule, rival};
 use crate::recipe::read::{overridden, read};
 use crate::recipe::resolved::ResolvedRecipe;
 
@@ -44,7 +44,12 @@ impl Settings {
         let is_stage = table.starts_with(STAGES);
         let mut same = [Some(key), rival(key)].into_iter().flatten();
         let is_set_for_all = is_stage && same.any(|key| has(TRAIN, key));
-        !(has(table, key) || is_set_for_all)
+        let tables = [Some(table), is_stage.then_some(TRAIN)];
+        // A stage's own schedule goes before that of all.
+        let mut tables = tables.into_iter().flatten();
+        let schedule = tables.find_map(|table| self.value(&format!("{table}.{SCHEDULE}")));
+        let is_of_other = is_of_other_schedule(key, schedule.and_then(toml::Value::as_str));
+        !(has(table, key) || is_set_for_all || is_of_other)
     }
 
     /// The recipe of this text with these keys.
@@ -98,6 +103,20 @@ mod tests {
         // It says the same as the number of steps.
         assert!(!settings.leaves("stages.align", "steps"));
         assert!(settings.leaves("stages.align", "warmup_steps"));
+    }
+
+    #[test]
+    fn what_another_schedule_reads_is_not_taken_beside_one_that_is_set() {
+        let cosine = settings(&["train.schedule=cosine"]);
+        for table in ["train", "stages.align"] {
+            assert!(!cosine.leaves(table, "decay_ratio"), "{table}");
+            assert!(cosine.leaves(table, "min_lr_ratio"), "{table}");
+            assert!(settings(&[]).leaves(table, "decay_ratio"), "{table}");
+        }
+        assert!(settings(&["train.schedule=wsd"]).leaves("train", "decay_shape"));
+        let own = settings(&["train.schedule=cosine", "stages.align.schedule=wsd"]);
+        assert!(own.leaves("stages.align", "decay_ratio"));
+        assert!(!own.leaves("stages.refine", "decay_ratio"));
     }
 
     #[test]

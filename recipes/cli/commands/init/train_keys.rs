@@ -12,10 +12,12 @@ pub(super) const MATRIX_RATE: &str = "matrix_learning_rate";
 /// Peak learning rates.
 pub(super) const RATES: [&str; 3] = ["learning_rate", MATRIX_RATE, "table_learning_rate"];
 /// What else decides how a gradient moves the weights.
-const MOVES: [&str; 11] = [
+const MOVES: [&str; 13] = [
     "optimizer",
     "muon_momentum",
     "schedule",
+    "decay_ratio",
+    "decay_shape",
     "min_lr_ratio",
     "max_grad_norm",
     "clip_value",
@@ -74,8 +76,8 @@ mod tests {
     use super::*;
     use crate::families::registry::{RECIPES, find};
 
-    /// Keys that change nothing of what is learnt: how it is watched and saved, and what the device keeps.
-    const OTHERS: [&str; 10] = [
+    /// Keys that change nothing of what a step learns: how the training is watched, ended and saved, and what the device keeps.
+    const OTHERS: [&str; 11] = [
         "gradient_checkpointing",
         "log_every",
         "validate_every",
@@ -83,6 +85,7 @@ mod tests {
         "decode_prompts",
         "decode_tokens",
         "decode_draft_length",
+        "patience",
         "save_every",
         "keep",
         "explosion",

@@ -23,6 +23,7 @@ use crate::plan::data::tokens_in;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::OF_SERVERS;
 use crate::runtime::sizes::sizes_of;
 use crate::trainers::Translated;
 
@@ -60,6 +61,9 @@ const SHOWN: [(&str, &[&str]); 10] = [
 /// The key of a table that is shown though it has no value of its own, with what stands there.
 const WITHOUT_DEFAULT: (&str, &str, &str) = ("data", "eval", "eval.jsonl");
 
+/// The key of the server that answers.
+const SERVER: &str = "server";
+
 /// The file with the schema of recipe files.
 const SCHEMA: &str = "schema.json";
 
@@ -88,7 +92,7 @@ impl Conversations {
 
 /// Whose answers the drafter is trained on.
 pub(super) enum Answers {
-    /// Those of the conversations.
+    /// Those of the conversations, unless keys of `[regenerate]` are set, which say themselves who answers anew.
     Kept,
     /// The target's, which this program decodes.
     OfTarget,
@@ -108,6 +112,16 @@ impl Answers {
             other => Err(format!(
                 "expected `keep`, `target` or a server's `http://HOST:PORT`, found `{other}`"
             )),
+        }
+    }
+
+    /// Whether a key of `[regenerate]` means the same with them: not who answers, which they say, or what only a server is asked
+    /// with.
+    pub(super) fn leaves(&self, key: &str) -> bool {
+        match self {
+            Self::Kept => false,
+            Self::OfTarget => key != SERVER && !OF_SERVERS.contains(&key),
+            Self::OfServer(_) => ![SERVER, "model", "api_key_env"].contains(&key),
         }
     }
 
@@ -230,7 +244,7 @@ impl Wanted {
             return Recommendation::default();
         }
         // Answers that are to come are longer or shorter.
-        let is_kept = matches!(self.answers, Answers::Kept);
+        let is_kept = matches!(self.answers, Answers::Kept) && !self.settings.has("regenerate");
         let most = self.settings.value("data.max_samples");
         let most = most.and_then(toml::Value::as_integer);
         let most = most.and_then(|most| usize::try_from(most).ok());

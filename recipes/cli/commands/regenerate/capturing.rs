@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::{ModelFolder, hash};
-use spectrain_data::conversation::Content;
+use spectrain_data::conversation::{Content, Exchange};
 use spectrain_data::dataset::Dataset;
 use spectrain_data::features::{FeatureHeader, FeatureWriter, set_aside};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Truncated, Written};
@@ -31,7 +31,7 @@ use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::server::{Answering, Asked, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
-use crate::runtime::capture::stored::{bits, digest};
+use crate::runtime::capture::stored::digest;
 use crate::runtime::model_files::part_files;
 use crate::runtime::server::client::{Client, lasting};
 use crate::runtime::server::pool::Pool;
@@ -167,12 +167,12 @@ impl CapturedAnswers {
     fn prompt(&self, request: &Request) -> Result<Vec<u32>> {
         let text = self
             .template
-            .render(request.messages, GenerationPrompt::With)?;
+            .render(request.exchange, GenerationPrompt::With)?;
         Ok(self.tokenizer.encode(&text)?.ids)
     }
 
     fn keep(&self, captured: &Captured, prompt: usize) -> Result<()> {
-        let found = bits(captured, self.servers.last_state(), &self.servers.target)?;
+        let found = self.servers.bits(captured)?;
         let mut loss_mask = vec![0; prompt];
         loss_mask.resize(captured.tokens.len(), 1);
         let mut features = self.features.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,7 +254,8 @@ impl CapturedAnswers {
             });
         };
         let truncated = !self.stop.contains(last);
-        if !truncated || self.truncated == Truncated::Keep {
+        let is_whole = !truncated || self.truncated == Truncated::Keep;
+        if is_whole && request.trained {
             self.keep(&captured, prompt.len())
                 .map_err(|error| lasting(&error))?;
         }
@@ -336,7 +337,12 @@ fn first_texts(
         let Content::Conversation(conversation) = row.or_conversation().content else {
             continue;
         };
-        let text = template.render(&conversation.messages[..], GenerationPrompt::Without);
+        // Rows with tools are not asked, and a template may fail on their definitions.
+        let shown = Exchange {
+            tools: &[],
+            ..Exchange::from(&conversation)
+        };
+        let text = template.render(shown, GenerationPrompt::Without);
         let text = match text.map_err(Error::at(&location)) {
             Err(error) if unusable.drops(&error) => continue,
             text => text?,
@@ -353,3 +359,25 @@ fn first_texts(
 
 /// Tokens of a text by which servers are proven, at most.
 const MOST_PROVEN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_proven_on_rows_with_tools_that_the_template_refuses() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat_tokenizer");
+        let tokenizer = Tokenizer::from_folder(&golden).unwrap();
+        let source = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}\
+                      {% for m in messages %}{{ m.content }}{% endfor %}";
+        let template = ChatTemplate::from_source(source, None, None).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.jsonl");
+        let said = json!([{"role": "user", "content": "one"}]);
+        let row = json!({"messages": said, "tools": [{"type": "function"}]});
+        std::fs::write(&file, format!("{row}\n")).unwrap();
+        let with = (&tokenizer, &template);
+        let texts = first_texts(&file.into(), Unusable::Refuse, with).unwrap();
+        assert_eq!(texts, [tokenizer.encode("one").unwrap().ids]);
+    }
+}

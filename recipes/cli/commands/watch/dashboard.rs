@@ -141,7 +141,11 @@ fn step(
     let of = training
         .steps
         .map_or(String::new(), |steps| format!(" of {steps}"));
-    let mut words = vec![format!("{}: step {}{of}", training.stage, figures.step)];
+    let at = match training.ended {
+        Some(step) => format!("{step}, ended by `train.patience`"),
+        None => format!("{}{of}", figures.step),
+    };
+    let mut words = vec![format!("{}: step {at}", training.stage)];
     if !training.done {
         let left = training
             .steps

@@ -12,6 +12,7 @@ use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in, stale};
 use crate::stages::stage::Stage;
+use crate::stages::train::ended;
 use crate::stages::{failure, order};
 
 /// A run that is looked at again and again.
@@ -76,6 +77,8 @@ pub(super) struct Training {
     pub(super) steps: Option<u64>,
     /// Whether it is done.
     pub(super) done: bool,
+    /// The step behind which `train.patience` ended it before its last one.
+    pub(super) ended: Option<u64>,
     /// What it has logged.
     pub(super) figures: Figures,
 }
@@ -113,7 +116,9 @@ impl Watched {
                 false => seen(manifest.as_ref()),
             };
             snapshot.stages.push((stage.to_owned(), seen));
-            self.look_at_training(&recipe, stage, seen, &mut snapshot)?;
+            let summary = manifest.as_ref().map(|manifest| &manifest.summary);
+            let ended = summary.and_then(|summary| ended(&summary["fit"]));
+            self.look_at_training(&recipe, stage, (seen, ended), &mut snapshot)?;
         }
         snapshot.stopped = self.stopped(&snapshot.stages);
         snapshot.results = results(&self.folder, self.judged.stale.contains(&"evaluate"));
@@ -135,12 +140,12 @@ impl Watched {
         })
     }
 
-    /// The figures of a stage, where it trains and has begun.
+    /// The figures of a stage, where it trains and has begun; `ended` is the step behind which its validations ended it.
     fn look_at_training(
         &mut self,
         recipe: &ResolvedRecipe,
         stage: &str,
-        seen: Seen,
+        (seen, ended): (Seen, Option<u64>),
         snapshot: &mut Snapshot,
     ) -> Result<()> {
         let steps = match &recipe.synthetic {
@@ -166,10 +171,12 @@ impl Watched {
         followed.update()?;
         let begun = followed.path().exists() || seen == Seen::Begun;
         if begun {
+            let done = matches!(seen, Seen::Done(_) | Seen::Stale);
             snapshot.training = Some(Training {
                 stage: stage.to_owned(),
                 steps: (steps != OF_EPOCHS).then_some(steps as u64),
-                done: matches!(seen, Seen::Done(_) | Seen::Stale),
+                done,
+                ended: ended.filter(|_| done),
                 figures: followed.figures.clone(),
             });
         }

@@ -40,6 +40,7 @@ fn snapshot(done: bool) -> Snapshot {
             stage: "train".into(),
             steps: Some(480),
             done,
+            ended: None,
             figures: recorded(),
         }),
         stopped: None,
@@ -89,6 +90,20 @@ fn a_training_under_way_is_shown_with_all_that_is_known_of_it() {
     assert!(silent.contains("last log line 2 min 0 s ago"), "{silent}");
     let done = drawn(&snapshot(true), (80, ROWS), last() + 120.0);
     assert!(!done.contains("left") && !done.contains("ago"), "{done}");
+}
+
+#[test]
+fn a_training_that_validations_ended_is_told_from_one_that_took_all_of_its_steps() {
+    let mut of_patience = snapshot(true);
+    let whole = drawn(&of_patience, (80, ROWS), last());
+    assert!(whole.contains(" of 480"), "{whole}");
+    of_patience
+        .training
+        .iter_mut()
+        .for_each(|training| training.ended = Some(24));
+    let text = drawn(&of_patience, (80, ROWS), last());
+    let told = "train: step 24, ended by `train.patience`";
+    assert!(text.contains(told) && !text.contains(" of 480"), "{text}");
 }
 
 #[test]
