@@ -19,8 +19,11 @@ const VLLM_WITHOUT: &[&str] = &[
     "BailingMoeForCausalLM",
     "BailingMoeV2ForCausalLM",
     "BailingMoeV2_5ForCausalLM",
+    "BailingMoeV3ForCausalLM",
     "CohereForCausalLM",
     "Cohere2ForCausalLM",
+    "DbrxForCausalLM",
+    "DeciLMForCausalLM",
     "Ernie4_5_MoeForCausalLM",
     "Exaone4ForCausalLM",
     "ExaoneForCausalLM",
@@ -41,6 +44,7 @@ const VLLM_WITHOUT: &[&str] = &[
     "Glm4vForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration",
     "GraniteMoeHybridForCausalLM",
+    "HYV3ForCausalLM",
     "HyperCLOVAXForCausalLM",
     "InternLM2ForCausalLM",
     "InternVLForConditionalGeneration",
@@ -52,16 +56,38 @@ const VLLM_WITHOUT: &[&str] = &[
     "LongcatFlashForCausalLM",
     "MixtralForCausalLM",
     "NemotronForCausalLM",
+    "OlmoHybridForCausalLM",
     "OlmoeForCausalLM",
+    "OrionForCausalLM",
     "PanguEmbeddedForCausalLM",
     "PhiMoEForCausalLM",
     "Qwen2MoeForCausalLM",
     "Qwen2VLForConditionalGeneration",
+    "Rnj1ForCausalLM",
     "SarvamMoEForCausalLM",
     "SolarForCausalLM",
     "StableLmForCausalLM",
     "Step3TextForCausalLM",
     "Step3p5ForCausalLM",
+    "Zamba2ForCausalLM",
+];
+/// Those of them whose outputs of layers it hands out where it runs the code of transformers in place of its own: that code has the
+/// class, computes attention in every layer, and is of text alone. Those with a LayerNorm before the head are left out, as no drafter is
+/// trained for them.
+const VLLM_BY_TRANSFORMERS: &[&str] = &[
+    "Ernie4_5_MoeForCausalLM",
+    "Exaone4ForCausalLM",
+    "ExaoneMoeForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GemmaForCausalLM",
+    "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "HYV3ForCausalLM",
+    "HyperCLOVAXForCausalLM",
+    "MixtralForCausalLM",
+    "OlmoeForCausalLM",
+    "Qwen2MoeForCausalLM",
 ];
 
 /// Classes whose outputs of layers SGLang hands to EAGLE-3 and to drafters of blocks.
@@ -152,6 +178,29 @@ const EAGLE3: &str = "EAGLE3";
 const MIMO: &str = "MiMoForCausalLM";
 /// Classes of which SGLang counts layers from 1 only if the first one is 1.
 const DEEPSEEK: &str = "Deepseek";
+
+/// Whether vLLM hands out the outputs of a target's layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VllmLayers {
+    /// It does, as far as is known.
+    HandedOut,
+    /// Its own code of the target's class does not, and that of transformers, which it can run as well, does.
+    ByTransformers,
+    /// Neither does, or no drafter is trained for such targets.
+    Withheld,
+}
+
+/// Whether vLLM hands out the outputs of the layers of targets of a class, which is named as `architectures` of a configuration
+/// names it.
+pub fn vllm_layers(class: &str) -> VllmLayers {
+    if VLLM_BY_TRANSFORMERS.contains(&class) {
+        VllmLayers::ByTransformers
+    } else if class == MIMO || VLLM_WITHOUT.contains(&class) {
+        VllmLayers::Withheld
+    } else {
+        VllmLayers::HandedOut
+    }
+}
 
 /// The same commands, but a remark in place of each for an engine that fails beside the target, or drafts from other states. Which
 /// states it hands over follows from the method or algorithm that the command names, whatever the drafter is called here.
@@ -269,6 +318,30 @@ mod tests {
         for method in ["eagle", "medusa", "mtp"] {
             let line = launch::vllm(Path::new("d"), method, "t", 3);
             assert_eq!(beside(line.clone(), glm.clone()), line);
+        }
+    }
+
+    #[test]
+    fn layers_that_vllm_itself_withholds_may_be_handed_out_by_transformers() {
+        for class in VLLM_BY_TRANSFORMERS {
+            assert!(VLLM_WITHOUT.contains(class), "{class}");
+        }
+        for (class, found) in [
+            ("Qwen3ForCausalLM", VllmLayers::HandedOut),
+            ("UnknownForCausalLM", VllmLayers::HandedOut),
+            ("Glm4MoeForCausalLM", VllmLayers::ByTransformers),
+            ("HYV3ForCausalLM", VllmLayers::ByTransformers),
+            // Layers without attention, images, and a class that transformers has no code of.
+            ("JambaForCausalLM", VllmLayers::Withheld),
+            ("Gemma3ForConditionalGeneration", VllmLayers::Withheld),
+            ("BailingMoeForCausalLM", VllmLayers::Withheld),
+            ("Zamba2ForCausalLM", VllmLayers::Withheld),
+            // A LayerNorm before the head.
+            ("Cohere2ForCausalLM", VllmLayers::Withheld),
+            ("NemotronForCausalLM", VllmLayers::Withheld),
+            (MIMO, VllmLayers::Withheld),
+        ] {
+            assert_eq!(vllm_layers(class), found, "{class}");
         }
     }
 

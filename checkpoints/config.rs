@@ -19,8 +19,8 @@ pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
 pub(crate) const DEFAULT_EPSILON: f64 = 1e-6;
 /// The same for the longest sequence.
 pub(crate) const DEFAULT_POSITIONS: usize = 2048;
-/// Sizes above this are not sizes; below it, products of two fit a `usize`.
-pub(crate) const MAX_SIZE: u64 = i32::MAX as u64;
+/// Sizes in a configuration above this are not sizes; below it, products of two fit a `usize`.
+pub const MAX_SIZE: u64 = i32::MAX as u64;
 
 /// Where a configuration may say that positions turn a part of a head.
 const PARTIAL: [&str; 3] = [
@@ -29,8 +29,8 @@ const PARTIAL: [&str; 3] = [
     "rope_scaling.partial_rotary_factor",
 ];
 
-/// The longest sequences before rotary positions were scaled.
-const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
+/// The key of the longest sequences before rotary positions were scaled.
+pub const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
 
 /// More layers or heads than any drafter has.
 const MAX_COUNT: usize = 1024;

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::launch::{self, Launch};
 use crate::mismatch::Mismatch;
+use crate::mtp::NEXT_LAYERS;
 use crate::names::unwrapped;
 use crate::tensors::NamedTensor;
 
@@ -37,7 +38,7 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
                 }))
             }),
             Key::size(TARGET_LAYERS, "target_layers"),
-            Key::told(LAYERS, |_, _| Some(json!(1))),
+            Key::told(NEXT_LAYERS, |_, _| Some(json!(1))),
         ]),
         top(&[WIDTH, FEED_FORWARD, HEADS, KV_HEADS, GROUPED_WIDTH]),
         top(&[VOCAB]),
@@ -55,7 +56,7 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
     ],
     neutral: &[&[
         ("hidden_act", Neutral::Word("silu")),
-        (LAYERS, Neutral::Size(1)),
+        (NEXT_LAYERS, Neutral::Size(1)),
         ("norm_topk_prob", Neutral::Flag(true)),
         ("scoring_func", Neutral::Word("sigmoid")),
         ("topk_method", Neutral::Word("noaux_tc")),
@@ -74,7 +75,7 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
             true => "`DeepseekV3ForCausalLM`",
             false => "`Glm4MoeForCausalLM`",
         },
-        count: |_| LAYERS,
+        count: |_| NEXT_LAYERS,
         switches: &[],
         joined: |_, _| None,
         launch: launch_lines_in_target,
@@ -100,9 +101,8 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
 /// Classes of targets with such a layer.
 const LATENT_CLASS: &str = "DeepseekV3ForCausalLM";
 const GROUPED_CLASS: &str = "Glm4MoeForCausalLM";
-/// How many layers the target has, and how many such layers there are behind them.
+/// How many layers the target has, behind which such layers are.
 const TARGET_LAYERS: &str = "num_hidden_layers";
-const LAYERS: &str = "num_nextn_predict_layers";
 /// What is added to scores before experts are chosen. Rounded to bf16, near ones would be chosen for each other.
 const BIAS: &str = "layer.mlp.e_score_correction_bias";
 /// Shares of a head that positions turn, where nothing is said.

@@ -21,7 +21,7 @@ use crate::dialect::llama::{
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
 use crate::dtype::DType;
-use crate::eagle3::layer_ids::{LAYER_IDS, NESTED_LAYER_IDS, captured_layers};
+use crate::eagle3::layer_ids::{NESTED_LAYER_IDS, captured_layers};
 use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
@@ -35,7 +35,7 @@ pub(crate) mod layer_ids;
 mod meanings;
 
 pub use self::launch::launch_lines;
-pub use self::layer_ids::default_captured_layers;
+pub use self::layer_ids::{LAYER_IDS, paper_layers};
 
 /// The layout that engines share.
 pub const EAGLE3: Dialect = Dialect {
@@ -152,7 +152,7 @@ const SPECULATORS_KEYS: &[Key] = &[
     Key::flag("norm_output", "norm_output", false),
     Key::told("target_hidden_size", |_, _| Some(Value::Null)),
     Key::told("embed_requires_grad", |_, _| Some(json!(false))),
-    Key::told("tie_word_embeddings", |_, _| Some(json!(false))),
+    TIED,
     LAYERS_RUN,
 ];
 

@@ -31,6 +31,7 @@ mod mismatch;
 pub mod mtp;
 pub mod names;
 pub mod near;
+pub mod once;
 pub mod peagle;
 mod printable;
 pub mod qwen_mtp;
@@ -42,7 +43,7 @@ pub mod speculators;
 pub mod state;
 pub mod tensors;
 
-pub use config::Rope;
+pub use config::{MAX_SIZE, ORIGINAL_POSITIONS, Rope};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use expected::TensorSpec;

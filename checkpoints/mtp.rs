@@ -28,7 +28,7 @@ pub const MTP: Dialect = Dialect {
             // A class that needs no code of the hub.
             Key::told("model_type", |_, _| Some(json!("qwen2"))),
             Key::size("num_hidden_layers", "target_layers"),
-            Key::told(LAYERS, |_, _| Some(json!(1))),
+            Key::told(NEXT_LAYERS, |_, _| Some(json!(1))),
             Key::flag(AFTER_FINAL_NORM, AFTER_FINAL_NORM, false).only_if_on(),
         ]),
         top(SIZES),
@@ -41,7 +41,7 @@ pub const MTP: Dialect = Dialect {
         ("hidden_act", Neutral::Word("silu")),
         ("mlp_bias", Neutral::Flag(false)),
         ("use_sliding_window", Neutral::Flag(false)),
-        (LAYERS, Neutral::Size(1)),
+        (NEXT_LAYERS, Neutral::Size(1)),
     ]],
     renamed: &[
         ["token_layernorm.", "model.mtp_layers.0.token_layernorm."],
@@ -62,7 +62,7 @@ pub const MTP: Dialect = Dialect {
     in_target: Some(InTarget {
         class: class_in_target,
         classes: |_| "`MiMoForCausalLM` or `Qwen2ForCausalLM`",
-        count: |_| LAYERS,
+        count: |_| NEXT_LAYERS,
         switches: &[AFTER_FINAL_NORM],
         joined: |_, _| None,
         launch: |settings, _, target, draft_tokens| {
@@ -81,7 +81,7 @@ const ARCHITECTURE: &str = "MiMoForCausalLM";
 /// A class whose decoder is the same. Engines look for no layer in its checkpoints.
 const SAME_DECODER: &str = "Qwen2ForCausalLM";
 /// How many such layers there are.
-const LAYERS: &str = "num_nextn_predict_layers";
+pub(crate) const NEXT_LAYERS: &str = "num_nextn_predict_layers";
 /// Whether they read the target's last hidden state after its final norm. Engines know no such key.
 const AFTER_FINAL_NORM: &str = "after_final_norm";
 /// What the names of their tensors start with.
@@ -106,7 +106,7 @@ fn tensors(folder: &ModelFolder) -> impl Iterator<Item = &str> {
 
 /// The names of the tensors of such layers in the folder of a target that says it has some.
 pub fn beside_target(folder: &ModelFolder) -> Vec<String> {
-    if folder.config()[LAYERS].as_u64().unwrap_or(0) == 0 {
+    if folder.config()[NEXT_LAYERS].as_u64().unwrap_or(0) == 0 {
         return Vec::new();
     }
     tensors(folder).map(str::to_owned).collect()
@@ -121,7 +121,7 @@ fn launch_lines(settings: &Settings, dir: &Path, target: &str, draft_tokens: usi
     match settings.get(TARGET_CLASS).and_then(Value::as_str) {
         Some(SAME_DECODER) => {
             // The same decoder, under the name that goes with the layer.
-            let as_mimo = json!({"architectures": [ARCHITECTURE], (LAYERS): 1});
+            let as_mimo = json!({"architectures": [ARCHITECTURE], (NEXT_LAYERS): 1});
             vec![launch::vllm_overriding(
                 dir,
                 "mtp",

@@ -13,12 +13,13 @@ use crate::config::{Config, DEFAULT_THETA};
 use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
 use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;
-use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, VOCAB, WIDTH};
+use crate::dialect::llama::{D_FF, D_HEAD, DTYPE, HEADS, KV_HEADS, NORMS, TIED, VOCAB, WIDTH};
 use crate::dialect::settings::Settings;
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::launch::{self, Launch};
 use crate::mismatch::Mismatch;
+use crate::mtp::NEXT_LAYERS;
 use crate::names::unwrapped;
 use crate::tensors::NamedTensor;
 
@@ -36,7 +37,7 @@ pub const QWEN_MTP: Dialect = Dialect {
             Key::size("num_hidden_layers", "target_layers"),
             Key::told(LAYERS, |_, _| Some(json!(1))),
             // What vLLM calls the same of Qwen3-Next.
-            Key::told(LAYERS_OF_NEXT, |settings, _| {
+            Key::told(NEXT_LAYERS, |settings, _| {
                 (Class::of(settings) == Class::Next).then(|| json!(1))
             }),
         ]),
@@ -82,7 +83,7 @@ pub const QWEN_MTP: Dialect = Dialect {
             false => "one of Qwen3.5 without experts, such as `Qwen3_5ForConditionalGeneration`",
         },
         count: |class| match class.starts_with(CLASSES[1]) {
-            true => LAYERS_OF_NEXT,
+            true => NEXT_LAYERS,
             false => LAYERS,
         },
         switches: &[],
@@ -142,7 +143,6 @@ impl Class {
 const CLASSES: [&str; 2] = ["Qwen3_5", "Qwen3Next"];
 /// How many such layers there are.
 const LAYERS: &str = "mtp_num_hidden_layers";
-const LAYERS_OF_NEXT: &str = "num_nextn_predict_layers";
 /// What the names of its tensors start with.
 const NAMES: &str = "mtp.";
 /// Layers that have no experts whatever is said of the others.
@@ -177,8 +177,6 @@ fn has_experts(settings: &Settings) -> bool {
     settings.get("experts").is_some()
 }
 
-/// Whether the target's head is its embedding: it has both anyway.
-const TIED: Key = Key::told("tie_word_embeddings", |_, _| Some(json!(false)));
 /// Heads have gates.
 const GATED: Key = Key::told("attn_output_gate", |_, _| Some(json!(true)));
 /// The share of a head that positions turn.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::folder::{READ_QUANTISED, is_quantisation_read};
 use spectrain_checkpoints::language_model::{ARCHITECTURES, supported};
 use spectrain_checkpoints::mtp;
+use spectrain_checkpoints::once::warn_once;
 use spectrain_checkpoints::printable;
 use spectrain_checkpoints::{DType, Mismatch, ModelFolder};
 
@@ -417,11 +418,11 @@ fn rotary_table(
             keys.problem(key, &format!("rotary scaling {known} ({error})"))
         })?;
     if !unread.is_empty() {
-        tracing::warn!(
+        warn_once(&format!(
             "`{}`: key `{key}`: `{}` is not read; rotary positions are as without it",
             keys.file.display(),
             printable(&unread.join("`, `"))
-        );
+        ));
     }
     Ok(RotaryTable {
         key,

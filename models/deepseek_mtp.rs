@@ -17,7 +17,7 @@ use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
-use crate::weights::{RandomWeights, Scope, Weights};
+use crate::weights::{Scope, Weights};
 
 mod config;
 
@@ -106,13 +106,7 @@ impl Drafter for DeepseekMtp {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: None,
-            norm: true,
-            target,
-            vocabulary,
-        };
+        let mut weights = Untrained::beside_head(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

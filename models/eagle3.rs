@@ -5,7 +5,7 @@ use burn::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
-use spectrain_checkpoints::eagle3::default_captured_layers;
+use spectrain_checkpoints::eagle3::paper_layers;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::attention::{Attention, Projects};
@@ -21,7 +21,7 @@ use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
-use crate::weights::{RandomWeights, Scope, Weights};
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of an EAGLE-3 recipe. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,6 +72,22 @@ pub enum Head {
     Copied,
     /// The target's rows, frozen; the norm before it starts as the target's.
     Shared,
+}
+
+impl Head {
+    /// The parameters of a drafter with such a head before its training, drawn from `seed`.
+    pub(crate) fn untrained<'a>(
+        self,
+        seed: u64,
+        target: &'a TargetParts,
+        vocabulary: &'a DraftVocabulary,
+    ) -> Untrained<'a> {
+        Untrained {
+            heads: (self == Self::Copied).then_some("lm_head."),
+            norm: self != Self::Own,
+            ..Untrained::beside_head(seed, target, vocabulary)
+        }
+    }
 }
 
 impl Default for Eagle3Config {
@@ -181,13 +197,7 @@ impl Drafter for Eagle3 {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: (config.head == Head::Copied).then_some("lm_head."),
-            norm: config.head != Head::Own,
-            target,
-            vocabulary,
-        };
+        let mut weights = config.head.untrained(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 
@@ -270,17 +280,7 @@ impl Eagle3Config {
     fn captured(&self, target: &TargetSpec) -> Result<Vec<usize>> {
         let layers = target.layers;
         let chosen = match self.captured_layers.as_slice() {
-            [] => default_captured_layers(layers).unwrap_or_else(|| {
-                // Of a target too shallow for the paper's three, those that exist and differ.
-                let mut shallow = vec![
-                    1.min(layers - 1),
-                    (layers / 2).saturating_sub(1),
-                    layers.saturating_sub(4),
-                ];
-                shallow.sort_unstable();
-                shallow.dedup();
-                shallow
-            }),
+            [] => paper_layers(layers),
             given => given.to_vec(),
         };
         let ascending = chosen.windows(2).all(|pair| pair[0] < pair[1]);

@@ -2,14 +2,12 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use spectrain_checkpoints::{Mismatch, printable};
+use spectrain_checkpoints::{MAX_SIZE, Mismatch, printable};
 
 use crate::error::{Error, Result};
 
 /// More layers than any model has.
 const MAX_COUNT: usize = 4096;
-/// Sizes above this are not sizes; below it, products of two fit a `usize`.
-const MAX_SIZE: u64 = i32::MAX as u64;
 
 /// The value as a size, if it can be one.
 pub(crate) fn as_size(value: &Value) -> Option<usize> {

@@ -18,7 +18,7 @@ use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
-use crate::weights::{RandomWeights, Scope, Weights};
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of an MTP recipe. It has no sizes: engines give the layer those of the target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -85,13 +85,7 @@ impl Drafter for Mtp {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: None,
-            norm: true,
-            target,
-            vocabulary,
-        };
+        let mut weights = Untrained::beside_head(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

@@ -194,7 +194,7 @@ fn head_scale(keys: &Keys, multiplied: bool) -> Result<f64> {
 
 /// Fails where the final norm is known to be another than that which is read.
 fn check_norm(keys: &Keys) -> Result<()> {
-    let of_others = ["layer_norm_eps", "norm_epsilon"];
+    let of_others = ["layer_norm_eps", "norm_epsilon", "norm_eps"];
     let other = of_others
         .into_iter()
         .find(|key| keys.present(key).is_some());
@@ -202,7 +202,7 @@ fn check_norm(keys: &Keys) -> Result<()> {
         None => Ok(()),
         Some(key) => Err(keys.problem(
             key,
-            "`rms_norm_eps` in its place, as no final norm is known here that also takes the mean off",
+            "`rms_norm_eps` in its place, as this may be of a norm that also takes the mean off, and no such final norm is known here",
         )),
     }
 }

@@ -29,8 +29,7 @@ use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::tree::{Tree, chain};
-use crate::untrained::Untrained;
-use crate::weights::{Init, RandomWeights, Scope, Weights, lift};
+use crate::weights::{Init, Scope, Weights, lift};
 
 /// The `[drafter]` table of a P-EAGLE recipe. Every key but `mask_token` may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -301,13 +300,7 @@ impl Drafter for PEagle {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: (config.head == Head::Copied).then_some("lm_head."),
-            norm: config.head != Head::Own,
-            target,
-            vocabulary,
-        };
+        let mut weights = config.head.untrained(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

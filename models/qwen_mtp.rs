@@ -21,7 +21,7 @@ use crate::norm::{NormConfig, RmsNorm};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
-use crate::weights::{RandomWeights, Scope, Weights};
+use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a recipe for Qwen3.5's layer; engines give the layer the target's sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -150,13 +150,7 @@ impl Drafter for QwenMtp {
         seed: u64,
         device: &Device,
     ) -> Result<Self> {
-        let mut weights = Untrained {
-            random: RandomWeights::new(seed),
-            heads: None,
-            norm: true,
-            target,
-            vocabulary,
-        };
+        let mut weights = Untrained::beside_head(seed, target, vocabulary);
         Self::new(config, target, vocabulary, &mut weights, device)
     }
 

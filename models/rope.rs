@@ -3,6 +3,7 @@
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::ORIGINAL_POSITIONS;
 
 use crate::error::Result;
 use crate::kernels;
@@ -12,7 +13,7 @@ use crate::keys::Keys;
 const BESIDE: [&str; 5] = [
     "rope_theta",
     "partial_rotary_factor",
-    "original_max_position_embeddings",
+    ORIGINAL_POSITIONS,
     "mrope_section",
     "mrope_interleaved",
 ];
@@ -179,9 +180,6 @@ pub(crate) fn with_original(keys: &Keys, table: &Map<String, Value>) -> Map<Stri
     table
 }
 
-/// The longest sequences before rotary positions were scaled.
-const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
-
 impl RopeScaling {
     /// The names of all rules.
     pub const KINDS: [&str; 4] = ["default", "linear", "llama3", "yarn"];
@@ -266,11 +264,7 @@ impl RopeScaling {
                 above("factor", *factor, 0.0)?;
                 above("low_freq_factor", *low_freq_factor, 0.0)?;
                 above("high_freq_factor", *high_freq_factor, *low_freq_factor)?;
-                above(
-                    "original_max_position_embeddings",
-                    *original_max_position_embeddings,
-                    0.0,
-                )
+                above(ORIGINAL_POSITIONS, *original_max_position_embeddings, 0.0)
             }
             Self::Yarn {
                 factor,
@@ -287,11 +281,7 @@ impl RopeScaling {
                         "`beta_fast`: expected a number of at least {beta_slow}, found {beta_fast}"
                     ));
                 }
-                above(
-                    "original_max_position_embeddings",
-                    *original_max_position_embeddings,
-                    0.0,
-                )
+                above(ORIGINAL_POSITIONS, *original_max_position_embeddings, 0.0)
             }
         }
     }

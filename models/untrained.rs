@@ -29,6 +29,23 @@ pub(crate) struct Untrained<'a> {
     pub(crate) vocabulary: &'a DraftVocabulary,
 }
 
+impl<'a> Untrained<'a> {
+    /// Those drawn from `seed` of a drafter that uses the target's own head.
+    pub(crate) fn beside_head(
+        seed: u64,
+        target: &'a TargetParts,
+        vocabulary: &'a DraftVocabulary,
+    ) -> Self {
+        Self {
+            random: RandomWeights::new(seed),
+            heads: None,
+            norm: true,
+            target,
+            vocabulary,
+        }
+    }
+}
+
 impl Weights for Untrained<'_> {
     fn tensor(&mut self, name: &str, shape: &[usize], init: Init) -> Result<NamedTensor> {
         let known = match name {

@@ -100,6 +100,33 @@ fn a_text_that_is_answered_again_is_stored_once() {
 }
 
 #[test]
+fn of_answers_that_are_only_context_there_are_no_features() {
+    let workspace = with_a_norm();
+    let server = serve(&workspace, Serving::of(&IDS));
+    write_served(&workspace, &[&server]);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let talk = |number: usize| {
+        let mut context = message("assistant", "one");
+        context["weight"] = json!(0);
+        let question = message("user", &format!("count to {number}"));
+        let messages = [
+            question.clone(),
+            context,
+            question,
+            message("assistant", "two"),
+        ];
+        json!({ "messages": messages }).to_string()
+    };
+    let rows: Vec<String> = (3..6).map(talk).collect();
+    workspace.write("talks.jsonl", rows.join("\n"));
+    let wanted = "--data talks.jsonl --out own.jsonl --capture own --wait 0";
+    captured_as(&workspace, wanted).succeeded();
+    // Rows and features are of the same texts.
+    assert_eq!(workspace.text("own.jsonl").lines().count(), 3);
+    assert_eq!(samples_in(&workspace, "own"), 3);
+}
+
+#[test]
 fn a_folder_that_stays_without_states_is_told_and_so_is_what_became_of_the_conversations() {
     let (workspace, _server) = answered();
     // All of them are answered in the journal.

@@ -165,6 +165,62 @@ fn a_state_that_went_through_the_norm_is_found_out() {
 }
 
 #[test]
+fn a_last_layer_that_is_captured_too_comes_once_and_stands_for_both() {
+    let workspace = with_a_norm();
+    let layers = "drafter.captured_layers=[1,5]";
+    let ids = [2, 6];
+    workspace
+        .run_recipe(&["features.mode=stored", "name=here", layers])
+        .succeeded();
+    // As the command that starts a server tells it to.
+    let nobody = "target.server=[\"http://127.0.0.1:9\"]";
+    let words = ["recipe", "recipe.toml", "--plan", "--set", layers];
+    let settings = ["--set", "features.mode=served", "--set", nobody];
+    let plan = workspace.run(&[&words[..], &settings].concat()).succeeded();
+    let told = format!("\"eagle_aux_hidden_state_layer_ids\":{}", json!(ids));
+    assert!(plan.stdout.contains(&told), "{plan:#?}");
+    let server = serve(&workspace, Serving::of(&ids));
+    run(&workspace, &[&server], &[layers]).succeeded();
+    assert_eq!(layers_of(&workspace), [1, 5]);
+    let told = &workspace.manifest("features")["summary"]["servers"][0]["proof"];
+    assert_eq!(told["layers"].as_array().unwrap().len(), 2, "{told}");
+    let [here, served] = ["here", "run"].map(|run| {
+        let manifest = workspace.json(&format!("runs/{run}/train/manifest.json"));
+        manifest["summary"]["fit"]["loss"].as_f64().unwrap()
+    });
+    assert!((here - served).abs() < 1e-3 * here, "{here} {served}");
+    // Behind the norm it is not what is captured.
+    let normed = Serving {
+        normed: true,
+        ..Serving::of(&ids)
+    };
+    let server = serve(&workspace, normed);
+    run(&workspace, &[&server], &[layers, "name=normed"]).failed(&[
+        &server.url(),
+        "after the final norm",
+        "drafter.captured_layers",
+    ]);
+}
+
+#[test]
+fn a_layer_of_prediction_that_a_server_has_no_states_for_is_told_what_helps() {
+    let workspace = with_a_norm();
+    let recipe = workspace.text("recipe.toml");
+    let recipe = recipe.replace("recipe = \"eagle3\"", "recipe = \"mtp\"");
+    workspace.write("recipe.toml", recipe.replace("draft_vocab = 256\n", ""));
+    let normed = Serving {
+        normed: true,
+        ..Serving::of(&[6])
+    };
+    let server = serve(&workspace, normed);
+    run(&workspace, &[&server], &[]).failed(&[
+        &server.url(),
+        "use a server that hands it out before the norm",
+        "of `recipe = \"mtp\"` `drafter.after_final_norm = true`",
+    ]);
+}
+
+#[test]
 fn servers_that_hand_out_other_states_are_not_mixed() {
     let workspace = with_a_norm();
     let before = serve(&workspace, Serving::of(&IDS));
@@ -265,6 +321,9 @@ fn prompts_that_are_held_out_several_times_are_asked_and_counted_once() {
     assert_eq!(dataset["prompts"], 4);
     assert_eq!(dataset["counts"].as_array().unwrap().len(), 4);
     assert_eq!(setting["ends"]["max_new_tokens"], 8);
+    // Behind the longest answer that was asked for nothing is drafted, as nothing would be decoded.
+    let drafted = setting["overall"]["draft_tokens_per_pass"].as_f64();
+    assert!(drafted.is_some_and(|drafted| drafted < 2.0), "{setting}");
     assert_eq!(report["trained"]["draft_length"], 5, "{report}");
     // Validations have counted τ with the very same answers.
     assert_eq!(report["choosing_prompts"], json!({"chose": 4, "of": 4}));
@@ -473,6 +532,22 @@ fn what_is_missing_for_servers_is_said_by_the_plan() {
         assert!(told.stdout.contains(part), "{part}: {told:#?}");
     }
     plan(&["target.server=[\"http://localhost:1\"]"]).misused(&["features.mode"]);
+    let config = workspace.text("target/config.json");
+    let mut withheld = workspace.json("target/config.json");
+    withheld["architectures"] = json!(["Glm4MoeForCausalLM"]);
+    workspace.write("target/config.json", withheld.to_string());
+    let told = plan(&[
+        "features.mode=served",
+        "target.server=[\"http://localhost:1\"]",
+    ])
+    .succeeded();
+    for part in [
+        "vLLM's own code of `Glm4MoeForCausalLM` hands out no outputs of layers",
+        "vllm serve target --model-impl transformers --no-enable",
+    ] {
+        assert!(told.stdout.contains(part), "{part}: {told:#?}");
+    }
+    workspace.write("target/config.json", config);
     plan(&[
         "features.mode=streamed",
         "target.server=[\"http://localhost:1\"]",

@@ -1,5 +1,5 @@
 //! A server that hands out the hidden states of a target as vLLM's connector does, and fails as planned.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -285,7 +285,9 @@ impl Shared {
     /// The states of each slot: `[tokens, d_model]`.
     fn states(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
         let layers = self.target.spec().layers;
-        let mut ids = self.serving.ids.clone();
+        // vLLM hands out no state twice, in the order of the layers.
+        let ids: BTreeSet<usize> = self.serving.ids.iter().copied().collect();
+        let mut ids: Vec<usize> = ids.into_iter().collect();
         if let (Some(Wrong::OneLayerEarly), Some(last)) = (self.wrong(), ids.last_mut()) {
             *last -= 1;
         }

@@ -9,19 +9,29 @@ use serde_json::Value;
 use crate::config::{Config, MAX_SIZE};
 use crate::error::Result;
 
-pub(crate) const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
+/// The key of the ids that count layers that have run: the output of layer `k` is that of id `k + 1`.
+pub const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";
 pub(crate) const NESTED_LAYER_IDS: &str = "eagle_config.eagle_aux_hidden_state_layer_ids";
 pub(crate) const NESTED_LAYERS_RUN: &str = "eagle_config.layer_ids";
 pub(crate) const ANGELSLIM_LAYER_IDS: &str = "aux_hidden_states_layer_ids";
 
-/// The layers that engines capture when a configuration names none, for a target of so many layers.
-pub fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
-    let [low, middle, high] = [
-        1,
-        (target_layers / 2).checked_sub(1)?,
-        target_layers.checked_sub(4)?,
+/// The three layers of the paper of a target of so many layers, ascending; of one that is too shallow for them, those that exist and
+/// differ.
+pub fn paper_layers(target_layers: usize) -> Vec<usize> {
+    let mut layers = vec![
+        1.min(target_layers.saturating_sub(1)),
+        (target_layers / 2).saturating_sub(1),
+        target_layers.saturating_sub(4),
     ];
-    (low < middle && middle < high).then(|| vec![low, middle, high])
+    layers.sort_unstable();
+    layers.dedup();
+    layers
+}
+
+/// The layers that engines capture when a configuration names none, for a target of so many layers: all [three](paper_layers).
+pub(crate) fn default_captured_layers(target_layers: usize) -> Option<Vec<usize>> {
+    let layers = paper_layers(target_layers);
+    (layers.len() == 3).then_some(layers)
 }
 
 /// The captured layers of a folder, as many as it says there are.
@@ -114,8 +124,15 @@ mod tests {
     fn the_default_layers_are_those_of_the_reference() {
         assert_eq!(default_captured_layers(32), Some(vec![1, 15, 28]));
         assert_eq!(default_captured_layers(8), Some(vec![1, 3, 4]));
-        for layers in [0, 3, 4, 6] {
-            assert_eq!(default_captured_layers(layers), None);
+        for (target_layers, exist) in [
+            (0, vec![0]),
+            (3, vec![0, 1]),
+            (4, vec![0, 1]),
+            (5, vec![1]),
+            (6, vec![1, 2]),
+        ] {
+            assert_eq!(default_captured_layers(target_layers), None);
+            assert_eq!(paper_layers(target_layers), exist);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! The server counts layers that have run, so that its id `k + 1` is what this program calls layer `k`, and the id that is
 //! the number of layers is the last layer's output before the final norm.
 
+pub mod class;
 pub mod file;
 pub mod in_order;
 pub mod layers;

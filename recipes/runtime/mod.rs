@@ -17,6 +17,7 @@ pub mod interruption;
 mod known_targets;
 pub(crate) mod machine_memory;
 pub mod model_files;
+pub(crate) mod out_of_memory;
 pub mod pair;
 pub mod prompt_sets;
 pub mod prompts;

@@ -129,6 +129,11 @@ pub(crate) fn folder_of(model: &str, revision: Option<&str>) -> Option<PathBuf> 
     hub::cached(model, revision, &HubOptions::default())
 }
 
+/// The class of a model that is on this machine, as its configuration names it.
+pub(crate) fn class_of(model: &str, revision: Option<&str>) -> Option<String> {
+    target::class_in(&folder_of(model, revision)?)
+}
+
 /// Parameters of a target, its embedding included.
 pub(crate) fn target_parameters(spec: &TargetSpec, tied_head: bool) -> u64 {
     body_parameters(spec) + idle_parameters(spec) + head_parameters(spec, tied_head)

@@ -13,6 +13,7 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{Error, PartsConfig, TargetSpec, TransformerConfig, is_part};
 
 use crate::runs::hashes::HashMemory;
+use crate::runtime::capture::class::states_elsewhere;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::model_files::{part_files, read_json, weight_files};
 
@@ -149,6 +150,19 @@ pub fn spec(folder: &Path) -> Result<TargetSpec> {
     Ok(parts?.spec)
 }
 
+/// The names of the classes of the model in a folder, as its configuration has them.
+pub fn architectures_in(folder: &Path) -> Result<Vec<String>> {
+    let config = read_json(&folder.join(CONFIG))?;
+    let names = config["architectures"].as_array();
+    let names = names.into_iter().flatten().filter_map(Value::as_str);
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// The first of them, where there is one.
+pub fn class_in(folder: &Path) -> Option<String> {
+    architectures_in(folder).ok()?.into_iter().next()
+}
+
 /// What of the configuration of a target in a folder its drafters go without.
 pub fn remarks(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("config.json");
@@ -157,14 +171,15 @@ pub fn remarks(folder: &Path) -> Result<Vec<String>> {
 
 /// Fails where a target's layers are none that are computed here.
 pub fn check_computed(folder: &Path) -> Result<()> {
-    let path = folder.join("config.json");
-    let found = TransformerConfig::read(&read_json(&path)?, &path);
-    found.map(drop).with_context(|| {
-        format!(
-            "cannot compute the target `{}`; with `features.mode = \"served\"` a server of it hands out its hidden states",
-            folder.display()
-        )
-    })
+    let path = folder.join(CONFIG);
+    let Err(refused) = TransformerConfig::read(&read_json(&path)?, &path) else {
+        return Ok(());
+    };
+    let what = || format!("cannot compute the target `{}`", folder.display());
+    // Where its states from elsewhere are of no use either, that is what is told.
+    spec(folder).with_context(what)?;
+    let elsewhere = states_elsewhere(class_in(folder).as_deref());
+    Err(refused).with_context(|| format!("{}; {elsewhere}", what()))
 }
 
 /// The tokenizer of a target and its chat template, or the one in `template`, with variables that it reads. A target may
@@ -328,6 +343,30 @@ mod tests {
     }
 
     #[test]
+    fn who_else_has_the_states_of_a_target_that_is_not_computed_here_depends_on_its_class() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |more: Value| {
+            let mut config = json!({
+                "model_type": "other", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100,
+            });
+            let more = more.as_object().unwrap().clone();
+            config.as_object_mut().unwrap().extend(more);
+            std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            format!("{:#}", check_computed(folder.path()).unwrap_err())
+        };
+        let of_class = |class: &str| refused(json!({"architectures": [class]}));
+        let (served, option) = ("`features.mode = \"served\"`", "--model-impl transformers");
+        for told in [of_class("GptOssForCausalLM"), refused(json!({}))] {
+            assert!(told.contains(served) && !told.contains(option), "{told}");
+        }
+        let told = of_class("Glm4MoeForCausalLM");
+        assert!(told.contains(served) && told.contains(option), "{told}");
+        let told = of_class("JambaForCausalLM");
+        assert!(!told.contains(served), "{told}");
+        assert!(told.contains("`features.mode = \"imported\"`"), "{told}");
+    }
+
+    #[test]
     fn a_target_that_no_server_can_stand_in_for_is_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let config = json!({
@@ -336,8 +375,13 @@ mod tests {
         });
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         let error = spec(folder.path()).unwrap_err().to_string();
+        let computed = format!("{:#}", check_computed(folder.path()).unwrap_err());
         for told in ["unsupported architecture `cohere2`", "key `layer_norm_eps`"] {
             assert!(error.contains(told), "{error}");
+            assert!(computed.contains(told), "{computed}");
         }
+        let start = "cannot compute the target";
+        assert!(computed.starts_with(start), "{computed}");
+        assert!(!computed.contains("features.mode"), "{computed}");
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub struct Pace {
     pub retry: Retry,
     /// How long servers that refuse connections are waited for.
     pub waiting: Waiting,
+    /// Whether nobody wants what is still to come.
+    pub is_over: Arc<AtomicBool>,
 }
 
 /// Who asks servers.
@@ -57,6 +60,7 @@ impl Pace {
                 longest: Duration::from_secs(30),
             },
             waiting: asking.waiting,
+            is_over: Arc::default(),
         }
     }
 }
@@ -105,8 +109,8 @@ type Outcome = (usize, usize, f64, std::result::Result<Captured, Failure>);
 /// Captures the samples in `samples`, which `ask` puts into words, and gives them to `take` in their order.
 ///
 /// # Errors
-/// A server refuses a sample, all servers fail longer than the retries last or are away longer than one waits, `take` fails, or the
-/// user stops it.
+/// A server refuses a sample, all servers fail longer than the retries last or are away longer than one waits, `take` fails, it is
+/// over before, or the user stops it.
 pub fn capture(
     servers: &[Arc<CaptureServer>],
     samples: Range<usize>,
@@ -276,6 +280,9 @@ impl Collector<'_> {
         let mut tries: BTreeMap<usize, u32> = BTreeMap::new();
         while self.next < end {
             check_interrupted()?;
+            if self.pace.is_over.load(Ordering::Relaxed) {
+                bail!("nobody wants the samples from {} on", self.next);
+            }
             let (sample, server, seconds, found) = match results.recv_timeout(LOOK_EVERY) {
                 Ok(outcome) => outcome,
                 Err(RecvTimeoutError::Timeout) => continue,
@@ -358,15 +365,29 @@ mod tests {
     use super::*;
     use crate::cli::progress::Output;
 
+    fn of(under_way: usize, servers: usize, ranks: usize) -> Pace {
+        let waiting = Waiting {
+            longest: Duration::ZERO,
+            key: "features.wait",
+            output: Output::Quiet,
+        };
+        Pace::of(under_way, servers, Asking { ranks, waiting })
+    }
+
+    #[test]
+    fn samples_that_nobody_wants_any_more_are_not_waited_for() {
+        let pace = of(1, 1, 1);
+        pace.is_over.store(true, Ordering::Relaxed);
+        let ask = |_| Asked::default();
+        let found = capture(&[], 3..5, &pace, &ask, &mut |_, _| Ok(()));
+        let told = found.unwrap_err().to_string();
+        assert_eq!(told, "nobody wants the samples from 3 on");
+    }
+
     #[test]
     fn processes_share_what_may_be_under_way_and_each_has_something() {
         let pace = |under_way, servers, ranks| {
-            let waiting = Waiting {
-                longest: Duration::ZERO,
-                key: "features.wait",
-                output: Output::Quiet,
-            };
-            let pace = Pace::of(under_way, servers, Asking { ranks, waiting });
+            let pace = of(under_way, servers, ranks);
             [pace.under_way, pace.ahead]
         };
         assert_eq!(pace(8, 3, 1), [8, 96]);

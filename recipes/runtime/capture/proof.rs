@@ -73,11 +73,9 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         .map_or(0, |first| first.states.states.shape[1]);
     let mut median_norms = Vec::with_capacity(slots);
     for slot_number in 0..slots {
-        let norms: Vec<f64> = samples
-            .iter()
-            .flat_map(|sample| norms(&slot(&sample.states.states, slot_number, &device)))
-            .collect();
-        median_norms.push(check_norms(slot_number, norms)?);
+        let norms = |sample: &Captured| norms(&slot(&sample.states.states, slot_number, &device));
+        let norms: Vec<_> = samples.iter().map(norms).enumerate().collect();
+        median_norms.push(check_norms(slot_number, &norms)?);
     }
     let (last_state, found) = best(samples, target);
     if found.places == 0 {
@@ -95,11 +93,12 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         bail!(
             "the last hidden state is not the target's: by the target's norm and head its likeliest token is that of the \
              served model at {:.0} % of {} places (expected at least {:.0} %), with log-probabilities {:.2} nats apart \
-             (expected at most {MOST_DIFFERENCE}). {cause}",
+             (expected at most {MOST_DIFFERENCE}){}. {cause}",
             100.0 * found.agreement(),
             found.places,
             100.0 * LEAST_AGREEMENT,
-            found.mean()
+            found.mean(),
+            at_fault(samples, target)
         );
     }
     Ok(Proof {
@@ -111,6 +110,25 @@ pub fn prove(samples: &[Captured], target: &TargetParts) -> Result<Proof> {
         median_norms,
         layers: Vec::new(),
     })
+}
+
+/// Which samples do not fit by themselves, where others do.
+fn at_fault(samples: &[Captured], target: &TargetParts) -> String {
+    let fits = |sample: &Captured| best(std::slice::from_ref(sample), target).1.fits();
+    let apart = samples
+        .iter()
+        .enumerate()
+        .filter(|(_, sample)| !fits(sample));
+    let apart: Vec<String> = apart.map(|(number, _)| number.to_string()).collect();
+    match (apart.len(), samples.len()) {
+        (1.., all) if apart.len() < all => {
+            format!(
+                ", and of {all} samples these do not fit: {}",
+                apart.join(", ")
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// What a norm and a head make of last states that are before or after the norm, whichever goes better with what the served model
@@ -175,26 +193,38 @@ pub(crate) fn norms(states: &Tensor<2>) -> Vec<f64> {
     norms.into_iter().map(f64::from).collect()
 }
 
-/// The median of the norms of a slot's states, which must be those of hidden states.
-pub(crate) fn check_norms(slot: usize, mut norms: Vec<f64>) -> Result<f64> {
-    if let Some(found) = norms.iter().find(|norm| !norm.is_finite()) {
-        bail!("hidden states of slot {slot}: expected numbers, found one whose norm is {found}");
+/// The median of the norms of a slot's states, which must be those of hidden states. Each sample has its number and the norms of its
+/// states.
+///
+/// Norms of one layer are not compared with those of another: in most models they grow by orders of magnitude, and in some they fall
+/// from a layer to the next.
+pub(crate) fn check_norms(slot: usize, of_samples: &[(usize, Vec<f64>)]) -> Result<f64> {
+    for (sample, norms) in of_samples {
+        if let Some(found) = norms.iter().find(|norm| !norm.is_finite()) {
+            bail!(
+                "sample {sample}: hidden states of slot {slot}: expected numbers, found one whose norm is {found}"
+            );
+        }
+        let zero = norms.iter().filter(|norm| **norm == 0.0).count();
+        if zero > 0 {
+            bail!(
+                "sample {sample}: hidden states of slot {slot}: expected numbers other than 0, found {zero} of {} states that are all \
+                 0: the server did not fill them",
+                norms.len()
+            );
+        }
     }
-    norms.sort_by(f64::total_cmp);
-    let zero = norms.iter().take_while(|norm| **norm == 0.0).count();
-    if zero > 0 {
+    let each = of_samples.iter();
+    let each = each.flat_map(|(sample, norms)| norms.iter().map(move |norm| (*norm, sample)));
+    let mut all: Vec<(f64, &usize)> = each.collect();
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let median = all.get(all.len() / 2).map_or(0.0, |(norm, _)| *norm);
+    if let Some((largest, sample)) = all.last()
+        && *largest > MOST_SPREAD * median
+    {
         bail!(
-            "hidden states of slot {slot}: expected numbers other than 0, found {zero} of {} states that are all 0: the server did not \
-             fill them",
-            norms.len()
-        );
-    }
-    let median = norms.get(norms.len() / 2).copied().unwrap_or_default();
-    let largest = norms.last().copied().unwrap_or_default();
-    if largest > MOST_SPREAD * median {
-        bail!(
-            "hidden states of slot {slot}: expected norms of similar size, found one of {largest:.3e} where the median is \
-             {median:.3e}"
+            "sample {sample}: hidden states of slot {slot}: expected norms of similar size, found one of {largest:.3e} where the median \
+             is {median:.3e}"
         );
     }
     Ok(median)
@@ -303,6 +333,36 @@ mod tests {
             },
             tokens,
         }
+    }
+
+    #[test]
+    fn a_sample_that_is_at_fault_is_named() {
+        let target = samples::target();
+        let good = captured(&target);
+        let mut bad = good.clone();
+        let states = &good.states.states;
+        let turned = states.to_f32().unwrap().into_iter().map(|value| -value);
+        bad.states.states =
+            NamedTensor::from_f32("hidden_states", states.shape.clone(), turned.collect());
+        let told = prove(&[good.clone(), bad.clone(), good.clone()], &target);
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("of 3 samples these do not fit: 1."), "{told}");
+        let told = prove(&[bad.clone(), bad], &target).unwrap_err().to_string();
+        assert!(!told.contains("samples"), "{told}");
+        for (norms, what) in [
+            (vec![1.0, f64::NAN], "expected numbers, found"),
+            (vec![0.0, 0.0, 1.0], "2 of 3 states that are all 0"),
+            (vec![1.0, 1e9], "norms of similar size"),
+        ] {
+            let told = check_norms(2, &[(0, vec![1.0, 2.0]), (7, norms)]);
+            let told = told.unwrap_err().to_string();
+            assert!(
+                told.starts_with("sample 7: hidden states of slot 2") && told.contains(what),
+                "{told}"
+            );
+        }
+        let fine = [(0, vec![3.0, 1.0]), (1, vec![2.0])];
+        assert_eq!(check_norms(0, &fine).unwrap(), 2.0);
     }
 
     /// What is said of states that `served` makes and `target` is to go with.

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
+use spectrain_checkpoints::eagle3::LAYER_IDS;
 use spectrain_checkpoints::launch::quote;
 use spectrain_checkpoints::printable;
 use spectrain_data::regenerate::Failure;
 use spectrain_models::Sampling;
 
+use super::class;
 use super::file::{Named, Received, SharedFolder};
 use super::response::{Likely, Response};
 use super::same::Same;
@@ -37,6 +39,8 @@ pub struct ServedTarget {
     pub model: Option<String>,
     /// The revision of a hub id.
     pub revision: Option<String>,
+    /// Its class, as `architectures` of its configuration names it, where that is on this machine.
+    pub class: Option<String>,
 }
 
 /// How a server is asked, the same for all servers of a target.
@@ -50,8 +54,8 @@ pub struct CaptureSettings {
     pub key: Option<ApiKey>,
     /// The folder that the server writes into, where this machine has it.
     pub folder: Option<SharedFolder>,
-    /// Layers of which the server was told to hand out the outputs, 0-based, in its order; the last layer's comes after
-    /// them.
+    /// Layers of which the server was told to hand out the outputs, 0-based, ascending. That of the last layer comes after them, or
+    /// is the last of them.
     pub layers: Vec<usize>,
     /// Layers that the target has.
     pub target_layers: usize,
@@ -67,20 +71,31 @@ impl CaptureSettings {
         Client::new("target.server", url, self.key.clone(), self.timeout)
     }
 
-    /// The layers as the server counts them.
+    /// The layers as the server counts them, one for each slot of its files: vLLM hands out no state twice, and its order is that of
+    /// the layers, whatever it was told.
     fn ids(&self) -> Vec<usize> {
-        let ids = self.layers.iter().map(|layer| layer + 1);
-        ids.chain([self.target_layers]).collect()
+        let mut ids: Vec<usize> = self.layers.iter().map(|layer| layer + 1).collect();
+        if ids.last() != Some(&self.target_layers) {
+            ids.push(self.target_layers);
+        }
+        ids
+    }
+
+    /// What is said behind the command that starts such a server, where the target's class needs it: a line, so that it is said once
+    /// of several servers.
+    fn remark(&self) -> String {
+        let remark = self.target.class.as_deref().and_then(class::remark);
+        remark.map_or_else(String::new, |remark| format!("\n{remark}"))
     }
 
     /// How such a server is started. Each command has a line alone, so that it can be copied.
     fn starting(&self) -> String {
-        let command = self.command();
+        let (remark, command) = (self.remark(), self.command());
         match &self.folder {
-            Some(_) => format!("this command starts a server:\n  {command}"),
+            Some(_) => format!("this command starts a server:\n  {command}{remark}"),
             None => format!(
                 "these commands start a server, and beside it what sends its hidden states here (`http://MACHINE:8100`); with \
-                 `{FOLDER}` the first one is enough:\n  {command}\n  {RELAY}"
+                 `{FOLDER}` the first one is enough:\n  {command}\n  {RELAY}{remark}"
             ),
         }
     }
@@ -96,12 +111,14 @@ impl CaptureSettings {
             .into_iter()
             .filter_map(|(option, value)| Some(format!(" {option} {}", quote(value.as_deref()?))));
         let named: String = named.collect();
+        let code = self.target.class.as_deref().and_then(class::option);
+        let code = code.map_or_else(String::new, |option| format!(" {option}"));
         let folder = self.folder.as_ref().map(|folder| &*folder.on_server);
         let folder = folder.unwrap_or_else(|| Path::new(USUAL_FOLDER));
         let speculative = json!({
             "method": "extract_hidden_states",
             "num_speculative_tokens": 1,
-            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": self.ids()}},
+            "draft_model_config": {"hf_config": {LAYER_IDS: self.ids()}},
         });
         let transfer = json!({
             "kv_connector": "ExampleHiddenStatesConnector",
@@ -109,7 +126,7 @@ impl CaptureSettings {
             "kv_connector_extra_config": {"shared_storage_path": folder},
         });
         format!(
-            "vllm serve {}{named} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config {} \
+            "vllm serve {}{named}{code} --no-enable-chunked-prefill --no-enable-prefix-caching --speculative-config {} \
              --kv-transfer-config {}",
             quote(model),
             quote(&speculative.to_string()),
@@ -251,7 +268,7 @@ impl CaptureServer {
             .answer
             .as_ref()
             .map_or(0, |answer| answer.max_new_tokens);
-        let slots = self.settings.layers.len() + 1;
+        let slots = self.settings.ids().len();
         let most = [asked.tokens.len() + more + 1, slots, self.settings.d_model];
         let states = match handed {
             Handed::File(file) => self.received.take(&file, self.settings.timeout, |file| {
@@ -306,8 +323,9 @@ impl CaptureServer {
         let Some(path) = path else {
             bail!(
                 "`kv_transfer_params.hidden_states_path`: expected a path, found none: the server hands out no hidden \
-                 states; this command starts one that does:\n  {}",
-                self.settings.command()
+                 states; this command starts one that does:\n  {}{}",
+                self.settings.command(),
+                self.settings.remark()
             );
         };
         match &self.settings.folder {
@@ -391,7 +409,7 @@ mod tests {
         CaptureSettings {
             target: ServedTarget {
                 model: Some(target.into()),
-                revision: None,
+                ..ServedTarget::default()
             },
             model: None,
             key: Some("sk-QzXwVy".into()),
@@ -463,5 +481,51 @@ mod tests {
         assert!(command.starts_with(start), "{command}");
         settings.target = ServedTarget::default();
         assert!(settings.command().starts_with("vllm serve TARGET "));
+    }
+
+    #[test]
+    fn a_class_whose_states_vllm_withholds_is_told_with_the_option_that_helps() {
+        let of_class = |class: &str| {
+            let mut settings = settings("m");
+            settings.target.class = Some(class.into());
+            settings.starting()
+        };
+        let own = of_class("Qwen3ForCausalLM");
+        assert!(own.starts_with("this command starts a server:\n"), "{own}");
+        assert!(!own.contains("--model-impl"), "{own}");
+        let other = of_class("Glm4MoeForCausalLM");
+        assert!(
+            other.contains("  vllm serve m --model-impl transformers --no-enable"),
+            "{other}"
+        );
+        let none = of_class("JambaForCausalLM");
+        assert!(none.contains("`features.mode = \"imported\"`"), "{none}");
+        assert!(!none.contains("--model-impl"), "{none}");
+        for (told, class) in [(other, "Glm4MoeForCausalLM"), (none, "JambaForCausalLM")] {
+            let lines: Vec<&str> = told.lines().collect();
+            let [first, command, remark] = lines[..] else {
+                panic!("{told}");
+            };
+            assert_eq!(first, "this command starts a server:");
+            assert!(command.starts_with("  vllm serve m "), "{told}");
+            assert!(remark.contains(class), "{told}");
+        }
+    }
+
+    #[test]
+    fn the_output_of_the_last_layer_is_asked_for_once() {
+        let mut settings = settings("m");
+        for (layers, ids) in [
+            (vec![], "[4]"),
+            (vec![0, 2], "[1,3,4]"),
+            (vec![1, 3], "[2,4]"),
+        ] {
+            settings.layers = layers;
+            let command = settings.command();
+            assert!(
+                command.contains(&format!("\"{LAYER_IDS}\":{ids}")),
+                "{command}"
+            );
+        }
     }
 }

@@ -18,9 +18,11 @@ use crate::runtime::capture::proof::{LastState, Proof, prove};
 use crate::runtime::capture::server::{
     Asked, CaptureServer, CaptureSettings, Captured, NAMED, ServedTarget,
 };
+use crate::runtime::capture::stored::{Bits, bits};
 use crate::runtime::interruption::interrupted;
 use crate::runtime::server::client::Client;
 use crate::runtime::server::key::ApiKey;
+use crate::runtime::sizes::class_of;
 
 /// Samples by which a server is proven.
 pub const PROVEN: usize = 4;
@@ -121,13 +123,17 @@ impl Servers {
             let breaks = server.client().breaks();
             let found = match self.captured(&server, texts) {
                 Ok(found) => found,
-                Err(Failure::Passing { reason, .. }) => {
-                    silent.push(format!("{}: {reason}", named()));
+                Err((sample, Failure::Passing { reason, .. })) => {
+                    silent.push(format!("{}, sample {sample}: {reason}", named()));
                     continue;
                 }
-                Err(Failure::Lasting { reason }) => bail!("{}: {reason}", named()),
+                Err((sample, Failure::Lasting { reason })) => {
+                    bail!("{}, sample {sample}: {reason}", named())
+                }
             };
             let mut proof = prove(&found, &self.target).with_context(named)?;
+            let last_state = proof.last_state;
+            self.check_last_layer(last_state).with_context(named)?;
             if let Some(first) = &first_layers {
                 proof.layers = first.compare(&found).with_context(named)?;
             }
@@ -157,6 +163,32 @@ impl Servers {
         Ok(())
     }
 
+    /// Fails where the last layer's output is captured as it is before the final norm, and the server hands out what the norm has made
+    /// of it.
+    fn check_last_layer(&self, last_state: LastState) -> Result<()> {
+        let last = self.layers.layers.last();
+        if let Some(last) = last.filter(|&&last| last + 1 == self.target.spec.layers)
+            && last_state == LastState::AfterNorm
+        {
+            bail!(
+                "hands out the output of the last layer, {last}, {last_state} alone, and the drafter reads it {}: use a server that \
+                 hands it out before the norm, or a drafter that does not read it so (`drafter.captured_layers`; of `recipe = \"mtp\"` \
+                 `drafter.after_final_norm = true`)",
+                LastState::BeforeNorm
+            );
+        }
+        Ok(())
+    }
+
+    /// The features of what a server handed out.
+    ///
+    /// # Errors
+    /// As of [`bits`].
+    pub fn bits(&self, captured: &Captured) -> Result<Bits> {
+        let layers = self.layers.layers.len();
+        bits(captured, layers, self.last_state(), &self.target)
+    }
+
     /// Tells of files that take up the folder and that nobody will read.
     fn warn_of_abandoned(&self, output: Output) {
         let Some(settings) = self.servers.first().map(|server| server.settings()) else {
@@ -172,13 +204,16 @@ impl Servers {
     }
 
     /// What a server hands out for the first of these texts, with the served model's own log-probabilities.
+    ///
+    /// # Errors
+    /// It does not hand out the states of a text, which is named by its number.
     fn captured(
         &self,
         server: &CaptureServer,
         texts: &[Vec<u32>],
-    ) -> std::result::Result<Vec<Captured>, Failure> {
+    ) -> std::result::Result<Vec<Captured>, (usize, Failure)> {
         let mut rng = StdRng::seed_from_u64(0);
-        let one = |tokens: &Vec<u32>| {
+        let mut one = |tokens: &Vec<u32>| {
             let asked = Asked {
                 tokens: tokens.clone(),
                 log_probabilities: true,
@@ -197,7 +232,8 @@ impl Servers {
                 }
             }
         };
-        texts.iter().take(PROVEN).map(one).collect()
+        let named = |(sample, tokens)| one(tokens).map_err(|failure| (sample, failure));
+        texts.iter().take(PROVEN).enumerate().map(named).collect()
     }
 
     /// What the last state of their files is.
@@ -232,12 +268,15 @@ pub fn settings(
             .unwrap_or_else(|| on_server.clone()),
         on_server,
     });
+    let model = table.model.as_deref();
+    let class = model.and_then(|model| class_of(model, table.revision.as_deref()));
     let key = table.api_key_env.as_deref();
     let key = key.map(|name| ApiKey::read("target.api_key_env", name));
     Ok(CaptureSettings {
         target: ServedTarget {
             model: table.model.clone(),
             revision: table.revision.clone(),
+            class,
         },
         model: table.server_model.clone(),
         key: key.transpose()?,

@@ -41,16 +41,23 @@ pub fn digest(tokens: &[u32]) -> String {
     sha256_bytes(&bytes)
 }
 
-/// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted; `target` makes the last one what
-/// its head reads.
+/// The states of a sample, zeros for the last token of an answer, behind which nothing is drafted. The first slots are those of so
+/// many captured `layers`. The last slot is the last state, which `target` makes what its head reads; where it is before the final
+/// norm it may be that of a captured layer, too.
 ///
 /// # Errors
 /// A number is infinite or none, or a state is all 0.
-pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) -> Result<Bits> {
+pub fn bits(
+    captured: &Captured,
+    layers: usize,
+    last_state: LastState,
+    target: &TargetParts,
+) -> Result<Bits> {
     let states = &captured.states.states;
     let [tokens, slots, d_model] = [0, 1, 2].map(|axis| states.shape[axis]);
-    let layers = (slots - 1) * d_model;
     debug_assert!(tokens <= captured.tokens.len());
+    debug_assert!([slots - 1, slots].contains(&layers));
+    let (width, last_slot) = (layers * d_model, (slots - 1) * d_model);
     let rounded = states.clone().cast(DType::BF16)?;
     let rounded: Vec<u16> = words(&rounded.bytes);
     // Of the last token of an answer some servers hand out a state that they have not computed.
@@ -59,12 +66,12 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
     check_numbers(&rounded, [slots, d_model])?;
     let rows = rounded.chunks(slots * d_model);
     let (mut kept, mut last) = (
-        Vec::with_capacity(tokens * layers),
+        Vec::with_capacity(tokens * width),
         Vec::with_capacity(tokens * d_model),
     );
     for row in rows {
-        kept.extend_from_slice(&row[..layers]);
-        last.extend_from_slice(&row[layers..]);
+        kept.extend_from_slice(&row[..width]);
+        last.extend_from_slice(&row[last_slot..]);
     }
     if last_state == LastState::BeforeNorm {
         // Normed in the server's own precision, and rounded once.
@@ -73,7 +80,7 @@ pub fn bits(captured: &Captured, last_state: LastState, target: &TargetParts) ->
         last = bits_of(target.norm.forward(states));
     }
     let all = captured.tokens.len();
-    kept.resize(all * layers, 0);
+    kept.resize(all * width, 0);
     last.resize(all * d_model, 0);
     Ok(Bits {
         captured: kept,

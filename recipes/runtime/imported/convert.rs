@@ -364,9 +364,11 @@ impl Conversion<'_> {
             likely: Vec::new(),
         };
         let named = || format!("sample {number}");
-        let mut made = bits(&captured, self.last_state, self.target).with_context(named)?;
+        let layers = found.slots() - 1;
+        let made = bits(&captured, layers, self.last_state, self.target);
+        let mut made = made.with_context(named)?;
         // Here every token has its states, the last one as well.
-        for (rows, slots) in [(&made.captured, found.slots() - 1), (&made.last, 1)] {
+        for (rows, slots) in [(&made.captured, layers), (&made.last, 1)] {
             check_states(rows, [slots.max(1), width]).with_context(named)?;
         }
         let mut normed_here = self.last_state == LastState::BeforeNorm;

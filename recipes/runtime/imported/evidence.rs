@@ -209,8 +209,15 @@ pub(super) fn standard_errors(one: &[f64], two: &[f64]) -> f64 {
     center / error.max(1e-9)
 }
 
-/// The norms of all states of a slot.
-pub(super) fn all_norms(samples: &[Sample], slot: usize, device: &Device) -> Vec<f64> {
-    let of_sample = |sample: &Sample| norms(&self::slot(&sample.states, slot, device));
-    samples.iter().flat_map(of_sample).collect()
+/// The norms of all states of a slot, of each sample with its number.
+pub(super) fn all_norms(
+    samples: &[Sample],
+    slot: usize,
+    device: &Device,
+) -> Vec<(usize, Vec<f64>)> {
+    let of_sample = |sample: &Sample| {
+        let states = self::slot(&sample.states, slot, device);
+        (sample.number, norms(&states))
+    };
+    samples.iter().map(of_sample).collect()
 }

@@ -59,7 +59,7 @@ pub fn prove(samples: &[Sample], target: &TargetParts) -> Result<TextProof> {
     }
     let slots = samples[0].states.shape[1];
     let median_norms = (0..slots)
-        .map(|slot| check_norms(slot, all_norms(samples, slot, &device)))
+        .map(|slot| check_norms(slot, &all_norms(samples, slot, &device)))
         .collect::<Result<Vec<f64>>>()?;
     let as_long_as_normed = share_of_normed(places.slot(slots - 1), target);
     let mut fits = all(&places, slots, target);

@@ -324,6 +324,7 @@ mod tests {
     use std::net::TcpListener;
 
     use serde_json::json;
+    use spectrain_data::conversation::Exchange;
 
     use super::super::waiting::tests::{answer, client, waiting};
     use super::*;
@@ -343,8 +344,12 @@ mod tests {
         Request {
             row,
             turn: 1,
-            messages: &[],
-            tools: &[],
+            exchange: Exchange {
+                messages: &[],
+                tools: &[],
+                variables: None,
+            },
+            trained: true,
         }
     }
 
