@@ -387,6 +387,19 @@ fn settings_of_a_command_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn rotary_keys_that_are_not_read_are_told_once_however_often_the_file_is() {
+    let workspace = Workspace::new();
+    let mut config = workspace.json("target/config.json");
+    config["rope_parameters"]["other"] = 1.into();
+    workspace.write("target/config.json", config.to_string());
+    for words in ["recipe recipe.toml --plan", "recipe recipe.toml"] {
+        let outcome = workspace.run_line(words).succeeded();
+        let told = "`target/config.json`: key `rope_parameters`: `other` is not read";
+        assert_eq!(outcome.stderr.matches(told).count(), 1, "{outcome:#?}");
+    }
+}
+
+#[test]
 fn damaged_weights_are_refused_and_whole_ones_taken_again() {
     let made = Made::new();
     let workspace = &made.workspace;

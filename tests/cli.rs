@@ -347,6 +347,7 @@ fn a_benchmark_measures_at_least_once_and_on_a_device() {
         ("--keep-activations", "plain", "`train`"),
         ("--gradient-checkpointing", "verify", "`train-pard`"),
         ("--int8", "train", "`capture`"),
+        ("--packed", "plain", "`capture`"),
     ] {
         let refused = refused(&format!("bench --task {task} {option}"));
         let name = option.split(' ').next().unwrap();

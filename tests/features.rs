@@ -104,7 +104,9 @@ fn live_and_stored_features_make_the_same_batches() {
         };
         let mut stored = StoredFeatures {
             samples: samples.clone(),
-            shards: FeatureShards::open(context.folder("features")).unwrap(),
+            shards: FeatureShards::open(context.folder("features"))
+                .unwrap()
+                .into(),
             compute: BurnType::F32,
             device,
         };

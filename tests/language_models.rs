@@ -422,6 +422,24 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
 }
 
 #[test]
+fn a_language_model_that_reads_the_text_itself_has_no_simulated_chains() {
+    let device = test_device();
+    let target = tiny::target(&device);
+    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let objective = Distill::new(&DistillConfig::default()).unwrap();
+    let trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
+    let report = trainee.measure(&batch(&target, Capture::default()));
+    let [step] = &report.steps[..] else {
+        panic!("{report:?}");
+    };
+    assert!(
+        report.measured && step.count > 0 && step.alpha > 0.0,
+        "{report:?}"
+    );
+    assert_eq!((report.chains, step.reached), (0, 0));
+}
+
+#[test]
 fn a_drafter_rewrites_replies_and_leaves_prompts_alone() {
     let device = test_device();
     let target = tiny::target(&device);

@@ -50,6 +50,7 @@ mod language_models_parity;
 mod layouts;
 mod learning;
 mod links;
+mod loss_weights;
 mod memory;
 mod muon_parity;
 mod narrow_targets;
@@ -57,6 +58,7 @@ mod numbers;
 mod object_server;
 mod object_stores;
 mod other_trainers;
+mod out_of_memory;
 mod outputs;
 mod own_texts;
 mod pages;
@@ -115,6 +117,7 @@ mod units;
 mod vocab_loss;
 mod wandb;
 mod workspace;
+mod xpress;
 
 /// Counts what every test allocates; see [`allocation`].
 #[global_allocator]

@@ -63,8 +63,8 @@ fn recipes(workspace: &Workspace) -> Vec<String> {
     kinds.chain([of(&RECIPES[0], "[synthetic]\n")]).collect()
 }
 
-/// The path of every whole number in a resolved recipe.
-fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
+/// The path of every whole number in a resolved recipe, and whether it is one of a list.
+fn numbers(value: &Value, path: &str, found: &mut Vec<(String, bool)>) {
     match value {
         Value::Object(table) => {
             for (key, value) in table {
@@ -76,26 +76,27 @@ fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
                 numbers(value, &path, found);
             }
         }
-        Value::Number(number) if number.is_u64() => found.push(path.to_owned()),
-        Value::Array(items) if items.iter().any(Value::is_u64) => found.push(path.to_owned()),
+        Value::Number(number) if number.is_u64() => found.push((path.to_owned(), false)),
+        Value::Array(items) if items.iter().any(Value::is_u64) => {
+            found.push((path.to_owned(), true));
+        }
         _ => {}
     }
 }
 
 /// The recipe with one number changed, and its plan, or why there is none.
-fn tried(text: &str, path: &str, value: u64, workspace: &Workspace) -> Result<(), String> {
-    let (recipe, text) = (resolved(text), text.to_owned());
-    let is_list = path
-        .split('.')
-        .fold(&recipe.json, |at, key| &at[key])
-        .is_array();
-    let value = if is_list {
-        format!("[{value}]")
-    } else {
-        value.to_string()
+fn tried(
+    text: &str,
+    (path, is_list): (&str, bool),
+    value: u64,
+    workspace: &Workspace,
+) -> Result<(), String> {
+    let value = match is_list {
+        true => format!("[{value}]"),
+        false => value.to_string(),
     };
     let try_it = || -> anyhow::Result<()> {
-        let recipe = recipe::read(&text, &[format!("{path}={value}")])?;
+        let recipe = recipe::read(text, &[format!("{path}={value}")])?;
         let runs = workspace.path("runs");
         let asked = Asked {
             recipe: &recipe,
@@ -155,11 +156,12 @@ fn a_number_beyond_any_use_is_refused_by_its_key_or_harmless() {
             let mut paths = Vec::new();
             numbers(&resolved(&text).json, "", &mut paths);
             assert!(paths.len() > 20, "{paths:?}");
-            for path in paths {
+            for (path, is_list) in paths {
+                let place = (path.as_str(), is_list);
                 for value in [0, 1 << 32, 1 << 53] {
                     let mut outcome = Ok(());
                     let largest =
-                        largest_during(|| outcome = tried(&text, &path, value, &workspace));
+                        largest_during(|| outcome = tried(&text, place, value, &workspace));
                     assert!(largest < 64 << 20, "`{path}` = {value}: {largest} bytes");
                     match outcome {
                         Err(error) => assert!(names(&error, &path), "`{path}` = {value}: {error}"),
@@ -184,9 +186,9 @@ fn no_default_contradicts_a_number_that_was_set() {
     for text in recipes(&workspace) {
         let mut paths = Vec::new();
         numbers(&resolved(&text).json, "", &mut paths);
-        for path in paths {
+        for (path, is_list) in paths {
             for value in [1, 2, 10] {
-                if let Err(error) = tried(&text, &path, value, &workspace) {
+                if let Err(error) = tried(&text, (&path, is_list), value, &workspace) {
                     assert!(names(&error, &path), "`{path}` = {value}: {error}");
                 }
             }

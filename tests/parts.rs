@@ -228,9 +228,13 @@ fn of_a_width_for_each_layer_a_drafter_takes_the_largest() {
 
 #[test]
 fn a_final_norm_or_a_head_of_another_kind_is_refused() {
-    let error = read(json!({"model_type": "cohere2", "layer_norm_eps": 1e-5})).unwrap_err();
-    for word in ["config.json", "layer_norm_eps", "rms_norm_eps"] {
-        assert!(error.contains(word), "{word}: {error}");
+    for (kind, key) in [("cohere2", "layer_norm_eps"), ("nemotron", "norm_eps")] {
+        let error = read(json!({"model_type": kind, key: 1e-5})).unwrap_err();
+        for word in ["config.json", key, "`rms_norm_eps`", "takes the mean off"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        // One that says both has the norm that is read.
+        read(json!({"model_type": kind, key: 1e-5, "rms_norm_eps": 1e-6})).unwrap();
     }
     let model = ModelFolder::open_some(path("parts/phi3"), &spectrain_models::is_part).unwrap();
     let names = [

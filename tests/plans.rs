@@ -1,5 +1,5 @@
 //! A plan says what the run does: it is refused where the run is, and finds stages done, stale or damaged as the run does.
-use serde_json::Value;
+use serde_json::{Value, json};
 use spectrain_data::tokenizer::Tokenizer;
 
 use crate::fake_hub::{FakeHub, Repository};
@@ -293,6 +293,36 @@ fn a_plan_is_refused_where_texts_hold_the_token_that_stands_for_tokens_to_come()
 }
 
 #[test]
+fn a_plan_is_refused_where_nothing_of_the_texts_is_a_prompt() {
+    let workspace = Workspace::new();
+    let row = |token: u32| {
+        let row = json!({"input_ids": [token % 40, 5, 6, 7], "loss_mask": [1, 1, 1, 1]});
+        format!("{row}\n")
+    };
+    let told = "it holds no prompt; rows that are trained on from their first token, so that nothing of them is a prompt: ";
+    let held_out =
+        format!("the held-out rows of `data.train` (`data.eval` can name others): {told}");
+    let given = format!("`data.eval`: {told}");
+    let alone = RECIPE.replace("eval = \"eval.jsonl\"\n", "");
+    // Of many rows the first ones are looked at.
+    for rows in [40, 140] {
+        let text: String = (0..rows).map(row).collect();
+        workspace.write("train.jsonl", &text);
+        for (recipe_text, change, told) in [
+            (alone.as_str(), "name=alone", &held_out),
+            (RECIPE, "data.eval=train.jsonl", &given),
+        ] {
+            workspace.write("recipe.toml", recipe_text);
+            let words = set(&[change]);
+            recipe(&workspace, &[&words[..], &["--plan"]].concat()).failed(&[told]);
+            recipe(&workspace, &words).failed(&[told]);
+        }
+        workspace.write("recipe.toml", RECIPE);
+        recipe(&workspace, &["--plan"]).succeeded();
+    }
+}
+
+#[test]
 fn texts_longer_than_the_context_of_the_target_are_warned_of() {
     let workspace = Workspace::new();
     workspace.write_target_of("short", 7, |spec| spec.max_positions = 40);
@@ -510,6 +540,24 @@ fn engines_that_do_not_load_a_drafter_with_its_settings_are_named_before_it_is_t
         let (_, warned) = words.split_once(" warnings: ").unwrap();
         assert!(warned.contains(part), "no `{part}`: {plan:#?}");
     }
+    // Transformers has no layout for such a drafter, and vLLM no kernels for each rank.
+    let xpress = |rank| format!("mask_token = 188\nmarkov_rank = {rank}\nmarkov = \"xpress\"");
+    for (rank, known) in [
+        (64, "these do: `vllm`"),
+        (4, "no other engine is known to load it"),
+    ] {
+        let to = "to = [\"speculators\"]";
+        let plan = plan_for_engines(&workspace, "dflash", &xpress(rank), to).succeeded();
+        let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, warned) = words.split_once(" warnings: ").unwrap();
+        let told = format!(" will be printed; {known}");
+        assert!(
+            warned.contains(&told) && !warned.contains("`hf`"),
+            "{plan:#?}"
+        );
+    }
+    let drafter = &xpress(64);
+    plan_for_engines(&workspace, "dflash", drafter, "to = [\"hf\"]").misused(&["`export.to`"]);
     let (drafter, export) = ("mask_token = 0\ncausal = true", "to = [\"hf\"]");
     plan_for_engines(&workspace, "dflash", drafter, export).misused(&["`export.to`", "causal"]);
 }

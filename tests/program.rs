@@ -341,13 +341,28 @@ fn stored_features_train_as_live_ones_do() {
             .as_f64()
             .unwrap()
     };
-    let live = loss();
+    let text = || workspace.manifest("train")["summary"]["fit"]["text"].clone();
+    let (live, of_live) = (loss(), text());
     let outcome = run_with(&workspace, &["features.mode=stored"]);
+    for said in [
+        "`features.mode`: \"live\" → \"stored\"",
+        "train: what the target says of ",
+    ] {
+        assert!(outcome.stderr.contains(said), "no `{said}`: {outcome:#?}");
+    }
+    // Before the first step, and in the curves with the first validation.
+    assert!(of_live["tokens"].as_u64().unwrap() > 0, "{of_live}");
+    assert_eq!(text()["tokens"], of_live["tokens"]);
+    let curves = workspace.text("runs/run/train/events/metrics.jsonl");
+    let told: Vec<&str> = curves
+        .lines()
+        .filter(|line| line.contains("\"text/likeliest\""))
+        .collect();
     assert!(
-        outcome
-            .stderr
-            .contains("`features.mode`: \"live\" → \"stored\""),
-        "{outcome:#?}"
+        told.len() == 1
+            && told[0].starts_with("{\"step\":3,")
+            && told[0].contains("validation/loss"),
+        "{told:?}"
     );
     let features = workspace.manifest("features");
     assert_eq!(

@@ -108,6 +108,27 @@ fn a_finished_training_goes_on_to_more_steps() {
 }
 
 #[test]
+fn weights_that_change_over_the_steps_are_named_where_a_training_goes_on_to_more() {
+    let workspace = Workspace::new();
+    let recipe = workspace.text("recipe.toml").replace("eagle3", "eagle1");
+    let recipe = recipe.replace("draft_vocab = 256\n", "").replace(
+        "draft_steps = 2\n",
+        "passes = 2\nclass_weight = { start = 1.0, end = 0.1 }\n",
+    );
+    workspace.write("recipe.toml", recipe);
+    workspace.run(&RUN).succeeded();
+    let longer = with(&["train.steps=9"]);
+    let told = "goes on from step 6: `train.steps`: 6 → 9; weights that change over the steps (`objective.class_weight`) go by \
+                shares of the new steps";
+    let plan = workspace.run(&[&longer[..], &["--plan"]].concat());
+    let plan = plan.succeeded().stdout;
+    let words = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(told), "{plan}");
+    let outcome = workspace.run(&longer).succeeded();
+    says(&outcome, &[&format!("train: {told}")]);
+}
+
+#[test]
 fn more_steps_keep_a_warm_up_that_nobody_set() {
     let workspace = Workspace::new();
     let recipe = workspace.text("recipe.toml");

@@ -209,7 +209,7 @@ mod tests {
         let silent = |url: &str| Measured {
             url: url.to_owned(),
             speed: Err(Error::msg(
-                "refused; this command starts a server:\n  vllm serve m --x",
+                "refused; this command starts a server:\n  vllm serve m --x\nwithout --x it has no states",
             )),
         };
         let plan = CapturePlan {
@@ -220,9 +220,10 @@ mod tests {
         let expected = [
             "`http://a`: not measured: refused; this command starts a server:",
             "  vllm serve m --x",
+            "without --x it has no states",
             "`http://b`: not measured: refused; this command starts a server:",
         ];
-        assert_eq!(plan.lines()[..3], expected);
-        assert_eq!(plan.lines().len(), 4);
+        assert_eq!(plan.lines()[..4], expected);
+        assert_eq!(plan.lines().len(), 5);
     }
 }

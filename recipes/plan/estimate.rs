@@ -12,6 +12,7 @@ use super::data::{MOST_PASSES, TrainingData};
 use super::flops::Computed;
 use super::memory::{Memory, Trained};
 use super::speed::speed;
+use super::stages::Planned;
 use super::steps::Steps;
 use super::words::{bytes, count, duration, flops, times};
 use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, decoder};
@@ -133,9 +134,16 @@ impl Estimate {
         Some(self.peak()?.saturating_mul(self.processes as u64))
     }
 
-    /// Bytes of the most memory that a stage takes which trains.
+    /// Bytes of the most memory that a process has at a time in any stage that trains.
     pub(super) fn peak(&self) -> Option<u64> {
         self.peaks.iter().map(|(_, bytes)| *bytes).max()
+    }
+
+    /// The same in this stage.
+    pub(super) fn peak_of(&self, stage: &str) -> Option<u64> {
+        let mut peaks = self.peaks.iter();
+        let own = peaks.find(|(name, _)| *name == stage);
+        own.map(|(_, bytes)| *bytes)
     }
 
     /// FLOP/s, and how that is known. A CPU is measured by the first who asks, so that only those do who tell times.
@@ -311,6 +319,18 @@ impl Estimate {
             false => passes as u64 > MOST_PASSES,
         };
         is_more.then(told)
+    }
+
+    /// That `patience` cannot end trainings that begin anew.
+    pub(super) fn in_vain(&self, recipe: &ResolvedRecipe, stages: &[Planned]) -> Vec<String> {
+        let mut found = Vec::new();
+        for (counted, _) in &self.steps {
+            let mut own = stages.iter().filter(|stage| stage.name == counted.stage);
+            if own.any(Planned::begins_anew) {
+                found.extend(counted.in_vain(recipe.begins_trained(counted.stage)));
+            }
+        }
+        found
     }
 
     fn time(&self) -> [(&'static str, String); 3] {

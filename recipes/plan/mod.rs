@@ -144,6 +144,7 @@ fn estimates(
             text.push_str(&estimate.text(recipe, sizes));
             known.warnings = room::warnings(asked, estimate);
             known.warnings.extend(estimate.many_passes(recipe));
+            known.warnings.extend(estimate.in_vain(recipe, stages));
             known.numbers = estimate.json(sizes);
         }
         Err(error) => {
@@ -199,6 +200,13 @@ pub fn too_little_room(asked: &Asked) -> Vec<String> {
     // Why there is no estimate the run comes to by itself.
     let known = estimate(asked).ok().flatten();
     known.map_or_else(Vec::new, |known| room::warnings(asked, &known))
+}
+
+/// What is said where a training stage of the run takes more of its device's memory than the `available` bytes, as far as it is known
+/// what it takes.
+pub fn too_little_on_device(asked: &Asked, stage: &str, available: u64) -> Option<String> {
+    let peak = estimate(asked).ok().flatten()?.peak_of(stage)?;
+    room::too_little_on_device((stage, peak), asked.device, available)
 }
 
 /// What the run takes, where the sizes of its target need no download. Nothing is hashed: of the data counts what the files say,

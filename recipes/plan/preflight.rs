@@ -13,7 +13,6 @@ use spectrain_data::template::ChatTemplate;
 
 use crate::errors::{Misuse, with_causes};
 use crate::families::described::reading_for;
-use crate::families::drafter_folder::architectures_in;
 use crate::families::model_at_start;
 use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::inline::assigned;
@@ -24,7 +23,7 @@ use crate::runs::run_folder::{self, Existing, RunFolder, RunName, Status, manife
 use crate::runtime::capture::servers::check_folders;
 use crate::runtime::pair::with_way_out;
 use crate::runtime::server::client::Client;
-use crate::runtime::sizes::folder_of;
+use crate::runtime::sizes::{class_of, folder_of};
 use crate::runtime::text::{Text, longer_texts};
 use crate::runtime::weights::check_weights;
 use crate::runtime::{device, prompt_sets, start_at, target};
@@ -162,15 +161,22 @@ impl<'a> Asked<'a> {
         found.into_iter().flatten().collect()
     }
 
-    /// Those of the engines of `export.to` that are not known to load the drafter, and those that are.
-    fn engines(&self) -> Result<[Vec<Engine>; 2]> {
+    /// Whether an engine is known to load the drafter, as far as the target's sizes are known.
+    pub fn loads(&self, engine: Engine) -> bool {
+        let found = self.engines(&[engine]);
+        found.is_ok_and(|[unknown, _]| unknown.is_empty())
+    }
+
+    /// Those of these engines that are not known to load the drafter, and all that are.
+    fn engines(&self, to: &[Engine]) -> Result<[Vec<Engine>; 2]> {
         let (recipe, sizes) = (self.recipe, target_sizes::of(self.recipe));
         let Some(sizes) = sizes else {
             return Ok(Default::default());
         };
         let class = self.target_class();
-        let (to, class) = (&recipe.export.to, class.as_deref());
-        recipe.method.check_export(to, &sizes.spec, class)
+        recipe
+            .method
+            .check_export(to, &sizes.spec, class.as_deref())
     }
 
     /// That an engine which the recipe names would not load the drafter. The usual ones, which most recipes do not name, are
@@ -183,7 +189,7 @@ impl<'a> Asked<'a> {
             names
         };
         let quoted = |names: &[&str]| format!("`{}`", names.join("`, `"));
-        let [unknown, known] = self.engines().ok()?;
+        let [unknown, known] = self.engines(&self.recipe.export.to).ok()?;
         let mut keys: Vec<(String, Value)> = Vec::new();
         for key in unknown.iter().flat_map(|engine| self.against(*engine)) {
             if !keys.contains(&key) {
@@ -199,13 +205,18 @@ impl<'a> Asked<'a> {
             1 => ("is", "it"),
             _ => ("are", "them"),
         };
-        let is_told = !is_usual && !unknown.is_empty() && !known.is_empty();
+        let others = match known.is_empty() {
+            true => "no other engine is known to load it".to_owned(),
+            false => format!("these do: {}", quoted(&known)),
+        };
+        // That none does because of the target is said by itself.
+        let is_new = !known.is_empty() || self.unserved().is_none();
+        let is_told = !is_usual && !unknown.is_empty() && is_new;
         is_told.then(|| {
             format!(
                 "`export.to`: {} {are} not known to load a drafter with these settings{keys}, and no command for {them} will be \
-                 printed; these do: {}",
-                quoted(&unknown),
-                quoted(&known)
+                 printed; {others}",
+                quoted(&unknown)
             )
         })
     }
@@ -230,8 +241,7 @@ impl<'a> Asked<'a> {
     /// The class of a target on this machine.
     fn target_class(&self) -> Option<String> {
         let revision = self.recipe.target.revision.as_deref();
-        let folder = folder_of(self.recipe.model()?, revision)?;
-        architectures_in(&folder).ok()?.into_iter().next()
+        class_of(self.recipe.model()?, revision)
     }
 
     /// That texts are longer than the target was made for.
@@ -385,7 +395,7 @@ impl<'a> Asked<'a> {
         };
         let method = &self.recipe.method;
         method.capture(&sizes.spec)?;
-        self.engines()?;
+        self.engines(&self.recipe.export.to)?;
         match method.footprint(&sizes.spec) {
             // What it starts from is no model to start from.
             Err(refused) if refused.is::<spectrain_models::Error>() => Err(refused),

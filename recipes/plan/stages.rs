@@ -17,7 +17,7 @@ use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
 use crate::stages::array::ArrayJob;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::{check_going_on, instead, listed, unfit, wanted_again};
+use crate::stages::in_order::{check_going_on, instead, listed, to_other_end, unfit, wanted_again};
 use crate::stages::order;
 use crate::stages::stage::Stage;
 
@@ -35,6 +35,8 @@ pub(super) struct Planned {
 
 /// How a state begins in which a stage cannot run; why follows.
 const CANNOT_RUN: &str = "cannot run: ";
+/// What becomes of a stage that has not begun.
+const RUNS: &str = "runs";
 /// What becomes of a stage that was interrupted.
 const GOES_ON: &str = "goes on where it was interrupted";
 /// How the states begin in which what was done is done again; why follows.
@@ -61,6 +63,11 @@ impl Planned {
         [STARTS_OVER, RUNS_AGAIN]
             .iter()
             .any(|again| self.state.starts_with(again))
+    }
+
+    /// Whether it surely begins at the first step, or does so again.
+    pub(super) fn begins_anew(&self) -> bool {
+        self.is_left() && (self.state == RUNS || self.is_again())
     }
 
     /// For programs.
@@ -112,7 +119,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<Planned>> {
             (None, None) if may_be_taken_back(asked, &context, stage)? => {
                 becomes(&context, stage, None)?
             }
-            (None, _) => Becomes::to_do("runs"),
+            (None, _) => Becomes::to_do(RUNS),
             (Some(manifest), None) => becomes(&context, stage, manifest.seconds)?,
             (Some(_), Some(name)) => {
                 Becomes::to_do(format!("runs again if the output of `{name}` changes"))
@@ -182,7 +189,9 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
         Ok((state, again))
     });
     let state = match found {
-        Ok((_, Some((aside, state)))) => return Ok(taken_back(context, &aside, state)),
+        Ok((_, Some((aside, state)))) => {
+            return taken_back(context, stage.name, (&aside, state));
+        }
         Ok((state, None)) => state,
         Err(error) => return Ok(cannot(&error)),
     };
@@ -195,10 +204,12 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
             done: true,
             stays: true,
         },
-        StageState::Missing => Becomes::to_do("runs"),
+        StageState::Missing => Becomes::to_do(RUNS),
         StageState::Interrupted if stage.resumes => Becomes::to_do(GOES_ON),
         StageState::Interrupted => Becomes::to_do("starts over after an interruption"),
-        StageState::Longer { steps, what } => Becomes::to_do(longer(steps, &what)),
+        StageState::Longer { steps, what } => {
+            Becomes::to_do(to_other_end(context, stage.name, steps, &what)?)
+        }
         StageState::Unfit { steps, what } => {
             let why = unfit(context, stage.name, steps, &what);
             Becomes::to_do(format!("{CANNOT_RUN}it {why}"))
@@ -213,23 +224,22 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
     })
 }
 
-/// That a training goes on to another end.
-fn longer(steps: u64, what: &[String]) -> String {
-    format!("goes on from step {steps}: {}", what.join(", "))
-}
-
 /// What becomes of a stage that takes back what was set aside under this name, in this state.
-fn taken_back(context: &StageContext, aside: &str, state: StageState) -> Becomes {
+fn taken_back(
+    context: &StageContext,
+    stage: &str,
+    (aside, state): (&str, StageState),
+) -> Result<Becomes> {
     let (how, done) = match state {
         StageState::Done(_) => ("which is done".to_owned(), true),
-        StageState::Longer { steps, what } => (longer(steps, &what), false),
+        StageState::Longer { steps, what } => (to_other_end(context, stage, steps, &what)?, false),
         _ => (GOES_ON.to_owned(), false),
     };
-    Becomes {
+    Ok(Becomes {
         told: format!("takes back `{}`, {how}", context.folder(aside).display()),
         done,
         stays: false,
-    }
+    })
 }
 
 /// A model of the recipe, a dataset or a set of prompts, that would have to be downloaded to compare it with what a stage was made from.

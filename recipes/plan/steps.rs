@@ -13,6 +13,10 @@ pub(super) struct Steps {
     pub(super) steps: Option<u64>,
     /// Whether they are counted in epochs: how many there are depends on how the samples fill their rows.
     is_estimated: bool,
+    /// Validations without better weights behind which there are fewer.
+    patience: Option<usize>,
+    /// Steps from one validation to the next.
+    validate_every: u64,
     tokens_per_step: u64,
     /// Tokens of all steps, known as the steps are.
     pub(super) trained_tokens: Option<u64>,
@@ -24,10 +28,11 @@ impl Steps {
         training: &TrainConfig,
         data_tokens: Option<u64>,
     ) -> Self {
-        let [tokens, steps, batches] = [
+        let [tokens, steps, batches, validate_every] = [
             training.batch_tokens,
             training.steps,
             training.gradient_accumulation,
+            training.validate_every,
         ]
         .map(|number| number as u64);
         let tokens_per_step = tokens.saturating_mul(batches);
@@ -43,6 +48,8 @@ impl Steps {
             stage,
             steps,
             is_estimated: training.epochs.is_some(),
+            patience: training.patience,
+            validate_every,
             tokens_per_step,
             trained_tokens,
         }
@@ -53,16 +60,44 @@ impl Steps {
         let about = if self.is_estimated { "about " } else { "" };
         let steps = self.steps?;
         let noun = if steps == 1 { "step" } else { "steps" };
+        let (most, why) = match self.patience {
+            Some(patience) => ("at most ", format!(" (`patience = {patience}`)")),
+            None => ("", String::new()),
+        };
         Some(format!(
-            "{about}{} {noun} of {} tokens",
+            "{most}{about}{} {noun} of {} tokens{why}",
             grouped(steps),
             grouped(self.tokens_per_step)
         ))
     }
 
+    /// That `patience` cannot end the training, where it begins anew and its steps are known. Where it begins trained, those weights are
+    /// validated first.
+    pub(super) fn in_vain(&self, begins_trained: bool) -> Option<String> {
+        let patience = self.patience? as u64;
+        let steps = self.steps.filter(|_| !self.is_estimated)?;
+        let validations = steps.saturating_sub(1) / self.validate_every.max(1);
+        // The first one of all finds the best weights so far.
+        let most = validations.saturating_sub(u64::from(!begins_trained));
+        let noun = match most {
+            1 => "validation",
+            _ => "validations",
+        };
+        (most < patience).then(|| {
+            format!(
+                "`train.patience = {patience}` cannot end the stage `{}`: before its last step no more than {most} {noun} \
+                 (`train.validate_every`) may find no better weights",
+                self.stage
+            )
+        })
+    }
+
     /// For programs, under the name of the stage.
     pub(super) fn json(&self) -> (String, Value) {
-        let numbers = json!({"steps": self.steps, "tokens_per_step": self.tokens_per_step});
+        let mut numbers = json!({"steps": self.steps, "tokens_per_step": self.tokens_per_step});
+        if let Some(patience) = self.patience {
+            numbers["patience"] = patience.into();
+        }
         (self.stage.to_owned(), numbers)
     }
 }
@@ -92,5 +127,42 @@ mod tests {
         assert_eq!(counted.words().unwrap(), "about 7 steps of 4,096 tokens");
         assert_eq!(counted.trained_tokens, Some(25_000));
         assert_eq!(Steps::of("train", &training, None).words(), None);
+    }
+
+    #[test]
+    fn steps_that_validations_may_end_are_the_most_that_there_can_be() {
+        let training = TrainConfig {
+            steps: 1000,
+            patience: Some(3),
+            ..TrainConfig::default()
+        };
+        let counted = Steps::of("train", &training, None);
+        let words = "at most 1,000 steps of 4,096 tokens (`patience = 3`)";
+        assert_eq!(counted.words().unwrap(), words);
+        let numbers = json!({"steps": 1000, "tokens_per_step": 4096, "patience": 3});
+        assert_eq!(counted.json(), ("train".into(), numbers));
+    }
+
+    #[test]
+    fn validations_that_are_too_few_to_end_a_training_are_known_before_it() {
+        let in_vain = |steps, epochs, begins_trained| {
+            let training = TrainConfig {
+                steps,
+                epochs,
+                validate_every: 10,
+                patience: Some(2),
+                ..TrainConfig::default()
+            };
+            Steps::of("train", &training, Some(10_000)).in_vain(begins_trained)
+        };
+        // Behind steps 10, 20 and 30.
+        assert_eq!(in_vain(31, None, false), None);
+        let told = "`train.patience = 2` cannot end the stage `train`: before its last step no more than 1 validation \
+                    (`train.validate_every`) may find no better weights";
+        assert_eq!(in_vain(30, None, false).as_deref(), Some(told));
+        assert_eq!(in_vain(30, None, true), None);
+        assert!(in_vain(20, None, true).is_some());
+        // How many steps these are is not surely known.
+        assert_eq!(in_vain(30, Some(1.0), false), None);
     }
 }

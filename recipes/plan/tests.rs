@@ -242,6 +242,20 @@ fn passes_that_were_chosen_by_the_sizes_of_files_may_be_more_once_tokens_are_cou
 }
 
 #[test]
+fn a_patience_that_cannot_end_a_training_is_warned_of() {
+    let root = tempfile::tempdir().unwrap();
+    let mut recipe = qwen3();
+    recipe.train.steps = 30;
+    recipe.train.validate_every = 10;
+    let told = "`train.patience = 2` cannot end the stage `train`: before its last step no more than 1 validation ";
+    for (patience, expected) in [(None, false), (Some(1), false), (Some(2), true)] {
+        recipe.train.patience = patience;
+        let text = text(&recipe, root.path(), "cpu");
+        assert_eq!(text.contains(told), expected, "{text}");
+    }
+}
+
+#[test]
 fn of_a_target_that_servers_have_it_is_said_how_much_is_read() {
     let root = tempfile::tempdir().unwrap();
     let mut recipe = qwen3();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize as _;
 use spectrain_checkpoints::near::did_you_mean;
-use spectrain_train::OF_EPOCHS;
+use spectrain_train::{OF_EPOCHS, OF_WSD};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,8 +35,21 @@ pub(crate) fn rival(key: &str) -> Option<&'static str> {
     })
 }
 
+/// The key that says which schedule a training has.
+pub(crate) const SCHEDULE: &str = "schedule";
+/// The only schedule that reads further keys, [`OF_WSD`].
+const WSD: &str = "wsd";
+
+/// Whether a key is one that a training with this schedule does not read, because another schedule does.
+pub(crate) fn is_of_other_schedule(key: &str, schedule: Option<&str>) -> bool {
+    OF_WSD.contains(&key) && schedule.is_some_and(|schedule| schedule != WSD)
+}
+
 /// What the parser says of a file without a `name`, the only key beside `recipe` that stands in no table and has no default.
 const NO_NAME: &str = "missing field `name`";
+
+/// How it begins what is said of a key that must not be there beside others.
+const ABSENT: [&str; 2] = ["expected nothing beside ", "expected no such key "];
 
 /// The table of the training stages.
 const STAGES: &str = "stages";
@@ -126,7 +139,7 @@ impl<'a> Document<'a> {
     }
 
     /// Whether the file or an override sets this key, which has its table before it.
-    pub(super) fn sets(&self, key: &str) -> bool {
+    pub fn sets(&self, key: &str) -> bool {
         self.find(key).is_some()
     }
 
@@ -190,6 +203,14 @@ impl<'a> Document<'a> {
                         let given = changed.keys().filter_map(|key| rival(key.get_ref()));
                         for other in given {
                             own.remove(other);
+                        }
+                        // A stage with a schedule of its own has nothing of that of all.
+                        let schedule = changed.get(SCHEDULE);
+                        let schedule = schedule.and_then(|value| value.get_ref().as_str());
+                        for key in OF_WSD {
+                            if is_of_other_schedule(key, schedule) {
+                                own.remove(key);
+                            }
                         }
                         merge(own, changed, ("", ""))?;
                     }
@@ -292,9 +313,18 @@ impl<'a> Document<'a> {
         let key = self.set_by(&problem.key);
         let message = Problem::new(&key, &problem.message).to_string();
         match self.find(&key) {
+            Some(span) if self.needs_deleting(&span, problem) => {
+                self.at(span, &format!("{message}; delete the key from the file"))
+            }
             Some(span) => self.at(span, &message),
             None => anyhow!("{message}"),
         }
+    }
+
+    /// Whether a key of the file must not be there beside what overrides have set: no override takes it away.
+    fn needs_deleting(&self, span: &Range<usize>, problem: &Problem) -> bool {
+        let is_unwanted = ABSENT.iter().any(|told| problem.message.starts_with(told));
+        is_unwanted && !self.changes.is_empty() && self.override_at(span).is_none()
     }
 
     /// The key that was set where a stage's own was not: `[train]` is that of all stages.

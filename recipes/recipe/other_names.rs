@@ -4,7 +4,7 @@ use crate::trainers::{Becomes, TRAINERS};
 
 /// A name that is used elsewhere, and what recipes call the same; what settings of other trainers become under their own names, their
 /// rows say.
-const NAMES: [(&str, &str); 53] = [
+const NAMES: [(&str, &str); 60] = [
     ("adam_beta1", "beta1"),
     ("adam_beta2", "beta2"),
     ("adam_epsilon", "epsilon"),
@@ -13,6 +13,8 @@ const NAMES: [(&str, &str); 53] = [
     ("bfloat16", "bf16"),
     ("chat_template", "template"),
     ("draft_vocab_size", "draft_vocab"),
+    ("early_stopping", "patience"),
+    ("early_stopping_patience", "patience"),
     ("ema", "ema_decay"),
     ("eps", "epsilon"),
     ("eval_data", "eval"),
@@ -24,6 +26,7 @@ const NAMES: [(&str, &str); 53] = [
     ("fp16", "f16"),
     ("fp32", "f32"),
     ("gradient_accumulation_steps", "gradient_accumulation"),
+    ("1-sqrt", "minus_sqrt"),
     ("accumulation_steps", "gradient_accumulation"),
     ("grad_clip", "max_grad_norm"),
     ("gradient_clipping", "max_grad_norm"),
@@ -35,6 +38,8 @@ const NAMES: [(&str, &str); 53] = [
     ("lr", "learning_rate"),
     ("lr_scheduler", "schedule"),
     ("lr_scheduler_type", "schedule"),
+    ("lr_wsd_decay_ratio", "decay_ratio"),
+    ("lr_wsd_decay_style", "decay_shape"),
     ("max_num_steps", "steps"),
     ("max_seq_len", "max_length"),
     ("max_seq_length", "max_length"),
@@ -58,6 +63,8 @@ const NAMES: [(&str, &str); 53] = [
     ("trt-llm", "tensorrt-llm"),
     ("trtllm", "tensorrt-llm"),
     ("ttt_length", "draft_steps"),
+    ("wsd_decay_ratio", "decay_ratio"),
+    ("wsd_decay_style", "decay_shape"),
 ];
 
 /// What of the names that are `known` is meant by one that another program has.
@@ -104,7 +111,15 @@ mod tests {
         );
         assert_eq!(meant("LR", ["learning_rate"]), Some("learning_rate"));
         assert_eq!(meant("lr", ["model"]), None);
-        for (setting, key) in [("ttt_steps", "draft_steps"), ("num_layers", "layers")] {
+        for (setting, key) in [
+            ("ttt_steps", "draft_steps"),
+            ("num_layers", "layers"),
+            ("lr_wsd_decay_ratio", "decay_ratio"),
+            ("wsd_decay_style", "decay_shape"),
+            ("early_stopping", "patience"),
+            ("1-sqrt", "minus_sqrt"),
+            ("base_anchor_weight", "guess_weight"),
+        ] {
             assert_eq!(meant(setting, ["steps", key]), Some(key));
             assert_eq!(meant(setting, ["steps", "model"]), None);
         }

@@ -166,6 +166,12 @@ impl ResolvedRecipe {
         Some(stages[place.checked_sub(1)?])
     }
 
+    /// Whether a training stage begins with weights that were trained for what it trains; a later stage has another objective than
+    /// the weights that it begins with.
+    pub(crate) fn begins_trained(&self, stage: &str) -> bool {
+        self.start.is_some() && self.trained_before(stage).is_none()
+    }
+
     /// The training stage whose drafter the later stages take.
     pub fn last_trained(&self) -> &'static str {
         match self.training_stages().last() {

@@ -759,3 +759,66 @@ fn numbers_of_an_optimiser_that_could_only_end_in_no_number_are_refused() {
         accept(MINIMAL, &[change]);
     }
 }
+
+#[test]
+fn how_a_rate_falls_at_the_end_is_said_of_the_only_schedule_that_reads_it() {
+    for (change, found) in [
+        ("train.decay_ratio=0.4", "0.4"),
+        ("train.decay_shape=minus_sqrt", "\"minus_sqrt\""),
+    ] {
+        accept(MINIMAL, &["train.schedule=wsd", change]);
+        let error = refuse(MINIMAL, &[change]);
+        let key = change.split('=').next().unwrap();
+        let told = format!(
+            "key `{key}`: expected nothing beside `schedule = \"cosine\"`, as only `\"wsd\"` reads it, found {found}"
+        );
+        assert!(error.ends_with(&told), "{error}");
+    }
+    // A stage may have another schedule than the others.
+    let text = "recipe = \"deer\"\nname = \"a\"\n[synthetic]\n[train]\nschedule = \"wsd\"\ndecay_ratio = 0.4\n\
+                [stages.align]\nschedule = \"linear\"\n[stages.refine]\nschedule = \"wsd\"\n";
+    let recipe = read(text, &[]).unwrap();
+    let ratio = |stage| recipe.training(stage).decay_ratio;
+    let ratios = ["adapt", "align", "refine"].map(ratio);
+    assert_eq!(ratios, [Some(0.4), None, Some(0.4)]);
+    let again = read(&recipe.toml, &[]).unwrap();
+    assert_eq!(recipe.json, again.json);
+}
+
+#[test]
+fn a_key_of_the_file_that_an_override_leaves_no_place_for_is_to_be_deleted() {
+    for (kind, tables, change) in [
+        (
+            "eagle3",
+            "[train]\nschedule = \"wsd\"\ndecay_ratio = 0.4\n",
+            "train.schedule=constant",
+        ),
+        (
+            "dflash",
+            "[drafter]\nmask_token = 0\nmarkov_rank = 4\nmarkov = \"xpress\"\nmarkov_passes = 2\n",
+            "drafter.markov=vanilla",
+        ),
+    ] {
+        let text = format!("recipe = \"{kind}\"\nname = \"a\"\n[synthetic]\n{tables}");
+        accept(&text, &[]);
+        let error = refuse(&text, &[change]);
+        let advice = "; delete the key from the file";
+        assert!(
+            error.starts_with("line ") && error.ends_with(advice),
+            "{error}"
+        );
+    }
+    // Of the other key nothing has to be deleted: it is an override itself.
+    let error = refuse(MINIMAL, &["train.decay_ratio=0.4"]);
+    assert!(!error.contains("delete"), "{error}");
+}
+
+#[test]
+fn a_training_that_waits_for_no_validation_is_refused() {
+    accept(MINIMAL, &["train.patience=1"]);
+    let error = refuse(MINIMAL, &["train.patience=0"]);
+    assert!(
+        error.contains("key `train.patience`: expected at least 1"),
+        "{error}"
+    );
+}

@@ -5,7 +5,7 @@ use spectrain_data::words::in_words;
 use crate::recipe::other_names::meant;
 
 /// Numbers from 0 are those of which most keys have the type; of these smaller ones than this are refused as well.
-pub(super) const LEAST: [(&str, usize); 9] = [
+pub(super) const LEAST: [(&str, usize); 10] = [
     ("data.max_length", 4),
     ("data.max_samples", 1),
     ("train.steps", 1),
@@ -13,6 +13,7 @@ pub(super) const LEAST: [(&str, usize); 9] = [
     ("train.gradient_accumulation", 1),
     ("train.log_every", 1),
     ("train.validate_every", 1),
+    ("train.patience", 1),
     ("train.save_every", 1),
     ("train.keep", 1),
 ];
@@ -45,7 +46,14 @@ fn with_own_name(text: &str) -> Option<String> {
     let mut cut = UNKNOWN.iter().filter_map(|start| text.split_once(start));
     let mut parts = cut.next()?.1.lines().next()?.split('`');
     let own = meant(parts.next()?, parts.skip(1).step_by(2))?;
-    (!text.contains(QUESTION)).then(|| format!("{}{QUESTION}`{own}`?", text.trim_end()))
+    // A name that others have goes before one that is only written alike.
+    let text = match text.split_once(QUESTION) {
+        Some((before, alike)) => {
+            before.to_owned() + alike.split_once('?').map_or("", |(_, rest)| rest)
+        }
+        None => text.to_owned(),
+    };
+    Some(format!("{}{QUESTION}`{own}`?", text.trim_end()))
 }
 
 /// The message with the list that has what was found as its only entry.
@@ -140,6 +148,10 @@ mod tests {
             (
                 "unknown field `lr`, expected one of `steps`, `learning_rate`\nin `train`\n",
                 "; did you mean `learning_rate`?",
+            ),
+            (
+                "unknown field `base_anchor_weight`, expected one of `teacher_weight`, `guess_weight`",
+                "; did you mean `guess_weight`?",
             ),
             (
                 "unknown variant `trtllm`, expected one of `hf`, `tensorrt-llm`",

@@ -10,7 +10,7 @@ use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
 use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
-use spectrain_data::template::OWN_VARIABLES;
+use spectrain_data::template::check_names;
 use spectrain_data::unusable::Unusable;
 use spectrain_models::bounds::{self, Bounded};
 
@@ -108,13 +108,9 @@ impl DataTable {
             let message = "expected at least 1, found 0; left out, all rows are read";
             return Err(Problem::new("max_samples", message));
         }
-        let own = |name: &&String| OWN_VARIABLES.contains(&name.as_str());
-        if let Some(name) = self.template_variables.keys().find(own) {
-            let message = format!(
-                "expected the template's own variables, found `{name}`, which the program sets"
-            );
-            return Err(Problem::new("template_variables", message));
-        }
+        let names = self.template_variables.keys().map(String::as_str);
+        check_names(names)
+            .map_err(|mismatch| Problem::new("template_variables", mismatch.to_string()))?;
         if self.turns == Turns::Expand && self.mask != Masking::Assistant {
             let message = "`expand` trains on each answer, so `mask` has to be `assistant`";
             return Err(Problem::new("turns", message));

@@ -90,4 +90,9 @@ impl FeatureMode {
     pub fn is_stored(self) -> bool {
         matches!(self, Self::Stored | Self::Served | Self::Imported)
     }
+
+    /// Tokens of an answer to a held-out prompt, at most, with this `evaluate.max_new_tokens`; of imported texts nobody knows it.
+    pub fn longest_answer(self, max_new_tokens: usize) -> Option<usize> {
+        (self != Self::Imported).then_some(max_new_tokens)
+    }
 }

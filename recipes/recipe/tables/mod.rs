@@ -18,8 +18,8 @@ pub use export::{Engine, ExportTable, ExportType};
 pub use features::{FeatureMode, FeaturesTable};
 pub use prompts::{ChosenSet, PromptEntry, PromptTable, Prompts};
 pub use regenerate::{
-    Asked, CONCURRENCY, FailedRows, LONGEST_ANSWER, NO_PARSER, OWN_KEYS, RETRIES, RegenerateTable,
-    TEMPLATE_KEY, TIMEOUT, WAIT, check_asked, check_template,
+    Asked, CONCURRENCY, FailedRows, LONGEST_ANSWER, NO_PARSER, OF_SERVERS, OWN_KEYS, RETRIES,
+    RegenerateTable, TEMPLATE_KEY, TIMEOUT, WAIT, check_asked, check_template,
 };
 pub use synthetic::{MADE_POSITIONS, SyntheticTable};
 pub use target::{TargetTable, TargetType};

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+pub use spectrain_data::conversation::TEMPLATE_KEY;
 use spectrain_data::regenerate::{ToolRows, Truncated};
 use spectrain_models::bounds;
 
@@ -27,9 +28,6 @@ pub const WAIT: u64 = 900;
 /// The most seconds of waiting.
 pub(super) const LONGEST_WAIT: usize = 1 << 20;
 
-/// The key of a request's body with the variables of the chat template, which the server renders.
-pub const TEMPLATE_KEY: &str = "chat_template_kwargs";
-
 /// Keys of a request's body that nobody sets by hand, because an option, a key or the program does.
 pub const OWN_KEYS: [&str; 10] = [
     "messages",
@@ -43,6 +41,9 @@ pub const OWN_KEYS: [&str; 10] = [
     "seed",
     "tools",
 ];
+
+/// Keys that are part of the requests to a server.
+pub const OF_SERVERS: [&str; 4] = ["model", "api_key_env", "extra", "requests_per_second"];
 
 /// Why only servers answer rows with tools.
 pub const NO_PARSER: &str = "every model writes calls of tools in a form of its own, which engines have parsers for and this \
@@ -66,7 +67,7 @@ pub enum FailedRows {
 pub struct RegenerateTable {
     /// The address of a server that runs the target and speaks the OpenAI protocol (SGLang, vLLM, llama.cpp), such as
     /// `"http://localhost:8000"`, or a list of addresses of several such servers. Requests carry `data.template_variables` as
-    /// `chat_template_kwargs`. Left out: spectrain itself decodes with the target.
+    /// `chat_template_kwargs`, with those of a row's own in their places. Left out: spectrain itself decodes with the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<Addresses>,
     /// The model's name on the servers. Left out: the only model that each server has.
@@ -165,20 +166,21 @@ impl RegenerateTable {
     }
 
     fn check_server(&self) -> Result<(), Problem> {
-        let of_servers = [
-            ("model", self.model.is_some()),
-            ("api_key_env", self.api_key_env.is_some()),
-            ("extra", !self.extra.is_empty()),
-            ("requests_per_second", self.requests_per_second.is_some()),
+        let are_set = [
+            self.model.is_some(),
+            self.api_key_env.is_some(),
+            !self.extra.is_empty(),
+            self.requests_per_second.is_some(),
         ];
+        let mut of_servers = OF_SERVERS.into_iter().zip(are_set);
         if self.server.is_none() && self.tools == Some(ToolRows::Answer) {
             let message = format!("expected `server` beside `\"answer\"`: {NO_PARSER}");
             return Err(Problem::new("tools", message));
         }
-        match (&self.server, of_servers.iter().find(|(_, set)| *set)) {
+        match (&self.server, of_servers.find(|(_, set)| *set)) {
             (Some(server), _) => some_of("server", server.each()),
             (None, Some((key, _))) => Err(Problem::new(
-                *key,
+                key,
                 "expected `server` beside it: this key is part of the requests to a server",
             )),
             (None, None) => Ok(()),

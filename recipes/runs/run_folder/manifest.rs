@@ -49,7 +49,9 @@ pub const FOLDER_OF_FEATURES: &str = "the features `";
 /// The settings that say how long a training takes, in optimiser steps or in passes over its data.
 const STEPS: &str = "train.steps";
 const EPOCHS: &str = "train.epochs";
-/// The setting whose default goes with them.
+/// The setting that says how many validations a training waits for.
+const PATIENCE: &str = "train.patience";
+/// The setting whose default goes with how long a training takes.
 const WARM_UP: &str = "train.warmup_steps";
 
 /// The key of settings beside `target.dtype` that says which type that was on the device of the stage.
@@ -182,7 +184,11 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let differences = changed_settings(&manifest.settings, wanted.settings, wanted.effect);
     let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
     let is_done = manifest.status == Status::Done;
-    let is_of_before = |difference: &Difference| is_done && difference.is_default_of_new_key();
+    let is_of_before = |difference: &Difference| {
+        let changes_nothing =
+            difference.is_default_of_new_key() || difference.ends_the_same(&manifest.summary);
+        is_done && changes_nothing
+    };
     let is_unrecorded =
         |name: &str| is_done && is_of_one_version(name, &manifest.inputs, wanted.inputs);
     let same_inputs = inputs.iter().all(|(name, _)| is_unrecorded(name));
@@ -298,6 +304,14 @@ impl Difference {
     /// Whether an earlier version made without this key what its default makes now.
     fn is_default_of_new_key(&self) -> bool {
         self.path == "drafter.layers" && self.old.is_null() && self.new == 1
+    }
+
+    /// Whether a finished training with this summary waits for no validation that it has not waited for: with its steps it is at
+    /// its end, and so it is where as many have ended it as do now.
+    fn ends_the_same(&self, summary: &Value) -> bool {
+        let waited = summary["fit"]["out_of_patience"].as_u64();
+        let is_over = |waited: u64| self.new.as_u64().is_some_and(|patience| patience <= waited);
+        self.path == PATIENCE && waited.is_none_or(is_over)
     }
 }
 

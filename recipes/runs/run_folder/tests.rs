@@ -38,7 +38,7 @@ fn state_to(run: &RunFolder, settings: &Value, (hash, end): (&str, u64)) -> Stag
         settings,
         inputs: &inputs(hash),
         effect: |path| match path {
-            "train.steps" | "train.epochs" => Effect::GoesOn,
+            "train.steps" | "train.epochs" | "train.patience" => Effect::GoesOn,
             "train.log" => Effect::Nothing,
             _ => Effect::StartsOver,
         },
@@ -452,6 +452,38 @@ fn a_training_goes_on_to_where_it_is_or_later_and_to_no_earlier_end() {
         let other = state_of(&run, &longer(200), "2");
         assert_eq!(other, changed(&[from_100, "the data has changed"]));
     }
+}
+
+#[test]
+fn another_patience_goes_on_with_a_finished_training_only_where_that_has_waited_for_less() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let settings = |patience: Option<u64>| json!({"train": {"steps": 100, "patience": patience}});
+    let state = |patience| state_of(&run, &settings(patience), "1");
+    let longer = |new: &str| StageState::Longer {
+        steps: 60,
+        what: vec![format!("`train.patience`: 3 → {new}")],
+    };
+    let manifest = run.start("train", start(&settings(Some(3)), "1")).unwrap();
+    state::save_state(&run.stage("train"), 60, &json!({}), &[]).unwrap();
+    assert_eq!(state(Some(2)), longer("2"));
+    // It has done its steps.
+    let done = json!({"fit": {"steps": 100}});
+    run.finish(manifest.clone(), 1.0, done.clone()).unwrap();
+    for patience in [None, Some(1), Some(3), Some(5)] {
+        assert_eq!(state(patience), StageState::Done(done.clone()));
+    }
+    let other = json!({"train": {"steps": 200, "patience": 5}});
+    let other = state_of(&run, &other, "1");
+    assert!(matches!(other, StageState::Longer { .. }), "{other:?}");
+    // Its validations have ended it.
+    let done = json!({"fit": {"steps": 60, "out_of_patience": 3}});
+    run.finish(manifest, 1.0, done.clone()).unwrap();
+    for patience in [2, 3] {
+        assert_eq!(state(Some(patience)), StageState::Done(done.clone()));
+    }
+    assert_eq!(state(Some(4)), longer("4"));
+    assert_eq!(state(None), longer("nothing"));
 }
 
 #[test]
