@@ -1,5 +1,6 @@
 //! Engines that cannot run a drafter beside a target of some class, although they load its folder: what the code of vLLM 0.33 and
-//! SGLang 0.5.23 has for targets of each class.
+//! SGLang 0.5.23 has for targets of each class. Engines that were not seen to run a drafter whose heads have another width than the
+//! target's are left out too.
 
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ pub const TARGET_CLASS: &str = "target_class";
 pub const TARGET_QUANTISED: &str = "target_quantised";
 /// The setting that says whether the target's logits are more than its head's: times a factor of its configuration.
 pub const TARGET_SCALES_LOGITS: &str = "target_scales_logits";
+/// The setting that holds the width of the target's heads.
+pub const TARGET_HEADS: &str = "target_d_head";
 
 /// Classes of language models that vLLM computes itself and whose outputs of layers it hands to no drafter: it says "Model does not
 /// support EAGLE3 interface". Those it leaves to transformers have them.
@@ -211,10 +214,23 @@ pub(crate) fn kept(settings: &Settings, lines: Vec<Launch>) -> Vec<Launch> {
         // Whatever vLLM calls them, all drafters of the library read outputs of layers.
         Server::Speculators => vllm_fails(EAGLE3_OF_VLLM, class, settings),
         Server::Sglang(algorithm) => sglang_fails(algorithm, class, settings),
-        _ => None,
+        Server::TensorrtLlm => other_heads("TensorRT-LLM", settings),
+        Server::LlamaCpp => other_heads("llama.cpp", settings),
+        Server::Transformers => None,
     };
     let told = |line| why(&line).map_or(line, |why| Launch::remark(&why));
     lines.into_iter().map(told).collect()
+}
+
+/// Why a drafter whose heads have another width than the target's is not offered to an engine that was not seen to run one.
+fn other_heads(engine: &str, settings: &Settings) -> Option<String> {
+    let (own, of_target) = (settings.size("d_head"), settings.size(TARGET_HEADS));
+    let differ = own > 0 && of_target > 0 && own != of_target;
+    differ.then(|| {
+        format!(
+            "{engine} is not known to run a drafter whose heads are {own} wide beside a target whose heads are {of_target} wide"
+        )
+    })
 }
 
 fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
@@ -318,6 +334,32 @@ mod tests {
         for method in ["eagle", "medusa", "mtp"] {
             let line = launch::vllm(Path::new("d"), method, "t", 3);
             assert_eq!(beside(line.clone(), glm.clone()), line);
+        }
+    }
+
+    #[test]
+    fn heads_of_another_width_are_offered_to_the_engines_that_were_seen_to_run_them() {
+        let dir = Path::new("d");
+        let of_layer = [
+            launch::tensorrt(dir, "Eagle3", 3, ""),
+            launch::llama_cpp(dir, "draft-eagle3", "t", 3, true),
+        ];
+        for line in of_layer {
+            let settings = |own: usize| json!({"d_head": own, TARGET_HEADS: 128});
+            assert_eq!(beside(line.clone(), settings(128)), line);
+            // Of a target that is not known, or of a drafter that has no such heads, nothing is said.
+            for known in [json!({"d_head": 64}), json!({TARGET_HEADS: 128})] {
+                assert_eq!(beside(line.clone(), known), line);
+            }
+            let told = beside(line, settings(64));
+            let sizes = "heads are 64 wide beside a target whose heads are 128 wide";
+            assert_eq!(told.server, None);
+            assert!(told.text.ends_with(sizes), "{}", told.text);
+        }
+        let other = json!({"captured_layers": [1, 3, 4], "target_layers": 8, "d_head": 64, TARGET_HEADS: 128});
+        let vllm = launch::vllm(dir, EAGLE3_OF_VLLM, "t", 3);
+        for line in [eagle3(), vllm] {
+            assert_eq!(beside(line.clone(), other.clone()), line);
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use crate::absent::{self, HEAD_DIM, KV_HEADS};
 use crate::dialect::reading::Reading;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -28,6 +29,16 @@ const PARTIAL: [&str; 3] = [
     "rope_parameters.partial_rotary_factor",
     "rope_scaling.partial_rotary_factor",
 ];
+
+/// Where a configuration may say the base of the frequencies. Engines and transformers 5 put one inside a table before the one beside it.
+const BASES: [&str; 3] = [
+    "rope_theta",
+    "rope_parameters.rope_theta",
+    "rope_scaling.rope_theta",
+];
+
+/// Names that rotary scaling goes by where it changes nothing in text.
+pub const UNSCALED: [&str; 3] = ["default", "mrope", "proportional"];
 
 /// The key of the longest sequences before rotary positions were scaled.
 pub const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
@@ -97,6 +108,7 @@ static UNREAD: Reading = Reading {
     captured_layers: None,
     absolute_ids: false,
     norm_before_residual: false,
+    sees_ahead: false,
 };
 
 impl<'a> Config<'a> {
@@ -159,6 +171,14 @@ impl<'a> Config<'a> {
         find(self.root).or_else(in_section)
     }
 
+    /// The table with the type of model whose sizes it holds: the section where that names one, as what is at the top then is a type
+    /// of drafter.
+    fn typed(&self) -> &'a Value {
+        let section = self.section.and_then(|section| self.root.get(section));
+        let typed = section.filter(|section| section.get("model_type").is_some());
+        typed.unwrap_or(self.root)
+    }
+
     /// The one of these keys that is there; the first where none is.
     ///
     /// # Errors
@@ -206,7 +226,11 @@ impl<'a> Config<'a> {
 
     /// The width of a head. Positions turn its halves, so it is even.
     pub(crate) fn head_dim(&self, hidden_size: usize, heads: usize) -> Result<usize> {
-        let key = "head_dim";
+        let key = HEAD_DIM;
+        let of_type = absent::head_dim(self.typed()).filter(|_| self.get(key).is_none());
+        if let Some(width) = of_type {
+            return Ok(width);
+        }
         if self.get(key).is_none() && !hidden_size.is_multiple_of(heads) {
             let expected = format!(
                 "a number, as a `hidden_size` of `{hidden_size}` is no multiple of `{heads}` heads"
@@ -252,12 +276,16 @@ impl<'a> Config<'a> {
     /// Query heads, and key and value heads, which share them out.
     pub(crate) fn heads(&self) -> Result<(usize, usize)> {
         let heads = self.size("num_attention_heads", None)?;
-        let kv_heads = self.size("num_key_value_heads", Some(heads))?;
+        let of_type = absent::kv_heads(self.typed()).unwrap_or(heads);
+        let kv_heads = self.size(KV_HEADS, Some(of_type))?;
         if heads.is_multiple_of(kv_heads) {
-            Ok((heads, kv_heads))
-        } else {
-            Err(self.wrong("num_key_value_heads", format!("a divisor of `{heads}`")))
+            return Ok((heads, kv_heads));
         }
+        let mut expected = format!("a divisor of `{heads}`");
+        if self.get(KV_HEADS).is_none() {
+            expected += &format!(", as this `model_type` has `{kv_heads}` without it");
+        }
+        Err(self.wrong(KV_HEADS, expected))
     }
 
     pub(crate) fn number(&self, key: &str, default: f64) -> Result<f64> {
@@ -292,8 +320,7 @@ impl<'a> Config<'a> {
 
     /// Whether the base of the frequencies is given.
     pub(crate) fn has_rope_theta(&self) -> bool {
-        let keys = ["rope_theta", "rope_parameters.rope_theta"];
-        keys.iter().any(|key| self.get(key).is_some())
+        BASES.iter().any(|key| self.get(key).is_some())
     }
 
     /// `rope_parameters` or the older `rope_theta` and `rope_scaling`. Where there are both they must say the same.
@@ -322,19 +349,12 @@ impl<'a> Config<'a> {
 
     /// The same as [`rope_or`](Self::rope_or) where positions may turn a part of a head.
     pub(crate) fn rope_of_share(&self, default: f64) -> Result<Rope> {
-        let rope_theta = self.number("rope_theta", default)?;
+        let rope_theta = self.rope_theta(default)?;
         if self.get("rope_parameters").is_none() {
             return Ok(Rope {
                 rope_theta,
                 scaling: self.scaling("rope_scaling")?,
             });
-        }
-        let new_theta = self.number("rope_parameters.rope_theta", rope_theta)?;
-        if self.get("rope_theta").is_some() && new_theta != rope_theta {
-            return Err(self.wrong(
-                "rope_parameters.rope_theta",
-                format!("`{rope_theta}` as in `rope_theta`"),
-            ));
         }
         let scaling = self.scaling("rope_parameters")?;
         if self.get("rope_scaling").is_some() && !are_same(&self.scaling("rope_scaling")?, &scaling)
@@ -342,9 +362,24 @@ impl<'a> Config<'a> {
             return Err(self.wrong("rope_scaling", "the same as in `rope_parameters`"));
         }
         Ok(Rope {
-            rope_theta: new_theta,
+            rope_theta,
             scaling,
         })
+    }
+
+    /// The base of the frequencies, which all that name it must name alike.
+    fn rope_theta(&self, default: f64) -> Result<f64> {
+        let mut named = BASES.iter().filter(|key| self.get(key).is_some());
+        let Some(first) = named.next() else {
+            return Ok(default);
+        };
+        let theta = self.number(first, default)?;
+        for key in named {
+            if self.number(key, default)? != theta {
+                return Err(self.wrong(key, format!("`{theta}` as in `{first}`")));
+            }
+        }
+        Ok(theta)
     }
 
     /// The type of scaling and its parameters, without the base; nothing for the default type. The positions before scaling that
@@ -364,7 +399,7 @@ impl<'a> Config<'a> {
             scaling.entry("rope_type").or_insert(kind);
         }
         match scaling.get("rope_type").and_then(Value::as_str) {
-            Some("default") => Ok(None),
+            Some(kind) if UNSCALED.contains(&kind) => Ok(None),
             Some(_) => {
                 if let Some(positions) = self.get(ORIGINAL_POSITIONS) {
                     scaling.insert(ORIGINAL_POSITIONS.into(), positions.clone());

@@ -17,14 +17,25 @@ use crate::eagle3;
 use crate::folder::ModelFolder;
 use crate::language_model;
 use crate::launch::{self, Launch};
+use crate::peagle;
 use crate::tensors::NamedTensor;
 
 /// The layout of both engines.
 pub const EAGLE1: Dialect = Dialect {
-    architectures: &[ARCHITECTURES[0], ARCHITECTURES[1], PUBLISHED],
+    architectures: &[
+        ARCHITECTURES[0],
+        ARCHITECTURES[1],
+        OF_QWEN2,
+        PUBLISHED[0],
+        PUBLISHED[1],
+    ],
     keys: &[
         top(&[
-            Key::told("architectures", |_, _| Some(json!(ARCHITECTURES))),
+            Key::told("architectures", |settings, _| {
+                let [vllm, sglang] = ARCHITECTURES;
+                let is_biased = settings.flag("qkv_bias");
+                Some(json!([vllm, if is_biased { OF_QWEN2 } else { sglang }]))
+            }),
             Key::told("model_type", |_, _| Some(json!("llama"))),
             Key::told("num_hidden_layers", |_, _| Some(json!(1))),
         ]),
@@ -32,7 +43,7 @@ pub const EAGLE1: Dialect = Dialect {
         top(&[VOCAB]),
         top(NORMS),
         top(UNBIASED),
-        top(&[FC_BIAS, DTYPE]),
+        top(&[QKV_BIAS, FC_BIAS, DTYPE]),
         top(ROPE),
     ],
     neutral: &[
@@ -44,10 +55,13 @@ pub const EAGLE1: Dialect = Dialect {
     ],
     repeated: &[
         "embed_tokens.weight",
+        "lm_head.weight",
         // Frequencies that older versions of transformers saved with every attention.
         "layers.0.self_attn.rotary_emb.inv_freq",
         "rotary_emb.inv_freq",
     ],
+    // Its class, `EagleLlamaForCausalLM`, has no head of its own, and fails on a tensor that has no place.
+    vllm_refuses: &["lm_head.weight"],
     launch: launch_lines,
     quirks: Quirks {
         complete: write_bias,
@@ -59,8 +73,18 @@ pub const EAGLE1: Dialect = Dialect {
 
 /// vLLM's name of the architecture and SGLang's: each takes the one it knows.
 const ARCHITECTURES: [&str; 2] = ["EagleLlamaForCausalLM", "LlamaForCausalLMEagle"];
+/// SGLang's name of one whose query, key and value projections have a bias; vLLM has a key for that.
+const OF_QWEN2: &str = "Qwen2ForCausalLMEagle";
 /// What folders of the paper's authors say, where only the single layer gives a drafter away.
-const PUBLISHED: &str = "LlamaForCausalLM";
+const PUBLISHED: [&str; 2] = ["LlamaForCausalLM", "Qwen2ForCausalLM"];
+
+/// Whether query, key and value projections add a bias: where nothing is said, those that have one.
+const QKV_BIAS: Key = Key::flag("qkv_bias", "qkv_bias", false)
+    .with_read(|config, key, _| {
+        let there = config.tensor("layers.0.self_attn.q_proj.bias").is_some();
+        Ok(json!(config.flag(key, there)?))
+    })
+    .only_if_on();
 
 const BIAS: &str = "fc.bias";
 
@@ -92,8 +116,9 @@ fn recognises(folder: &ModelFolder) -> bool {
     let config = folder.config();
     let is = |name: &str| {
         let lower = name.to_lowercase();
-        let eagle = lower.contains("eagle") && !lower.contains("eagle3");
-        let published = name == PUBLISHED && config["num_hidden_layers"] == 1;
+        let other_kind = lower.contains("eagle3") || peagle::names_peagle(name);
+        let eagle = lower.contains("eagle") && !other_kind;
+        let published = PUBLISHED.contains(&name) && config["num_hidden_layers"] == 1;
         let other = language_model::is_marked(config)
             || language_model::mask_token(config).is_some()
             || eagle3::names_eagle3(config)

@@ -42,6 +42,10 @@ pub const EAGLE3: Dialect = Dialect {
     architectures: &[
         ARCHITECTURE,
         "Eagle3LlamaForCausalLM",
+        // vLLM loads these with the code of the one above.
+        "Eagle3Qwen2_5vlForCausalLM",
+        "Eagle3Qwen3vlForCausalLM",
+        "Eagle3MiniMaxM2ForCausalLM",
         NORMED.drafter,
         SPECULATOR,
         PUBLISHED.0,
@@ -210,6 +214,9 @@ pub(crate) const NORMED: Layer = Layer {
     class: "Qwen3ForCausalLM",
     drafter: "Eagle3Qwen3ForCausalLM",
 };
+
+/// vLLM's class of a P-EAGLE drafter that is made of it.
+pub(crate) const NORMED_PARALLEL: &str = "PeagleQwen3ForCausalLM";
 
 fn layer(settings: &Settings) -> &'static Layer {
     if settings.flag("head_norm") {
@@ -434,18 +441,26 @@ fn embedding(settings: &Settings) -> Vec<TensorSpec> {
 }
 
 /// Whether the layers norm queries and keys. In its own layout the library goes by the type of model, and so does vLLM; in the other
-/// one vLLM goes by the class.
+/// one vLLM goes by the class, and published folders of the plain one have their target's type.
 fn head_norm(config: &Config, key: &str) -> Result<bool> {
-    let kinds = [&PLAIN, &NORMED];
-    let found = config.one_of(key, &kinds.map(|kind| kind.model_type))?;
+    if config.get(MODEL_TYPE).is_some() {
+        let types = [PLAIN.model_type, NORMED.model_type];
+        return Ok(config.one_of(key, &types)? == NORMED.model_type);
+    }
     let names = config.get("architectures").and_then(Value::as_array);
     let mut names = names.into_iter().flatten();
-    let of_class = kinds[usize::from(names.any(|name| name == NORMED.drafter))];
-    if config.get(MODEL_TYPE).is_none() && found != of_class.model_type {
-        let expected = format!("`\"{}\"`, as `architectures` has it", of_class.model_type);
-        return Err(config.wrong(key, expected));
-    }
-    Ok(found == NORMED.model_type)
+    let is_normed = names.any(|name| name == NORMED.drafter || name == NORMED_PARALLEL);
+    let is_told = config
+        .get(key)
+        .is_some_and(|kind| *kind == NORMED.model_type);
+    let has_norms = || config.tensor("layers.0.self_attn.q_norm.weight").is_some();
+    let class = match (is_normed, is_told) {
+        (true, false) => &NORMED,
+        (false, true) if has_norms() => &PLAIN,
+        _ => return Ok(is_normed),
+    };
+    let expected = format!("`\"{}\"`, as `architectures` has it", class.model_type);
+    Err(config.wrong(key, expected))
 }
 
 /// How many positions back every layer sees, as their types say; 0 for all.

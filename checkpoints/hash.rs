@@ -12,13 +12,27 @@ const CHUNK: usize = 1 << 20;
 
 /// The digest of a file's contents, read in chunks.
 pub fn sha256_file(path: &Path) -> Result<String> {
+    sha256_file_while(path, &mut |_| Ok(()))
+}
+
+/// The same, telling `go_on` the bytes of each chunk; where that fails, no more is read.
+///
+/// # Errors
+/// Those of `go_on`; the file cannot be read.
+pub fn sha256_file_while<E: From<Error>>(
+    path: &Path,
+    go_on: &mut dyn FnMut(usize) -> std::result::Result<(), E>,
+) -> std::result::Result<String, E> {
     let mut file = regular::open(path)?;
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
     loop {
         match file.read(&mut chunk).map_err(Error::io("read", path))? {
             0 => return Ok(hex(&digest.finalize())),
-            count => digest.update(&chunk[..count]),
+            count => {
+                digest.update(&chunk[..count]);
+                go_on(count)?;
+            }
         }
     }
 }
@@ -68,6 +82,23 @@ mod tests {
         let bytes = vec![7; CHUNK + 3];
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(sha256_file(&path).unwrap(), sha256_bytes(&bytes));
+    }
+
+    #[test]
+    fn a_file_is_read_no_further_than_its_reader_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long");
+        std::fs::write(&path, vec![7; 2 * CHUNK]).unwrap();
+        let mut read = Vec::new();
+        let stopped = sha256_file_while(&path, &mut |bytes| {
+            read.push(bytes);
+            Err(Error::Folder {
+                path: path.clone(),
+                reason: "stopped".to_string(),
+            })
+        });
+        assert!(matches!(stopped, Err(Error::Folder { .. })));
+        assert_eq!(read, [CHUNK]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! its name complete or not at all, and everything that is read is checked before a tensor leaves this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod absent;
 pub mod atomic;
 pub mod beside;
 pub mod columns;
@@ -39,11 +40,12 @@ pub mod redrafter;
 pub mod regular;
 pub mod replaced;
 pub mod seal;
+pub mod sealed_lines;
 pub mod speculators;
 pub mod state;
 pub mod tensors;
 
-pub use config::{MAX_SIZE, ORIGINAL_POSITIONS, Rope};
+pub use config::{MAX_SIZE, ORIGINAL_POSITIONS, Rope, UNSCALED};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use expected::TensorSpec;

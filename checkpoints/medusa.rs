@@ -15,7 +15,9 @@ use crate::dialect::settings::{BLOCK_BIAS, Settings};
 use crate::dialect::vocabulary::TokenMap;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::folder::CONFIG;
 use crate::launch::{self, Launch};
+use crate::once::warn_once;
 use crate::tensors::NamedTensor;
 
 /// vLLM's layout; the authors' own folders and ModelOpt's are read too.
@@ -29,11 +31,7 @@ pub const MEDUSA: Dialect = Dialect {
         Key::code(
             "num_heads",
             "medusa_heads",
-            |config, _, _| {
-                Ok(json!(
-                    config.count(spelling(config.folder().config()).heads, None)?
-                ))
-            },
+            |config, _, _| Ok(json!(heads(config)?)),
             |settings, here| settings.get(here).cloned(),
         ),
         Key::code(
@@ -130,6 +128,26 @@ fn output_shape(config: &Config) -> Option<[usize; 2]> {
     let names = ["lm_head.weight", "lm_heads.0.weight"];
     let head = names.iter().find_map(|name| config.tensor(name))?;
     head.shape.as_slice().try_into().ok()
+}
+
+/// How many heads a folder has. The authors' program takes 5 whatever the key says, as published folders hold more than that says.
+fn heads(config: &Config) -> Result<usize> {
+    let key = spelling(config.folder().config()).heads;
+    let told = config.count(key, None)?;
+    if key != AUTHORS.heads || config.get(VLLM.heads).is_some() {
+        return Ok(told);
+    }
+    let block = |head: &usize| format!("blocks.{head}.layers.0.weight");
+    let there = (0..).take_while(|head| config.tensor(&block(head)).is_some());
+    let there = there.count();
+    if there <= told {
+        return Ok(told);
+    }
+    warn_once(&format!(
+        "`{}`: `{key}` is {told}, and the folder holds {there} heads; all of them are taken",
+        config.folder().path().join(CONFIG).display()
+    ));
+    Ok(there)
 }
 
 /// Fails for a drafter without heads.

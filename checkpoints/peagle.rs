@@ -24,7 +24,13 @@ pub const PEAGLE: Dialect = Dialect {
         let named = eagle3::names_eagle3(config) && eagle3::has_mask(config);
         (named || is_peagle(config)) && config.get(MODEL_TYPE).is_none()
     },
-    architectures: &[eagle3::ARCHITECTURE, eagle3::NORMED.drafter, ARCHITECTURE],
+    architectures: &[
+        eagle3::ARCHITECTURE,
+        eagle3::NORMED.drafter,
+        ARCHITECTURE,
+        "PeagleLlamaForCausalLM",
+        eagle3::NORMED_PARALLEL,
+    ],
     more: &[top(&[
         MASK,
         Key::told("pard_token", |settings, _| {
@@ -101,9 +107,15 @@ const OF_BOTH: Quirks = Quirks {
     ..QUIRKS
 };
 
+/// Whether a class is called so.
+pub(crate) fn names_peagle(class: &str) -> bool {
+    class.to_lowercase().contains("peagle")
+}
+
 fn is_peagle(config: &Value) -> bool {
     let names = config["architectures"].as_array();
-    names.is_some_and(|names| names.iter().any(|name| name == ARCHITECTURE))
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    names.any(names_peagle)
 }
 
 /// One command: other engines draft token by token.

@@ -73,6 +73,27 @@ pub fn or_none(key: &'static str, value: usize, most: usize) -> Bounded {
     }
 }
 
+/// Refuses a width of heads, 0 for a default, that is out of its bounds or odd: half of a head's dimensions turn with the other half.
+///
+/// # Errors
+/// It is such a width.
+pub fn check_heads(key: &'static str, width: usize) -> Result<(), OutOfBounds> {
+    check([or_none(key, width, WIDTH)])?;
+    if width.is_multiple_of(2) {
+        return Ok(());
+    }
+    Err(OutOfBounds {
+        key,
+        mismatch: Mismatch::new("an even number", width),
+    })
+}
+
+/// Whether a size is left to the target. A key that recipes did not always have is not written then, as what identifies a run is made
+/// of the keys.
+pub(crate) fn is_left_out(size: &usize) -> bool {
+    *size == 0
+}
+
 /// Refuses the first of `numbers` that is out of its bounds.
 ///
 /// # Errors
@@ -124,5 +145,16 @@ mod tests {
             ("b", "5".into())
         );
         assert_eq!(check([or_none("c", 0, 4)]), Ok(()));
+    }
+
+    #[test]
+    fn heads_of_an_odd_width_are_refused() {
+        let refused = |width| check_heads("d_head", width).unwrap_err().mismatch.expected;
+        assert_eq!(
+            (check_heads("d_head", 0), check_heads("d_head", 6)),
+            (Ok(()), Ok(()))
+        );
+        assert_eq!(refused(5), "an even number");
+        assert_eq!(refused(WIDTH + 1), format!("at most {WIDTH}"));
     }
 }

@@ -154,13 +154,15 @@ impl TransformerConfig {
             .get("model_type")
             .and_then(Value::as_str)
             .unwrap_or("");
-        let Some(habits) = Habits::of(kind) else {
-            return Err(Error::Architecture {
-                file: file.to_owned(),
-                found: printable(&unsupported(kind, value)),
-                supported: supported(),
-            });
+        let not_computed = |found: &str| Error::Architecture {
+            file: file.to_owned(),
+            found: printable(found),
+            supported: supported(),
         };
+        let habits = Habits::of(kind).ok_or_else(|| not_computed(&unsupported(kind, value)))?;
+        if let Some(rank) = keys.present(LATENT) {
+            return Err(not_computed(&latent(kind, value, rank)));
+        }
         let quantisation = keys.present("quantization_config");
         if quantisation.is_some_and(|found| !is_quantisation_read(found)) {
             return Err(keys.problem("quantization_config", READ_QUANTISED));
@@ -329,6 +331,15 @@ fn unsupported(kind: &str, config: &Value) -> String {
     }
 }
 
+/// The key that says that keys and values come out of a state of this width.
+const LATENT: &str = "kv_lora_rank";
+
+/// The same of one with latent attention, whatever architecture it goes by.
+fn latent(kind: &str, config: &Value, rank: &Value) -> String {
+    let name = both_names(kind, config);
+    format!("key `{LATENT}`: `{name}` with latent attention (`{rank}`), which is not computed here")
+}
+
 /// A `model_type` with the name under `architectures` in the same file, as far as they are there.
 fn both_names(kind: &str, config: &Value) -> String {
     match (kind, config["architectures"][0].as_str()) {
@@ -341,10 +352,7 @@ fn both_names(kind: &str, config: &Value) -> String {
 fn spec(keys: &Keys) -> Result<TargetSpec> {
     let d_model = keys.size("hidden_size")?;
     let heads = keys.size("num_attention_heads")?;
-    let kv_heads = keys.size_or("num_key_value_heads", heads)?;
-    if heads % kv_heads != 0 {
-        return Err(keys.problem("num_key_value_heads", &format!("a divisor of {heads}")));
-    }
+    let kv_heads = keys.kv_heads(heads)?;
     let d_head = keys.head_dim(d_model, heads)?;
     let max_positions = keys.size_or("max_position_embeddings", 2048)?;
     Ok(TargetSpec {
@@ -602,6 +610,60 @@ mod tests {
             "gemma3 (Gemma3ForCausalLM)"
         );
         assert_eq!(named(json!("gemma3"), Value::Null), "gemma3");
+    }
+
+    #[test]
+    fn latent_attention_is_told_by_its_key_whatever_the_architecture_is_called() {
+        let error = refused(|config| config["kv_lora_rank"] = json!(512));
+        let told = "key `kv_lora_rank`: `qwen3` with latent attention (`512`)";
+        assert!(error.contains(told), "{error}");
+        let mut config = config();
+        config["kv_lora_rank"] = Value::Null;
+        TransformerConfig::read(&config, Path::new("config.json")).unwrap();
+    }
+
+    /// Sizes of heads where keys are left out, for 64 query heads and a width of 1024, as transformers 5.24 has them.
+    #[test]
+    fn sizes_of_heads_are_those_of_the_type_where_keys_are_left_out() {
+        let sizes = |kind: &str, value: Option<Value>| {
+            let mut config = config();
+            config["model_type"] = json!(kind);
+            config["hidden_size"] = json!(1024);
+            config["num_attention_heads"] = json!(64);
+            config["num_experts"] = json!(4);
+            config["num_experts_per_tok"] = json!(2);
+            config["moe_intermediate_size"] = json!(16);
+            let table = config.as_object_mut().unwrap();
+            for key in ["head_dim", "num_key_value_heads"] {
+                table.remove(key);
+                table.extend(value.clone().map(|value| (key.to_owned(), value)));
+            }
+            let read = TransformerConfig::read(&config, Path::new("config.json"));
+            let spec = read.unwrap_or_else(|error| panic!("{kind}: {error}")).spec;
+            (spec.d_head, spec.kv_heads)
+        };
+        for (kind, left_out) in [
+            ("llama", (16, 64)),
+            ("mistral", (16, 8)),
+            ("qwen2", (16, 32)),
+            ("mimo", (16, 32)),
+            ("qwen3", (128, 32)),
+            ("qwen3_moe", (16, 4)),
+        ] {
+            assert_eq!(sizes(kind, None), left_out, "{kind}");
+            // One that is null is derived.
+            assert_eq!(sizes(kind, Some(Value::Null)), (16, 64), "{kind}");
+        }
+        let error = refused(|config| {
+            config
+                .as_object_mut()
+                .unwrap()
+                .remove("num_key_value_heads");
+        });
+        assert!(
+            error.contains("a divisor of 4, as this `model_type` has 32 without it"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -200,6 +200,7 @@ impl DFlash {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        let target = &target.with_heads(config.d_head)?;
         let config = config.resolve(&target.spec)?;
         let spec = &target.spec;
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);

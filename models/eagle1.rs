@@ -25,12 +25,18 @@ use crate::weights::{RandomWeights, Scope, Weights};
 pub struct Eagle1Config {
     /// Whether `fc` adds a bias. vLLM cannot serve such a drafter.
     pub bias: bool,
+    /// Whether query, key and value projections add a bias, as those of Qwen2's layers do. Left out: false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub qkv_bias: bool,
     /// Width inside the feed-forward part; 0 takes the target's.
     pub d_ff: usize,
     /// Query heads; 0 takes as many, up to the target's, as divide the width.
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
+    #[serde(skip_serializing_if = "bounds::is_left_out")]
+    pub d_head: usize,
 }
 
 /// The EAGLE-1 drafter. Its fields carry the names of the checkpoint.
@@ -48,11 +54,12 @@ impl Drafter for Eagle1 {
     type State = DraftState;
 
     fn check(config: &Eagle1Config) -> Result<()> {
-        Ok(bounds::check([
+        bounds::check([
             bounds::or_none("d_ff", config.d_ff, bounds::FEED_FORWARD),
             bounds::or_none("heads", config.heads, bounds::HEADS),
             bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
-        ])?)
+        ])?;
+        Ok(bounds::check_heads("d_head", config.d_head)?)
     }
 
     /// # Panics
@@ -68,6 +75,7 @@ impl Drafter for Eagle1 {
             vocabulary.is_full(),
             "a drafter without a head proposes every token"
         );
+        let target = &target.with_heads(config.d_head)?;
         let spec = &target.spec;
         let config = config.resolve(spec)?;
         // Master weights are f32 whatever the target is.
@@ -77,6 +85,7 @@ impl Drafter for Eagle1 {
         let inside = Inside {
             sizes: [config.d_ff, config.heads, config.kv_heads],
             head_norm: false,
+            qkv_bias: config.qkv_bias.into(),
         };
         let fc = Linear::new(&mut root.child("fc"), 2 * d, d, config.bias.into())?;
         let layer = EagleLayer::new(&mut root.child("layers.0"), Reads::Fused, spec, inside)?;
@@ -153,10 +162,10 @@ impl Eagle1Config {
     fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
         Ok(Self {
-            bias: self.bias,
             d_ff,
             heads,
             kv_heads,
+            ..self.clone()
         })
     }
 }

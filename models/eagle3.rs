@@ -43,6 +43,9 @@ pub struct Eagle3Config {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
+    #[serde(skip_serializing_if = "bounds::is_left_out")]
+    pub d_head: usize,
     /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
     /// vLLM supports it, from 0.24 on.
     pub head_norm: bool,
@@ -100,6 +103,7 @@ impl Default for Eagle3Config {
             d_ff: 0,
             heads: 0,
             kv_heads: 0,
+            d_head: 0,
             head_norm: false,
             norm_before_residual: false,
             fc_norm: false,
@@ -142,14 +146,15 @@ impl Drafter for Eagle3 {
     type State = DraftState;
 
     fn check(config: &Eagle3Config) -> Result<()> {
-        Ok(bounds::check([
+        bounds::check([
             bounds::or_none("draft_vocab", config.draft_vocab, bounds::VOCABULARY),
             bounds::up_to("layers", config.layers, bounds::LAYERS),
             bounds::or_none("d_ff", config.d_ff, bounds::FEED_FORWARD),
             bounds::or_none("heads", config.heads, bounds::HEADS),
             bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
             bounds::or_none("window", config.window, bounds::TEXT),
-        ])?)
+        ])?;
+        Ok(bounds::check_heads("d_head", config.d_head)?)
     }
 
     fn new(
@@ -159,6 +164,7 @@ impl Drafter for Eagle3 {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        let target = &target.with_heads(config.d_head)?;
         let spec = &target.spec;
         let captured = Self::capture(config, spec)?.layers.len();
         let config = config.resolve(spec)?;
@@ -273,6 +279,7 @@ impl Eagle3Config {
         Inside {
             sizes: [self.d_ff, self.heads, self.kv_heads],
             head_norm: self.head_norm,
+            qkv_bias: Bias::Without,
         }
     }
 

@@ -27,9 +27,11 @@ pub(crate) struct Inside {
     pub(crate) sizes: [usize; 3],
     /// Whether queries and keys are normed head by head.
     pub(crate) head_norm: bool,
+    /// Whether query, key and value projections add a bias.
+    pub(crate) qkv_bias: Bias,
 }
 
-/// A decoder layer without biases. Its fields carry the names of the checkpoint.
+/// A decoder layer, without biases but for those that are asked for. Its fields carry the names of the checkpoint.
 #[derive(Module, Debug)]
 pub(crate) struct EagleLayer {
     input_layernorm: Option<RmsNorm>,
@@ -58,6 +60,7 @@ impl EagleLayer {
             heads,
             kv_heads,
             head_norm: inside.head_norm.then(|| epsilon.into()),
+            qkv_bias: inside.qkv_bias,
             ..AttentionConfig::of(target)
         };
         let has_input_norm = reads != Reads::Fused;

@@ -304,6 +304,7 @@ mod tests {
         let check = |model: &ModelFolder, keep_layers: &[usize]| {
             let start = Start {
                 model: "t",
+                revision: None,
                 keep_layers,
                 fresh: None,
                 lora: None,

@@ -11,7 +11,8 @@ use crate::weights::lift;
 pub struct Frozen<Config> {
     /// Its settings, sizes resolved.
     pub config: Config,
-    /// Pieces of the target it drafts for.
+    /// Pieces of the target it drafts for, whose sizes are those that its layers are built by: norms, positions and the width of heads
+    /// may be its own.
     pub target: TargetParts,
     /// The tokens it can propose.
     pub vocabulary: DraftVocabulary,

@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use spectrain_checkpoints::absent::{self, HEAD_DIM, KV_HEADS};
 use spectrain_checkpoints::{MAX_SIZE, Mismatch, printable};
 
 use crate::error::{Error, Result};
@@ -78,9 +79,26 @@ impl Keys<'_> {
         epsilon.ok_or_else(|| self.problem(key, "a number above 0 and below 1"))
     }
 
+    /// The number of key and value heads, for so many query heads, which share them out.
+    pub(crate) fn kv_heads(&self, heads: usize) -> Result<usize> {
+        let of_type = absent::kv_heads(self.value).unwrap_or(heads);
+        let kv_heads = self.size_or(KV_HEADS, of_type)?;
+        if heads.is_multiple_of(kv_heads) {
+            return Ok(kv_heads);
+        }
+        let mut expected = format!("a divisor of {heads}");
+        if self.present(KV_HEADS).is_none() {
+            expected += &format!(", as this `model_type` has {kv_heads} without it");
+        }
+        Err(self.problem(KV_HEADS, &expected))
+    }
+
     /// The width of a head. Positions turn its halves, so it is even.
     pub(crate) fn head_dim(&self, d_model: usize, heads: usize) -> Result<usize> {
-        let key = "head_dim";
+        let key = HEAD_DIM;
+        if let Some(width) = absent::head_dim(self.value) {
+            return Ok(width);
+        }
         if self.present(key).is_none() && !d_model.is_multiple_of(heads) {
             let expected = format!(
                 "a number, as a `hidden_size` of {d_model} is no multiple of {heads} heads"

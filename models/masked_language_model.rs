@@ -57,6 +57,7 @@ impl Default for MaskedLanguageModelConfig {
     fn default() -> Self {
         Self {
             model: String::new(),
+            revision: None,
             keep_layers: Vec::new(),
             fresh: None,
             lora: None,

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Map, Value};
-use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, printable};
+use spectrain_checkpoints::absent::{self, HEAD_DIM};
+use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, UNSCALED, printable};
 
 use crate::config::check_tied;
 use crate::error::{Error, Result};
@@ -40,10 +41,11 @@ const LESS_ONE: [&str; 11] = [
     "minimax_m3",
     "minimax_m3_vl",
 ];
+/// Architectures whose final norm also takes the mean off, although their configurations do not say so: they name its epsilon as that
+/// of a norm that does not, or not at all (OLMo).
+const MEAN_OFF: [&str; 3] = ["olmo", "orion", "phimoe"];
 /// Architectures that multiply by `logits_scaling`; others, as Granite, divide.
 const MULTIPLIED: [&str; 2] = ["hyperclovax", "hyperclovax_vision_v2"];
-/// Names that rotary scaling goes by where it changes nothing in text.
-const UNSCALED: [&str; 3] = ["default", "mrope", "proportional"];
 
 /// What the `config.json` of a target says of the pieces that a drafter shares.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,11 +86,11 @@ impl PartsConfig {
                 kinds.contains(&name)
             })
         };
-        check_norm(&keys)?;
+        check_norm(&keys, is_one_of(&MEAN_OFF))?;
         let vocab = keys.size("vocab_size")?;
         let d_model = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
-        let kv_heads = keys.size_or("num_key_value_heads", heads)?;
+        let kv_heads = keys.kv_heads(heads)?;
         let max_positions = keys.size_or("max_position_embeddings", 2048)?;
         let mut remarks = Vec::new();
         let d_head = head_width(&keys, d_model, heads)?;
@@ -193,7 +195,13 @@ fn head_scale(keys: &Keys, multiplied: bool) -> Result<f64> {
 }
 
 /// Fails where the final norm is known to be another than that which is read.
-fn check_norm(keys: &Keys) -> Result<()> {
+fn check_norm(keys: &Keys, takes_the_mean_off: bool) -> Result<()> {
+    if takes_the_mean_off {
+        return Err(keys.problem(
+            "model_type",
+            "one whose final norm is an RMSNorm, as that of this one also takes the mean off, and no such final norm is known here",
+        ));
+    }
     let of_others = ["layer_norm_eps", "norm_epsilon", "norm_eps"];
     let other = of_others
         .into_iter()
@@ -233,7 +241,7 @@ fn d_ff(keys: &Keys, default: usize) -> Result<usize> {
 
 /// The width of a head as far as a drafter takes it for its own: even, and 128 where heads of the target have none that fits.
 fn head_width(keys: &Keys, d_model: usize, heads: usize) -> Result<usize> {
-    if keys.present("head_dim").is_some() {
+    if keys.present(HEAD_DIM).is_some() || absent::head_dim(keys.value).is_some() {
         return keys.head_dim(d_model, heads);
     }
     Ok(match d_model / heads {

@@ -55,6 +55,9 @@ pub struct PEagleConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
+    #[serde(skip_serializing_if = "bounds::is_left_out")]
+    pub d_head: usize,
     /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do, and those of the speculators library unless
     /// it is told otherwise.
     pub head_norm: bool,
@@ -247,6 +250,7 @@ impl Drafter for PEagle {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        let target = &target.with_heads(config.d_head)?;
         let spec = &target.spec;
         let mask_token = config.mask(spec)?;
         let resolved = config.as_eagle3().resolve(spec)?;
@@ -399,6 +403,7 @@ impl PEagleConfig {
             d_ff: self.d_ff,
             heads: self.heads,
             kv_heads: self.kv_heads,
+            d_head: self.d_head,
             head_norm: self.head_norm,
             norm_before_residual: self.norm_before_residual,
             fc_norm: self.fc_norm,

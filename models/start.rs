@@ -5,13 +5,12 @@ use serde_json::Value;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::language_model::{self, TARGET_PROJ};
 use spectrain_checkpoints::{
-    HubOptions, Mismatch, ModelFolder, NamedTensor, masked_language_model,
+    HubOptions, Mismatch, ModelFolder, NamedTensor, masked_language_model, resolve,
 };
 
 use crate::bounds;
 use crate::config::{check_tied_head, unread_tensors};
 use crate::error::{Error, Result};
-use crate::linear::Bias;
 use crate::lora::LoraConfig;
 use crate::routing::Routing;
 use crate::target::{TargetParts, TargetSpec};
@@ -33,7 +32,7 @@ pub struct FreshConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
-    /// Width of a head; 0 takes the target's.
+    /// Width of a head, an even number; 0 takes the target's. Engines' kernels take multiples of 8 from 32 to 256.
     pub d_head: usize,
     /// Whether the head shares the weights of the embedding.
     pub tied_head: bool,
@@ -61,16 +60,8 @@ impl FreshConfig {
             bounds::or_none("fresh.d_ff", self.d_ff, bounds::FEED_FORWARD),
             bounds::or_none("fresh.heads", self.heads, bounds::HEADS),
             bounds::or_none("fresh.kv_heads", self.kv_heads, bounds::HEADS),
-            bounds::or_none("fresh.d_head", self.d_head, bounds::WIDTH),
         ])?;
-        // Half of a head's dimensions turn with the other half.
-        if self.d_head.is_multiple_of(2) {
-            return Ok(());
-        }
-        Err(Error::Drafter {
-            key: "fresh.d_head",
-            mismatch: Mismatch::new("an even number", self.d_head),
-        })
+        Ok(bounds::check_heads("fresh.d_head", self.d_head)?)
     }
 
     /// The structure of such a model for `target`.
@@ -95,19 +86,15 @@ impl FreshConfig {
             other => other,
         })?;
         self.check()?;
+        let spec = TargetSpec {
+            d_ff,
+            heads,
+            kv_heads,
+            ..spec
+        };
         Ok(TransformerConfig {
-            spec: TargetSpec {
-                d_ff,
-                heads,
-                kv_heads,
-                ..spec
-            },
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            mlp_bias: Bias::Without,
-            head_norm: true,
             tied_head: self.tied_head,
-            windows: vec![None; self.layers],
+            ..TransformerConfig::qwen3(spec)
         })
     }
 }
@@ -124,6 +111,9 @@ macro_rules! table_with_start {
             /// Hub id or folder of the model to start from. Empty starts from the target, cut down to `keep_layers`, or from
             /// random weights with `fresh`.
             pub model: String,
+            /// Branch, tag or commit of a hub id in `model`. Left out: the hub's main branch.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub revision: Option<String>,
             /// Layers to keep, 0-based and ascending, of `model` or, without it, of the target. Empty keeps all of
             /// `model`.
             pub keep_layers: Vec<usize>,
@@ -139,6 +129,7 @@ macro_rules! table_with_start {
             fn start(&self) -> $crate::start::Start<'_> {
                 $crate::start::Start {
                     model: &self.model,
+                    revision: self.revision.as_deref(),
                     keep_layers: &self.keep_layers,
                     fresh: self.fresh.as_ref(),
                     lora: self.lora.as_ref(),
@@ -168,6 +159,8 @@ pub trait StartConfig {
 pub struct Start<'a> {
     /// Hub id or folder; empty for the target.
     pub model: &'a str,
+    /// Branch, tag or commit of a hub id.
+    pub revision: Option<&'a str>,
     /// Layers to keep; empty for all.
     pub keep_layers: &'a [usize],
     /// Sizes, where it starts at random.
@@ -255,6 +248,10 @@ impl Start<'_> {
                 mismatch: Mismatch::new(expected, got),
             })
         };
+        if let Some(revision) = self.revision.filter(|_| self.model.is_empty()) {
+            let got = format!("`{revision}`");
+            return problem("revision", "none, as no `model` is named", got);
+        }
         if !self.keep_layers.is_sorted_by(|a, b| a < b) {
             let got = format!("{:?}", self.keep_layers);
             return problem("keep_layers", "ascending layers", got);
@@ -392,7 +389,7 @@ impl Start<'_> {
 
     fn folder(&self, target: &TargetParts) -> Result<ModelFolder> {
         if !self.model.is_empty() {
-            let folder = spectrain_checkpoints::resolve(self.model, None, &HubOptions::default())?;
+            let folder = resolve(self.model, self.revision, &HubOptions::default())?;
             return Ok(ModelFolder::open(folder)?);
         }
         match &target.folder {
@@ -446,6 +443,21 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::path::Path;
+
+    #[test]
+    fn a_revision_is_of_a_model_that_is_named() {
+        let start = |model: &'static str| Start {
+            model,
+            revision: Some("v1"),
+            keep_layers: &[0],
+            fresh: None,
+            lora: None,
+        };
+        start("org/name").check().unwrap();
+        let error = start("").check().unwrap_err().to_string();
+        let words = ["revision`", "no `model` is named", "`v1`"];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
 
     #[test]
     fn a_fresh_models_heads_divide_its_own_width() {

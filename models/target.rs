@@ -6,6 +6,7 @@ use burn::tensor::DType;
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use crate::bounds;
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
 use crate::linear::Linear;
@@ -45,6 +46,18 @@ impl TargetSpec {
     /// The rotary positions of its attention.
     pub fn rotary(&self, device: &Device) -> Rope {
         Rope::new(&self.rope, self.d_head, device)
+    }
+
+    /// What a drafter with heads of its own width is built by: the same with that width. 0 takes the target's.
+    ///
+    /// # Errors
+    /// The width is odd.
+    pub fn with_heads(&self, d_head: usize) -> Result<Self> {
+        bounds::check_heads("d_head", d_head)?;
+        Ok(Self {
+            d_head: if d_head == 0 { self.d_head } else { d_head },
+            ..self.clone()
+        })
     }
 
     /// The experts of a layer, if it has any.
@@ -120,6 +133,14 @@ pub struct TargetParts {
 }
 
 impl TargetParts {
+    /// See [`TargetSpec::with_heads`].
+    pub(crate) fn with_heads(&self, d_head: usize) -> Result<Self> {
+        Ok(Self {
+            spec: self.spec.with_heads(d_head)?,
+            ..self.clone()
+        })
+    }
+
     /// The embedding of tokens, frozen, in the graph that parameters on `device` are in.
     ///
     /// # Shapes

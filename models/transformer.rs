@@ -39,6 +39,21 @@ pub struct TransformerConfig {
     pub windows: Vec<Option<usize>>,
 }
 
+impl TransformerConfig {
+    /// A decoder of these sizes with Qwen3's layers, each of which sees all positions, and a head of its own.
+    pub fn qwen3(spec: TargetSpec) -> Self {
+        Self {
+            windows: vec![None; spec.layers],
+            spec,
+            qkv_bias: Bias::Without,
+            output_bias: Bias::Without,
+            mlp_bias: Bias::Without,
+            head_norm: true,
+            tied_head: false,
+        }
+    }
+}
+
 /// A decoder-only transformer of the Llama family.
 #[derive(Module, Debug)]
 pub struct Transformer {

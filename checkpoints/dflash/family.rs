@@ -38,6 +38,18 @@ impl Family {
         }
     }
 
+    /// What people call its drafters.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::DFlash => "DFlash",
+            Self::DFlash2 => "DFlash 2",
+            Self::DSpark => "DSpark",
+            Self::Domino => "Domino",
+            Self::XPress => "XPress",
+            Self::Own => "block",
+        }
+    }
+
     /// The family that folders of this architecture are of.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
@@ -125,4 +137,29 @@ pub(super) fn is_of_authors(config: &Value) -> bool {
 /// Whether it is of any of them.
 pub(super) fn is_known(config: &Value) -> bool {
     is_of_speculators(config) || is_of_transformers(config) || is_of_authors(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn drafters_are_called_by_the_parts_that_they_have() {
+        let name = |parts: &[(&str, Value)]| {
+            let mut settings = Settings::default();
+            for (key, value) in parts {
+                settings.set(key, value.clone());
+            }
+            Family::of(&settings).name()
+        };
+        let markov = |kind: &str| [("markov_rank", json!(8)), ("markov", json!(kind))];
+        assert_eq!(name(&[]), "DFlash");
+        let selects = [("conv_taps", json!(2)), ("selector_rank", json!(4))];
+        assert_eq!(name(&selects), "DFlash 2");
+        assert_eq!(name(&markov("vanilla")), "DSpark");
+        assert_eq!(name(&markov("domino")), "Domino");
+        assert_eq!(name(&markov("xpress")), "XPress");
+    }
 }

@@ -21,6 +21,7 @@ use crate::folder::ModelFolder;
 pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> bool) -> Dialect {
     Dialect {
         family: "DFlash",
+        called: Some(|settings| Family::of(settings).name()),
         aliases: &[
             // DeepSpec's and ModelOpt's names of the tensors of DSpark's heads, and the names of transformers.
             ["markov_w1.", "markov_head.markov_w1."],

@@ -12,6 +12,8 @@ const NO_ENGINE: &str = "no serving engine loads block drafters with these parts
 
 const IN_BF16: &str = "SGLang takes Domino in bf16 alone: the target, and the drafter by `--dtype bf16` or `dtype = \"bf16\"`";
 
+const FROM_VLLM_0_33: &str = "vLLM has XPress from 0.33 on";
+
 const SCALED: &str = "the target multiplies its head's logits by a factor of its configuration, which engines leave out where they add \
     this drafter's bias to them; this program decodes with it: `spectrain generate`, `spectrain evaluate`";
 
@@ -62,7 +64,8 @@ pub(super) fn launch_lines(
         Family::XPress if !fits_kernels(settings) => vec![Launch::remark(ODD_SIZES)],
         // What it is told of drawing changes how drafts are judged, and not what is drafted.
         Family::XPress => {
-            vec![launch::vllm(dir, "dflash", target, draft_tokens).likeliest_alone()]
+            let vllm = launch::vllm(dir, "dflash", target, draft_tokens).likeliest_alone();
+            vec![Launch::remark(FROM_VLLM_0_33), vllm]
         }
         Family::Domino | Family::Own => vec![Launch::remark(NO_ENGINE)],
     }
@@ -123,26 +126,28 @@ mod tests {
 
     #[test]
     fn xpress_is_offered_to_vllm_where_its_kernels_take_the_sizes_of_the_head() {
-        let line = |rank: usize, d_ff: Option<usize>| {
+        let lines = |rank: usize, d_ff: Option<usize>| {
             let mut settings = Settings::default();
             settings.set("block_size", 8);
             settings.set("markov", "xpress");
             settings.set("markov_rank", rank);
             settings.set("markov_d_ff", d_ff);
-            let mut lines = launch_lines(&settings, Path::new("d"), "t", 7);
-            assert_eq!(lines.len(), 1);
-            lines.remove(0)
+            launch_lines(&settings, Path::new("d"), "t", 7)
         };
         for (rank, d_ff) in [(16, Some(64)), (32, None), (256, None), (256, Some(192))] {
-            let line = line(rank, d_ff);
+            let found = lines(rank, d_ff);
+            let [version, line] = &found[..] else {
+                panic!("expected a remark and a command");
+            };
+            assert_eq!(version, &Launch::remark(FROM_VLLM_0_33));
             assert_eq!(line.server, Some(Server::Vllm("dflash")), "{rank} {d_ff:?}");
             assert!(line.text.starts_with("vllm serve t "), "{}", line.text);
         }
         // The width that is left out is twice the rank.
         for (rank, d_ff) in [(16, None), (8, Some(64)), (48, Some(64)), (256, Some(100))] {
             assert_eq!(
-                line(rank, d_ff),
-                Launch::remark(ODD_SIZES),
+                lines(rank, d_ff),
+                [Launch::remark(ODD_SIZES)],
                 "{rank} {d_ff:?}"
             );
         }

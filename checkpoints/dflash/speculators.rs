@@ -17,6 +17,7 @@ use crate::dflash::launch::launch_lines;
 use crate::dialect::description::{Check, Dialect, Quirks, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA, TIED};
+use crate::dialect::reading::{Meaning, Reading};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
 use crate::launch::{Launch, Server, vllm_of_speculators};
@@ -106,6 +107,7 @@ pub const SPECULATORS: Dialect = Dialect {
     quirks: Quirks {
         check_settings,
         stored: stored_by_speculators,
+        meanings,
         ..of_all("", |_| false).quirks
     },
     ..of_all("DFlash for speculators", |folder| {
@@ -133,12 +135,50 @@ const SEES_BLOCK: Key = keys::SEES_BLOCK.with_read(|config, _, _| {
 
 fn is_causal_where_it_slides(config: &Config) -> Result<bool> {
     let slides = sliding(config, false)? != Sliding::No;
-    Ok(slides && !config.flag(NON_CAUSAL, false)?)
+    // What DFlash 2 takes where nothing is said, the library and vLLM agree upon.
+    let unsaid = is_of(config, Family::DFlash2) || config.reading().sees_ahead;
+    Ok(slides && !config.flag(NON_CAUSAL, unsaid)?)
+}
+
+/// Whether a folder says that it is of a family that the library knows.
+fn is_of(config: &Config, family: Family) -> bool {
+    let kind = config.get(MODEL_TYPE);
+    kind.is_some_and(|kind| *kind == kind_of(family)[0])
+}
+
+/// Every way in which a folder can be meant: of DFlash the library and vLLM disagree on what a block sees where layers slide and nothing
+/// is said.
+fn meanings(config: &Config, captured_layers: Option<&[usize]>) -> Result<Vec<Meaning>> {
+    let mut found = (Quirks::NONE.meanings)(config, captured_layers)?;
+    let is_said = [NON_CAUSAL, "is_causal"]
+        .iter()
+        .any(|key| config.get(key).is_some());
+    if is_said || !is_of(config, Family::DFlash) || sliding(config, false)? == Sliding::No {
+        return Ok(found);
+    }
+    let others = found.clone().into_iter().map(|meaning| Meaning {
+        reading: Reading {
+            sees_ahead: true,
+            ..meaning.reading
+        },
+        text: "places of a block also see those behind them, as vLLM from 0.33 on takes it".into(),
+    });
+    let others: Vec<Meaning> = others.collect();
+    for meaning in &mut found {
+        meaning.text =
+            "places of a block see only those before them, as the library takes it".into();
+    }
+    found.extend(others);
+    Ok(found)
 }
 
 /// What the library calls a drafter with these parts.
 fn kind(settings: &Settings) -> [&'static str; 2] {
-    match Family::of(settings) {
+    kind_of(Family::of(settings))
+}
+
+fn kind_of(family: Family) -> [&'static str; 2] {
+    match family {
         Family::DFlash2 => KINDS[1],
         Family::DSpark => KINDS[2],
         Family::XPress => KINDS[3],

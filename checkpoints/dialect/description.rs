@@ -24,6 +24,8 @@ pub struct Dialect {
     pub name: &'static str,
     /// What messages call its drafters.
     pub family: &'static str,
+    /// What they call one of them, where those of a layout have several names.
+    pub called: Option<fn(&Settings) -> &'static str>,
     /// Whether they need nothing of their target but the text, and so draft for any target with its tokens.
     pub by_text: bool,
     /// Whether its folders are language models by themselves, as `transformers` loads them.
@@ -48,6 +50,8 @@ pub struct Dialect {
     pub(crate) in_f32: &'static [&'static str],
     /// Tensors that folders repeat of the target, or of nothing, and that are not read.
     pub(crate) repeated: &'static [&'static str],
+    /// Those of them beside which vLLM does not load a folder.
+    pub vllm_refuses: &'static [&'static str],
     /// Beginnings of names of the target's own tensors, in whose folder the drafter may stand. They are not read either.
     pub(crate) of_target: &'static [&'static str],
     /// How it stands there.
@@ -134,7 +138,8 @@ pub(crate) const fn of_table(
 pub enum SharedHead {
     /// Nowhere: engines use the target's.
     Never,
-    /// In folders whose drafter has a vocabulary of its own: engines share the whole head or none.
+    /// In folders whose drafter has a vocabulary of its own, as engines share the whole head or none, and beside targets whose logits
+    /// are more than their head's: engines would draft with the head alone.
     OfDraftVocabulary,
     /// In every folder, as if it were the drafter's own.
     AsOwn,
@@ -208,6 +213,7 @@ impl Dialect {
         Self {
             name,
             family: name,
+            called: None,
             by_text: false,
             is_language_model: false,
             recognises,
@@ -220,6 +226,7 @@ impl Dialect {
             aliases: &[],
             in_f32: &[],
             repeated: &[],
+            vllm_refuses: &[],
             of_target: &[],
             in_target: None,
             token_map: TokenMap::Whole,
@@ -272,7 +279,15 @@ impl Dialect {
         draft_tokens: usize,
     ) -> Vec<Launch> {
         let lines = (self.launch)(settings, folder, target, draft_tokens);
-        beside::kept(settings, lines)
+        let mut lines = beside::kept(settings, lines);
+        // Engines leave out the factor of such logits where the head is the target's and the folder has none: the likeliest tokens are
+        // the same, their probabilities are not. Most layouts have no other head, and no setting that says so.
+        let is_of_target = settings.get("head").is_none() || settings.shares_head();
+        let is_unwritten = self.shared_head == SharedHead::Never && !self.is_language_model;
+        if is_of_target && is_unwritten && settings.flag(beside::TARGET_SCALES_LOGITS) {
+            lines = lines.into_iter().map(Launch::likeliest_alone).collect();
+        }
+        lines
     }
 
     /// An error about settings that are not written.
@@ -318,6 +333,32 @@ impl Neutral {
         match config.get(key) {
             Some(value) if !self.is(value) => Err(config.wrong(key, self.expected())),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::{self, Choosing};
+
+    #[test]
+    fn probabilities_of_a_head_of_the_targets_without_its_factor_are_not_drawn_from() {
+        let dialect = Dialect {
+            launch: |_, dir, target, tokens| vec![launch::vllm(dir, "eagle", target, tokens)],
+            ..Dialect::named("a", |_| false)
+        };
+        let choosing = |head: Option<&str>, scales: bool| {
+            let mut settings = Settings::default();
+            settings.set("head", head);
+            settings.set(beside::TARGET_SCALES_LOGITS, scales);
+            let lines = dialect.launch_lines(&settings, Path::new("d"), "t", 3);
+            lines[0].choosing
+        };
+        for (head, is_likeliest) in [(None, true), (Some("shared"), true), (Some("own"), false)] {
+            let found = choosing(head, true) == Some(Choosing::Likeliest);
+            assert_eq!(found, is_likeliest, "{head:?}");
+            assert_ne!(choosing(head, false), Some(Choosing::Likeliest));
         }
     }
 }

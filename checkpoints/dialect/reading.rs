@@ -13,6 +13,8 @@ pub struct Reading {
     pub absolute_ids: bool,
     /// Whether the residual starts behind the norm of the features, for folders that do not say so.
     pub norm_before_residual: bool,
+    /// Whether places of a block see those behind them where layers slide, for folders that do not say so.
+    pub sees_ahead: bool,
 }
 
 /// One way to understand a folder.

@@ -1,8 +1,9 @@
 //! Captured layers in four keys with two meanings. The top-level `eagle_aux_hidden_state_layer_ids` counts layers that
 //! have run (vLLM, llama.cpp); the one under `eagle_config` is the index of the layer whose output is taken (SGLang,
-//! TensorRT-LLM), as everywhere in this program. Each engine reads one of them, so both are written. AngelSlim has a third,
-//! `aux_hidden_states_layer_ids`, with the second meaning. Where the first is absent, vLLM also reads `eagle_config.layer_ids`, with
-//! the first meaning.
+//! TensorRT-LLM), as everywhere in this program. Each engine reads one of them where both are there, so both are written. AngelSlim
+//! has a third, `aux_hidden_states_layer_ids`, with the second meaning. Where the first is absent, vLLM reads another one with the first
+//! meaning: its V2 runner `eagle_config.layer_ids`, and its V1 runner in 0.33 the second key, one layer before that which the others
+//! take. An empty list is as good as none.
 
 use serde_json::Value;
 
@@ -63,7 +64,7 @@ fn named(config: &Config) -> Result<Vec<usize>> {
     let angelslim = layer_ids(config, ANGELSLIM_LAYER_IDS, 0)?;
     match (top, nested.or(angelslim)) {
         (Some(top), Some(nested)) if top != nested => {
-            let key = match config.get(NESTED_LAYER_IDS) {
+            let key = match named_ids(config, NESTED_LAYER_IDS) {
                 Some(_) => NESTED_LAYER_IDS,
                 None => ANGELSLIM_LAYER_IDS,
             };
@@ -99,9 +100,15 @@ pub(crate) fn check_layer_ids(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// What stands under a key of layer ids, where it names any.
+pub(crate) fn named_ids<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
+    let is_none = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);
+    config.get(key).filter(|value| !is_none(value))
+}
+
 /// Ascending layer ids under a key, counted from `first`.
 pub(crate) fn layer_ids(config: &Config, key: &str, first: u64) -> Result<Option<Vec<usize>>> {
-    let Some(value) = config.get(key) else {
+    let Some(value) = named_ids(config, key) else {
         return Ok(None);
     };
     let index = |id: &Value| {
@@ -111,7 +118,7 @@ pub(crate) fn layer_ids(config: &Config, key: &str, first: u64) -> Result<Option
     let ids = value.as_array();
     let ids: Option<Vec<usize>> = ids.and_then(|ids| ids.iter().map(index).collect());
     match ids {
-        Some(ids) if !ids.is_empty() && ids.is_sorted_by(|a, b| a < b) => Ok(Some(ids)),
+        Some(ids) if ids.is_sorted_by(|a, b| a < b) => Ok(Some(ids)),
         _ => Err(config.wrong(key, format!("ascending layer ids from {first}"))),
     }
 }

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::dialect::reading::{Meaning, Reading};
 use crate::eagle3::layer_ids::{
     ANGELSLIM_LAYER_IDS, LAYER_IDS, NESTED_LAYER_IDS, NESTED_LAYERS_RUN, check_layer_ids,
-    default_captured_layers, layer_ids,
+    default_captured_layers, layer_ids, named_ids,
 };
 use crate::error::{Error, Result};
 use crate::folder::CONFIG;
@@ -43,10 +43,10 @@ pub(crate) fn meanings(config: &Config, captured_layers: Option<&[usize]>) -> Re
     Ok(found)
 }
 
-/// Where the residual starts if nothing says so. The two that read the layout of speculators disagree.
+/// Where the residual starts if nothing says so. The two that read the layout of speculators disagree, but for P-EAGLE.
 fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
-    let is_ambiguous =
-        config.get(MODEL_TYPE).is_some() && config.get("norm_before_residual").is_none();
+    let is_eagle3 = config.get(MODEL_TYPE).is_some_and(|kind| *kind == "eagle3");
+    let is_ambiguous = is_eagle3 && config.get("norm_before_residual").is_none();
     if is_ambiguous {
         &[
             (true, ", the residual behind the norm, as vLLM takes it"),
@@ -63,11 +63,14 @@ fn of_norm(config: &Config) -> &'static [(bool, &'static str)] {
 /// Captured layers with what says so; none named means the default ones.
 fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
     let target_layers = config.reading().target_layers.unwrap_or(usize::MAX);
-    let as_run = |key: &str| format!("`{key}` counts the layers that have run");
-    let as_taken = |key: &str| format!("`{key}` is the index of the layer whose output is taken");
+    let as_run = |key: &str| format!("{}`{key}` counts the layers that have run", by(key, 1));
+    let as_taken = |key: &str| {
+        let by = by(key, 0);
+        format!("{by}`{key}` is the index of the layer whose output is taken")
+    };
     check_layer_ids(config)?;
-    let nested = config.get(NESTED_LAYER_IDS).is_some();
-    let top = config.get(LAYER_IDS).is_some();
+    let nested = named_ids(config, NESTED_LAYER_IDS).is_some();
+    let top = named_ids(config, LAYER_IDS).is_some();
     let mut found: Vec<(Vec<usize>, String)> = Vec::new();
     let mut add = |key: &str, first: u64, text: String| -> Result<()> {
         // A meaning without such layers is not one; keys that mean nothing at all are errors all the same.
@@ -91,7 +94,7 @@ fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
             add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
             add(NESTED_LAYER_IDS, 0, as_taken(NESTED_LAYER_IDS))?;
         }
-        (true, false) if config.get(ANGELSLIM_LAYER_IDS).is_none() => {
+        (true, false) if named_ids(config, ANGELSLIM_LAYER_IDS).is_none() => {
             add(LAYER_IDS, 1, as_run(LAYER_IDS))?;
             add(LAYER_IDS, 0, as_taken(LAYER_IDS))?;
         }
@@ -101,7 +104,7 @@ fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
         }
         _ => {
             let mut keys = [ANGELSLIM_LAYER_IDS, NESTED_LAYERS_RUN].into_iter();
-            let named = keys.find(|key| config.get(key).is_some());
+            let named = keys.find(|key| named_ids(config, key).is_some());
             let text = match named {
                 Some(key) => format!("as `{key}` says"),
                 None => default_layers(config.reading().target_layers),
@@ -114,6 +117,16 @@ fn of_layers(config: &Config) -> Result<Vec<(Vec<usize>, String)>> {
         return Err(config.wrong(key, format!("layers of a target of {target_layers}")));
     }
     Ok(found)
+}
+
+/// The engines that read a key of layer ids so: as the layers that have run from 1 on, or by the index of the layer from 0 on.
+fn by(key: &str, first: u64) -> &'static str {
+    match (key, first) {
+        (LAYER_IDS, 1) => "as vLLM and llama.cpp read it, ",
+        (NESTED_LAYER_IDS, 0) => "as SGLang and TensorRT-LLM read it, ",
+        (NESTED_LAYER_IDS, 1) => "as the V1 runner of vLLM 0.33 reads it, ",
+        _ => "",
+    }
 }
 
 /// Which layers are taken where the folder names none, of a target of so many.

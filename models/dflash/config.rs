@@ -73,6 +73,9 @@ pub struct DFlashConfig {
     pub heads: usize,
     /// Key and value heads; 0 takes as many of the target's as divide `heads`.
     pub kv_heads: usize,
+    /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
+    #[serde(skip_serializing_if = "bounds::is_left_out")]
+    pub d_head: usize,
     /// Whether the anchor's own position also predicts a token, so that a draft has as many tokens as a block (DSpark).
     pub sample_from_anchor: bool,
     /// Positions that the convolutions around the attention and feed-forward parts read; DFlash 2 uses 2, 0 leaves the
@@ -89,9 +92,9 @@ pub struct DFlashConfig {
     pub markov_rank: usize,
     /// What that bias reads. llama.cpp loads only `"vanilla"`, vLLM that and `"xpress"`, SGLang all but `"xpress"`.
     pub markov: MarkovKind,
-    /// With `"domino"`: width of the recurrent unit over the embeddings of the tokens.
+    /// With `"domino"`, and only there: width of the recurrent unit over the embeddings of the tokens.
     pub markov_state: usize,
-    /// With `"domino"`: slots before the first that has a bias. SGLang loads only 1.
+    /// With `"domino"`, and only there: slots before the first that has a bias. SGLang loads only 1.
     pub markov_from: usize,
     /// With `"xpress"`, and only there: width inside the feed-forward part behind the codes; twice `markov_rank` where it is left
     /// out.
@@ -122,6 +125,7 @@ impl Default for DFlashConfig {
             d_ff: 0,
             heads: 0,
             kv_heads: 0,
+            d_head: 0,
             sample_from_anchor: false,
             conv_taps: 0,
             conv_group: 16,
@@ -163,31 +167,37 @@ impl DFlashConfig {
             bounds::up_to("markov_state", self.markov_state, bounds::WIDTH),
             bounds::or_none("markov_from", self.markov_from, bounds::DRAFT),
         ])?;
+        bounds::check_heads("d_head", self.d_head)?;
         let d_ff = self.markov_d_ff;
         let d_ff = d_ff.map(|d_ff| bounds::up_to("markov_d_ff", d_ff, bounds::FEED_FORWARD));
         let passes = self.markov_passes;
         let passes = passes.map(|passes| bounds::up_to("markov_passes", passes, bounds::DRAFT));
         bounds::check(d_ff.into_iter().chain(passes))?;
         self.check_full_layers()?;
+        self.check_of_kinds()?;
         self.check_refined()
     }
 
-    /// Checks what the bias of XPress is not known with, and what only that has.
-    fn check_refined(&self) -> Result<()> {
-        let own = [
+    /// Checks what is set of the bias of XPress and no other bias reads. What only that of Domino reads has a default and may be in runs
+    /// of before, so it is taken beside any.
+    fn check_of_kinds(&self) -> Result<()> {
+        for (key, size) in [
             ("markov_d_ff", self.markov_d_ff),
             ("markov_passes", self.markov_passes),
-        ];
-        let mut own = own.into_iter().filter_map(|(key, size)| Some((key, size?)));
-        if self.markov != MarkovKind::Xpress
-            && let Some((key, size)) = own.next()
-        {
-            let expected = "no such key where `markov` is not `\"xpress\"`";
-            return Err(Error::Drafter {
-                key,
-                mismatch: Mismatch::new(expected, size),
-            });
+        ] {
+            if let Some(size) = size.filter(|_| self.markov != MarkovKind::Xpress) {
+                let expected = "no such key where `markov` is not `\"xpress\"`";
+                return Err(Error::Drafter {
+                    key,
+                    mismatch: Mismatch::new(expected, size),
+                });
+            }
         }
+        Ok(())
+    }
+
+    /// Checks what the bias of XPress is not known with.
+    fn check_refined(&self) -> Result<()> {
         let others = [
             ("sample_from_anchor", self.sample_from_anchor),
             ("confidence", self.confidence),
@@ -323,7 +333,7 @@ impl DFlashConfig {
     }
 
     /// Whether a draft is guessed at once and then refined in passes.
-    pub(super) fn refines(&self) -> bool {
+    pub fn refines(&self) -> bool {
         self.markov_rank > 0 && self.markov == MarkovKind::Xpress
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::prelude::Device;
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
-use spectrain_checkpoints::beside::{TARGET_CLASS, TARGET_QUANTISED, TARGET_SCALES_LOGITS};
+use spectrain_checkpoints::beside::{TARGET_HEADS, TARGET_SCALES_LOGITS};
 use spectrain_checkpoints::dialect::{
     Dialect, Meaning, Opened, Reading, Settings, SharedHead, Written,
 };
@@ -18,19 +18,22 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Reach;
 use spectrain_models::listing::{Parameter, hollow, parameters};
 use spectrain_models::weights::{CHOICE_BIAS, TensorWeights, export};
-use spectrain_models::{PartsConfig, TargetParts, TargetSpec};
+use spectrain_models::{TargetParts, TargetSpec};
 
 use crate::families::drafter_folder::{
     architectures, is_copy, not_for_this, rope_config, rope_layout, target_embedding, target_head,
 };
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::{Footprint, in_matrices, values};
+use crate::families::target_traits::TargetTraits;
 use crate::recipe::inline::inline;
 use crate::recipe::tables::Engine;
-use crate::runtime::model_files::read_json;
 
 /// The target's head, which folders may repeat.
 const HEAD: &str = "lm_head.weight";
+
+/// The width of heads: a key of `[drafter]` that is left out where it is the target's.
+const D_HEAD: &str = "d_head";
 
 /// What a drafter is, in the words of dialects.
 pub(crate) fn settings<D: Family>(drafter: &D) -> Result<Settings> {
@@ -50,7 +53,7 @@ fn settings_of<D: Family>(
         ("d_ff", spec.d_ff),
         ("heads", spec.heads),
         ("kv_heads", spec.kv_heads),
-        ("d_head", spec.d_head),
+        (D_HEAD, spec.d_head),
         ("vocab", spec.vocab),
         ("target_layers", spec.layers),
         ("max_positions", spec.max_positions),
@@ -106,6 +109,15 @@ fn config_of<D: Family>(settings: &Settings) -> Result<D::Config> {
     serde_json::from_value(table).context("cannot read the settings")
 }
 
+/// A folder's settings without a width of heads that is the target's, which recipes leave out.
+fn beside_target_heads(found: &Settings, target: &TargetSpec) -> Settings {
+    let mut settings = found.clone();
+    if found.size(D_HEAD) == target.d_head {
+        settings.set(D_HEAD, Value::Null);
+    }
+    settings
+}
+
 /// What a folder says of its drafter, before its weights are read.
 struct Told<'a, D: Family> {
     opened: Opened<'a>,
@@ -126,7 +138,8 @@ impl<'a, D: Family> Told<'a, D> {
         let found = &opened.settings;
         check_fit::<D>(found, target).with_context(|| not_for_this(folder))?;
         let of_drafter = || format!("the drafter `{}`", folder.display());
-        let config = config_of::<D>(found).with_context(of_drafter)?;
+        let config =
+            config_of::<D>(&beside_target_heads(found, target)).with_context(of_drafter)?;
         D::check(&config).with_context(of_drafter)?;
         let mut spec = target.clone();
         adopt(folder, found, &mut spec)?;
@@ -187,12 +200,14 @@ pub(crate) fn open<D: Family>(
     };
     let is_own = |name: &str| listed.iter().any(|(listed, _)| listed == name);
     if !is_own(EMBEDDING) {
-        check_repeated(&model, EMBEDDING, &|| target_embedding(target))?;
+        check_repeated((&model, dialect), EMBEDDING, &|| target_embedding(target))?;
     }
     if found.shares_head() && dialect.shared_head == SharedHead::Beside {
         check_shared_head(&model, &target_head(target, &vocabulary)).with_context(not_for_this)?;
     } else if !is_own(HEAD) {
-        check_repeated(&model, HEAD, &|| target_head(target, &vocabulary))?;
+        check_repeated((&model, dialect), HEAD, &|| {
+            target_head(target, &vocabulary)
+        })?;
     }
     let mut weights = TensorWeights::new(contents.parameters, folder.display().to_string());
     Ok(D::new(&config, &parts, &vocabulary, &mut weights, device)?)
@@ -240,7 +255,7 @@ fn check_fit<D: Family>(found: &Settings, target: &TargetSpec) -> Result<()> {
     let own = keys_of::<D>();
     let sizes = [
         ("hidden size", "d_model", target.d_model),
-        ("width of a head", "d_head", target.d_head),
+        ("width of a head", D_HEAD, target.d_head),
         ("target vocabulary", "vocab", target.vocab),
         ("layers of its target", "target_layers", target.layers),
         ("feed-forward width", "d_ff", target.d_ff),
@@ -269,7 +284,7 @@ fn adopt(folder: &Path, found: &Settings, spec: &mut TargetSpec) -> Result<()> {
         spec.norm_epsilon = epsilon;
     }
     if let Some(rope) = found.rope() {
-        let sizes = [found.size("d_head"), found.size("max_positions")];
+        let sizes = [found.size(D_HEAD), found.size("max_positions")];
         spec.rope = rope_config(folder, &rope, sizes)?;
     }
     Ok(())
@@ -277,7 +292,7 @@ fn adopt(folder: &Path, found: &Settings, spec: &mut TargetSpec) -> Result<()> {
 
 /// Warns if a tensor that a folder repeats of the target differs from it: the target's is what drafts, as in SGLang.
 fn check_repeated(
-    model: &ModelFolder,
+    (model, dialect): (&ModelFolder, &Dialect),
     name: &str,
     of_target: &dyn Fn() -> NamedTensor,
 ) -> Result<()> {
@@ -286,12 +301,21 @@ fn check_repeated(
     };
     if !is_copy(&model.read(&own.name)?, &of_target())? {
         tracing::warn!(
-            "`{name}` in `{}` differs from the target's; spectrain uses the target's, as SGLang does; vLLM uses the \
-             drafter's own, and may accept more or less of its drafts",
-            model.path().display()
+            "`{name}` in `{}` differs from the target's; {}",
+            model.path().display(),
+            used_for_repeated(dialect, name)
         );
     }
     Ok(())
+}
+
+/// What is used in the place of a tensor that a folder of a dialect repeats, and that is not the target's.
+fn used_for_repeated(dialect: &Dialect, name: &str) -> String {
+    let of_vllm = match dialect.vllm_refuses.contains(&name) {
+        true => "vLLM does not load a folder that has it",
+        false => "vLLM uses the drafter's own, and may accept more or less of its drafts",
+    };
+    format!("spectrain uses the target's, as SGLang does; {of_vllm}")
 }
 
 /// Fails unless the head that a folder repeats is the target's: its drafter has no other.
@@ -308,24 +332,17 @@ pub(crate) fn set_target(settings: &mut Settings, target: &TargetParts) -> Resul
     let Some(folder) = target.folder.as_deref() else {
         return Ok(());
     };
-    let config = read_json(&folder.join("config.json"))?;
-    if let Some(class) = config["architectures"][0].as_str() {
-        settings.set(TARGET_CLASS, class);
-    }
-    settings.set(TARGET_QUANTISED, !config["quantization_config"].is_null());
-    let parts = PartsConfig::read(&config, &folder.join("config.json"));
-    let scales = parts.is_ok_and(|parts| parts.head_scale != 1.0);
-    settings.set(TARGET_SCALES_LOGITS, scales);
+    TargetTraits::in_folder(folder)?.tell(settings);
     Ok(())
 }
 
-/// Why no engine serves a drafter beside a target of this class, where nothing but its settings and that class decides it.
+/// Why no engine serves a drafter beside a target, where nothing but its settings and these traits decides it.
 pub(crate) fn unserved_beside<D: Family>(
     config: &D::Config,
-    class: &str,
+    target: &TargetTraits,
 ) -> Result<Option<String>> {
     let mut settings = Settings::of(table_of::<D>(config)?);
-    settings.set(TARGET_CLASS, class);
+    target.tell(&mut settings);
     let (dialect, _) = D::DIALECTS[0];
     let lines = dialect.launch_lines(&settings, Path::new("drafter"), "target", 1);
     let is_remark = |line: &Launch| line.server.is_none();
@@ -338,12 +355,12 @@ pub(crate) fn check_export<D: Family>(
     config: &D::Config,
     to: &[Engine],
     spec: &TargetSpec,
-    class: Option<&str>,
+    target: &TargetTraits,
 ) -> Result<[Vec<Engine>; 2]> {
     if D::DIALECTS[0].0.is_language_model {
         return Ok(Default::default());
     }
-    let settings = settings_at_start::<D>(config, spec, class)?;
+    let settings = settings_at_start::<D>(config, spec, target)?;
     for (dialect, engine) in D::DIALECTS {
         let is_asked = engine.is_some_and(|engine| to.contains(&engine));
         if is_asked {
@@ -419,9 +436,9 @@ pub(crate) fn against_at_start<D: Family>(
     config: &D::Config,
     engine: Engine,
     spec: &TargetSpec,
-    class: Option<&str>,
+    target: &TargetTraits,
 ) -> Result<Vec<(String, Value)>> {
-    let settings = settings_at_start::<D>(config, spec, class)?;
+    let settings = settings_at_start::<D>(config, spec, target)?;
     against::<D>(config, &settings, engine)
 }
 
@@ -432,7 +449,7 @@ pub(crate) const LAYER: [&str; 3] = ["d_ff", "heads", "kv_heads"];
 fn settings_at_start<D: Family>(
     config: &D::Config,
     spec: &TargetSpec,
-    class: Option<&str>,
+    target: &TargetTraits,
 ) -> Result<Settings> {
     let mut settings = settings_of::<D>(config, spec, spec.vocab)?;
     let table = table_of::<D>(config)?;
@@ -457,9 +474,9 @@ fn settings_at_start<D: Family>(
             .zip(sizes)
             .for_each(|(key, size)| settings.set(key, size));
     }
-    if let Some(class) = class {
-        settings.set(TARGET_CLASS, class);
-    }
+    target.tell(&mut settings);
+    // The sizes are often known of a target that is not on this machine.
+    settings.set(TARGET_HEADS, spec.d_head);
     Ok(settings)
 }
 
@@ -468,7 +485,9 @@ fn writes_head(settings: &mut Settings, dialect: &Dialect) -> bool {
     let is_written = settings.shares_head()
         && match dialect.shared_head {
             SharedHead::Never => false,
-            SharedHead::OfDraftVocabulary => settings.has_draft_vocab(),
+            SharedHead::OfDraftVocabulary => {
+                settings.has_draft_vocab() || settings.flag(TARGET_SCALES_LOGITS)
+            }
             SharedHead::AsOwn | SharedHead::Beside => true,
         };
     if is_written && dialect.shared_head != SharedHead::Beside {
@@ -480,6 +499,7 @@ fn writes_head(settings: &mut Settings, dialect: &Dialect) -> bool {
 /// Writes a drafter's folder in a dialect, whole or not at all.
 pub(crate) fn write<D: Family>(drafter: &D, dialect: &Dialect, writing: &Writing) -> Result<()> {
     let mut settings = settings(drafter)?;
+    set_target(&mut settings, drafter.target())?;
     let vocabulary = drafter.vocabulary();
     let mut tensors = export(drafter);
     if writes_head(&mut settings, dialect) {
@@ -536,9 +556,15 @@ pub(crate) fn check_start<D: Family>(
         format!("the drafter `{folder}` has other settings than `[drafter]`")
     };
     let asked = settings(&hollow::<D>(config, target, draft_vocab).with_context(other)?)?;
-    let Value::Object(given) = given else {
+    let Value::Object(mut given) = given else {
         return Ok(());
     };
+    let known = keys_of::<D>();
+    for (key, schema) in known.as_object().into_iter().flatten() {
+        if let Some(default) = unwritten(schema) {
+            given.entry(key.as_str()).or_insert(default);
+        }
+    }
     let differing = given.iter().filter_map(|(key, value)| {
         let [expected, found] =
             [&asked, &found].map(|all| all.table().get(key).unwrap_or(&Value::Null));
@@ -557,6 +583,16 @@ pub(crate) fn check_start<D: Family>(
         all.join("; "),
         keys.join(", ")
     );
+}
+
+/// What a key of `[drafter]` says where it is not written: one that cannot be null is left out where it is zero or off. Nothing of one
+/// that can be null, which takes what a folder has.
+fn unwritten(schema: &Value) -> Option<Value> {
+    match schema["type"].as_str()? {
+        "integer" => Some(json!(0)),
+        "boolean" => Some(json!(false)),
+        _ => None,
+    }
 }
 
 /// What is asked for and there under a key of `[drafter]`, and what to write for what is there.
@@ -677,7 +713,73 @@ pub(crate) fn footprint<D: Family>(config: &D::Config, target: &TargetSpec) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spectrain_checkpoints::eagle1::EAGLE1;
+    use spectrain_checkpoints::eagle3::EAGLE3;
+    use spectrain_models::deepseek_mtp::DeepseekMtp;
+    use spectrain_models::dflash::DFlash;
+    use spectrain_models::eagle1::Eagle1;
+    use spectrain_models::eagle3::Eagle3;
+    use spectrain_models::hydra::Hydra;
+    use spectrain_models::medusa::Medusa;
+    use spectrain_models::mtp::Mtp;
     use spectrain_models::peagle::PEagle;
+    use spectrain_models::qwen_mtp::QwenMtp;
+    use spectrain_models::redrafter::Redrafter;
+
+    /// Fails for a key that is not written where it is left out, unless it may be whatever a folder has, or it is known what it says.
+    fn left_out_keys_have_a_meaning<D: Family>() {
+        let written = table_of::<D>(&D::Config::default()).unwrap();
+        let known = keys_of::<D>();
+        for (key, schema) in known.as_object().unwrap() {
+            if written.contains_key(key) {
+                continue;
+            }
+            let kinds = schema["type"].as_array();
+            let is_nullable = kinds.is_some_and(|kinds| kinds.contains(&json!("null")));
+            let meant = unwritten(schema);
+            assert_ne!(meant.is_some(), is_nullable, "{} {key}", D::KIND);
+            let table: Value = meant
+                .into_iter()
+                .map(|value| (key.clone(), value))
+                .collect();
+            let config: D::Config = serde_json::from_value(table).unwrap();
+            assert_eq!(
+                table_of::<D>(&config).unwrap(),
+                written,
+                "{} {key}",
+                D::KIND
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_written_where_it_is_left_out_still_says_something() {
+        left_out_keys_have_a_meaning::<Eagle1>();
+        left_out_keys_have_a_meaning::<Eagle3>();
+        left_out_keys_have_a_meaning::<PEagle>();
+        left_out_keys_have_a_meaning::<DFlash>();
+        left_out_keys_have_a_meaning::<Medusa>();
+        left_out_keys_have_a_meaning::<Hydra>();
+        left_out_keys_have_a_meaning::<Redrafter>();
+        left_out_keys_have_a_meaning::<Mtp>();
+        left_out_keys_have_a_meaning::<QwenMtp>();
+        left_out_keys_have_a_meaning::<DeepseekMtp>();
+    }
+
+    #[test]
+    fn a_head_that_vllm_does_not_load_is_not_said_to_be_used_there() {
+        for (dialect, name, loads) in [
+            (&EAGLE1, HEAD, false),
+            (&EAGLE1, EMBEDDING, true),
+            (&EAGLE3, HEAD, true),
+        ] {
+            let told = used_for_repeated(dialect, name);
+            assert!(told.contains("as SGLang does"), "{told}");
+            let used = "vLLM uses the drafter's own";
+            assert_eq!(told.contains(used), loads, "{told}");
+            assert_eq!(told.contains("vLLM does not load"), !loads, "{told}");
+        }
+    }
 
     #[test]
     fn a_setting_that_a_family_does_not_have_is_refused_where_it_is_on() {

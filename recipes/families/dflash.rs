@@ -15,6 +15,8 @@ use crate::families::footprint::{Activations, Attended, LayerSizes, Packed, deco
 use crate::families::shipped::Shipped;
 use crate::recipe::tables::Engine;
 
+const WITHOUT_BIAS: &str = "the drafter has no bias by the tokens before (`drafter.markov_rank`)";
+
 impl Family for DFlash {
     const KIND: &'static str = "dflash";
     const ENGINES: &'static [Engine] = &[
@@ -52,6 +54,7 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nwindow = 9\nmarkov_rank = 4\nmarkov = \"xpress\"\nmarkov_d_ff = 5\nmarkov_passes = 2",
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3\nmarkov = \"xpress\"\nmarkov_passes = 1",
         "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 16\nmarkov = \"xpress\"\nmarkov_d_ff = 64",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nd_head = 6",
     ];
 
     fn activations(
@@ -60,6 +63,7 @@ impl Family for DFlash {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
+        let target = &target.with_heads(config.d_head)?;
         let layer = LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?;
         let (size, layers) = (config.block_size as u64, config.layers as u64);
         let blocks = match work.rows {
@@ -113,6 +117,72 @@ impl Family for DFlash {
 impl Shipped for DFlash {
     fn unheld(config: &DFlashConfig) -> Vec<(&'static str, u32)> {
         tokens_of([("mask_token", config.mask_token)])
+    }
+
+    fn explicit(config: &DFlashConfig) -> DFlashConfig {
+        let refines = config.refines();
+        DFlashConfig {
+            markov_d_ff: refines.then(|| config.refiner_width()),
+            markov_passes: refines.then(|| config.refining_passes()),
+            ..config.clone()
+        }
+    }
+
+    fn idle_keys(config: &Self::Config) -> Vec<(&'static str, &'static str)> {
+        let (has_bias, usual) = (config.markov_rank > 0, DFlashConfig::default());
+        let of = |kind: MarkovKind| has_bias && config.markov == kind;
+        let [domino, xpress] = [MarkovKind::Domino, MarkovKind::Xpress].map(of);
+        // What only XPress reads is refused beside another kind.
+        let keys = [
+            ("markov", config.markov != usual.markov, has_bias),
+            (
+                "markov_state",
+                config.markov_state != usual.markov_state,
+                domino,
+            ),
+            (
+                "markov_from",
+                config.markov_from != usual.markov_from,
+                domino,
+            ),
+            ("markov_d_ff", config.markov_d_ff.is_some(), xpress),
+            ("markov_passes", config.markov_passes.is_some(), xpress),
+        ];
+        let why = match has_bias {
+            true => "`drafter.markov` is not `\"domino\"`",
+            false => WITHOUT_BIAS,
+        };
+        let idle = keys
+            .into_iter()
+            .filter(|(_, is_set, is_read)| *is_set && !is_read);
+        idle.map(|(key, ..)| (key, why)).collect()
+    }
+
+    fn unread(config: &DFlashConfig) -> Vec<(&'static str, &'static str)> {
+        let has_bias = config.markov_rank > 0;
+        let refines = config.refines();
+        let parts: [(bool, &str, &[&str]); 4] = [
+            (
+                config.selector_rank > 0,
+                "the drafter has no selector (`drafter.selector_rank`)",
+                &["selector_weight", "inject"],
+            ),
+            (
+                config.confidence,
+                "the drafter has no confidence head (`drafter.confidence`)",
+                &["confidence_weight"],
+            ),
+            (has_bias, WITHOUT_BIAS, &["base_weight", "base_until"]),
+            (
+                refines,
+                "the drafter has no passes that refine its drafts (`drafter.markov = \"xpress\"` with a `drafter.markov_rank`)",
+                &["consistency_weight", "consistency_passes", "guess_weight"],
+            ),
+        ];
+        let absent = parts.into_iter().filter(|(is_there, ..)| !is_there);
+        absent
+            .flat_map(|(_, why, keys)| keys.iter().map(move |key| (*key, why)))
+            .collect()
     }
 }
 

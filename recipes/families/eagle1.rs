@@ -16,8 +16,12 @@ impl Family for Eagle1 {
     const KIND: &'static str = "eagle1";
     const ENGINES: &'static [Engine] = &[Engine::Vllm, Engine::Sglang];
     const DIALECTS: &'static [(&'static Dialect, Option<Engine>)] = &[(&EAGLE1, None)];
-    const SAMPLES: &'static [&'static str] =
-        &["", "bias = true\nd_ff = 24\nheads = 2\nkv_heads = 1"];
+    const SAMPLES: &'static [&'static str] = &[
+        "",
+        "bias = true\nd_ff = 24\nheads = 2\nkv_heads = 1",
+        "d_head = 6",
+        "qkv_bias = true",
+    ];
 
     fn activations(
         config: &Eagle1Config,
@@ -25,6 +29,7 @@ impl Family for Eagle1 {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
+        let target = &target.with_heads(config.d_head)?;
         let layer = LayerSizes {
             head_norms: false,
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?

@@ -35,6 +35,8 @@ impl Family for Eagle3 {
         "head_norm = true\nwindow = 9\ndraft_vocab = 20\nfc_norm = true\nnorm_output = true",
         "layers = 2",
         "layers = 3\nwindow = 9\nnorm_before_residual = true\nhead_norm = true",
+        "layers = 2\nd_head = 6\nhead_norm = true",
+        "d_head = 12",
     ];
 
     fn activations(
@@ -55,6 +57,7 @@ impl Shipped for Eagle3 {}
 
 /// The first layer, which reads a token and a hidden state side by side, and each further one.
 fn layers(config: &Eagle3Config, target: &TargetSpec) -> Result<[LayerSizes; 2]> {
+    let target = &target.with_heads(config.d_head)?;
     let further = LayerSizes {
         head_norms: config.head_norm,
         ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?

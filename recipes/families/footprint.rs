@@ -76,6 +76,8 @@ pub struct Activations {
     pub scores: f64,
     /// The same of all layers together.
     pub all_scores: f64,
+    /// Width of a head.
+    pub d_head: u64,
     /// Queries of a row.
     pub queries: f64,
     /// Keys and values of a layer that those have, of all heads.
@@ -269,6 +271,7 @@ pub fn decoder(
         carried: 0.0,
         scores: layer.heads as f64 * attended.keys,
         all_scores: (layers * layer.heads) as f64 * attended.keys,
+        d_head: layer.d_head,
         queries: attended.queries,
         keys_values: (2 * layer.keys()) as f64 * attended.keys,
         given_back: attended.rows * (3 * layer.d_ff + 2 * layer.d_model) as f64,

@@ -234,6 +234,7 @@ impl Shipped for Pard {
     fn reach(config: &PardConfig, target: &TargetSpec) -> Result<Reach> {
         let fresh = PardConfig {
             model: String::new(),
+            revision: None,
             keep_layers: Vec::new(),
             fresh: Some(FreshConfig::default()),
             ..config.clone()

@@ -124,6 +124,7 @@ impl Shipped for MaskedLanguageModel {
     fn reach(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Reach> {
         let fresh = MaskedLanguageModelConfig {
             model: String::new(),
+            revision: None,
             keep_layers: Vec::new(),
             fresh: Some(FreshConfig::default()),
             ..config.clone()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
-use serde_json::Value;
+use serde_json::{Value, json};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Reach;
 use spectrain_models::{Capture, Drafter, Start, TargetParts, TargetSpec};
@@ -14,6 +14,7 @@ use spectrain_train::{Objective, Train, TrainConfig, Trainee, Workload};
 use crate::families::described;
 use crate::families::footprint::{Activations, Footprint, Packed};
 use crate::families::shipped::Shipped;
+use crate::families::target_traits::TargetTraits;
 use crate::families::trained::{Loaded, Trained};
 use crate::recipe::settings::Settings;
 use crate::recipe::tables::Engine;
@@ -34,27 +35,34 @@ pub trait Method: Any + Send + Sync {
     fn family(&self) -> &'static str;
     /// See [`Shipped::model_at_start`].
     fn model_at_start(&self) -> Option<Start<'_>>;
-    /// Hub id or folder of that model.
-    fn model(&self) -> Option<&str> {
-        self.model_at_start().map(|start| start.model)
+    /// Hub id or folder of that model, and the revision of a hub id.
+    fn model(&self) -> Option<(&str, Option<&str>)> {
+        let start = self.model_at_start()?;
+        Some((start.model, start.revision))
     }
     /// See [`Shipped::unheld`].
     fn unheld(&self) -> Vec<(&'static str, u32)>;
+    /// Those of [`Shipped::unread`] and of [`Objective::unread`] that are set to anything but their defaults, each with why.
+    fn unread(&self) -> Vec<(&'static str, &'static str)>;
+    /// See [`Shipped::idle_keys`].
+    fn idle_keys(&self) -> Vec<(&'static str, &'static str)>;
+    /// The keys that were left out of `[drafter]` and `[objective]` and are read nevertheless, by their tables, with what is read.
+    fn left_out(&self) -> Vec<(&'static str, String, Value)>;
     /// See [`Shipped::unserved`].
-    fn unserved(&self, class: &str) -> Result<Option<String>>;
+    fn unserved(&self, target: &TargetTraits) -> Result<Option<String>>;
     /// See [`Shipped::check_export`].
     fn check_export(
         &self,
         to: &[Engine],
-        target: &TargetSpec,
-        class: Option<&str>,
+        spec: &TargetSpec,
+        target: &TargetTraits,
     ) -> Result<[Vec<Engine>; 2]>;
-    /// See [`Shipped::against`]; of a drafter for a target of these sizes and this class.
+    /// See [`Shipped::against`]; of a drafter for a target of these sizes and traits.
     fn against(
         &self,
         engine: Engine,
-        target: &TargetSpec,
-        class: Option<&str>,
+        spec: &TargetSpec,
+        target: &TargetTraits,
     ) -> Result<Vec<(String, Value)>>;
     /// See [`Shipped::check_start`].
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()>;
@@ -82,10 +90,32 @@ pub trait Method: Any + Send + Sync {
     fn on_policy_fraction(&self, stage: &str) -> Result<f64>;
 }
 
+/// The keys that a table, as it is `given`, leaves out, with what is read in their place by the `explicit` one.
+pub(crate) fn left_out(given: &Value, explicit: &Value) -> Vec<(String, Value)> {
+    let all = explicit.as_object().into_iter().flatten();
+    let left = all.filter(|(key, value)| !value.is_null() && given[key.as_str()].is_null());
+    left.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
 /// A drafter and an objective with their tables.
 pub(crate) struct Typed<D: Drafter, O: Objective<D>> {
     pub(crate) drafter: D::Config,
     pub(crate) objective: O::Config,
+}
+
+impl<D: Shipped, O: Objective<D>> Typed<D, O> {
+    /// The keys of `[objective]` that nothing reads, whether they are set or not, each with why: what the drafter lacks, or else what
+    /// another key rules out.
+    fn all_unread(&self) -> Vec<(&'static str, &'static str)> {
+        let mut unread = D::unread(&self.drafter);
+        for (key, why) in O::unread(&self.objective) {
+            if unread.iter().all(|(known, _)| *known != key) {
+                unread.push((key, why));
+            }
+        }
+        unread
+    }
 }
 
 impl<D, O> Method for Typed<D, O>
@@ -127,26 +157,53 @@ where
         D::unheld(&self.drafter)
     }
 
-    fn unserved(&self, class: &str) -> Result<Option<String>> {
-        D::unserved(&self.drafter, class)
+    fn unread(&self) -> Vec<(&'static str, &'static str)> {
+        let (set, usual) = (json!(self.objective), json!(O::Config::default()));
+        let mut unread = self.all_unread();
+        unread.retain(|(key, _)| {
+            set.get(key)
+                .is_some_and(|value| usual.get(key) != Some(value))
+        });
+        unread
+    }
+
+    fn idle_keys(&self) -> Vec<(&'static str, &'static str)> {
+        D::idle_keys(&self.drafter)
+    }
+
+    fn left_out(&self) -> Vec<(&'static str, String, Value)> {
+        let unread = self.all_unread();
+        let is_read = |key: &String| unread.iter().all(|(unread, _)| unread != key);
+        let drafter = json!(D::explicit(&self.drafter));
+        let drafter = left_out(&json!(self.drafter), &drafter).into_iter();
+        let objective = json!(O::explicit(&self.objective));
+        let objective = left_out(&json!(self.objective), &objective).into_iter();
+        let objective = objective.filter(|(key, _)| is_read(key));
+        let of = |table| move |(key, value): (String, Value)| (table, key, value);
+        let all = drafter.map(of("drafter"));
+        all.chain(objective.map(of("objective"))).collect()
+    }
+
+    fn unserved(&self, target: &TargetTraits) -> Result<Option<String>> {
+        D::unserved(&self.drafter, target)
     }
 
     fn check_export(
         &self,
         to: &[Engine],
-        target: &TargetSpec,
-        class: Option<&str>,
+        spec: &TargetSpec,
+        target: &TargetTraits,
     ) -> Result<[Vec<Engine>; 2]> {
-        D::check_export(&self.drafter, to, target, class)
+        D::check_export(&self.drafter, to, spec, target)
     }
 
     fn against(
         &self,
         engine: Engine,
-        target: &TargetSpec,
-        class: Option<&str>,
+        spec: &TargetSpec,
+        target: &TargetTraits,
     ) -> Result<Vec<(String, Value)>> {
-        described::against_at_start::<D>(&self.drafter, engine, target, class)
+        described::against_at_start::<D>(&self.drafter, engine, spec, target)
     }
 
     fn check_start(&self, folder: &Path, target: &TargetSpec) -> Result<()> {

@@ -21,4 +21,5 @@ mod redrafter;
 pub mod registry;
 pub mod shipped;
 mod sizes_at_start;
+pub mod target_traits;
 pub mod trained;

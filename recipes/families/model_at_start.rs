@@ -20,7 +20,7 @@ pub(crate) fn check_here(start: &Start<'_>, target: Option<&Path>) -> Result<()>
     let model = start.model;
     let check = || {
         check_model(model)?;
-        match folder_of(model, None) {
+        match folder_of(model, start.revision) {
             // Of a download that was interrupted some files are missing, which the run fetches.
             Some(folder) if Path::new(model).is_dir() || ModelFolder::open(&folder).is_ok() => {
                 check_folder(&folder, start, target)
@@ -33,7 +33,8 @@ pub(crate) fn check_here(start: &Start<'_>, target: Option<&Path>) -> Result<()>
 
 /// The same, and downloads what is missing.
 pub(crate) fn check(start: &Start<'_>, target: &Path) -> Result<()> {
-    let folder = target::resolve_as(WHAT, start.model, None).context("`drafter.model`")?;
+    let folder = target::resolve_as(WHAT, start.model, start.revision);
+    let folder = folder.context("`drafter.model`")?;
     check_folder(&folder, start, Some(target)).with_context(|| named(start.model))
 }
 

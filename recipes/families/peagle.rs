@@ -25,6 +25,7 @@ impl Family for PEagle {
         "mask_token = 47\nlayers = 1\nnorm_before_fc = true",
         "mask_token = 47\nlayers = 2\nhead_norm = true\nwindow = 9\nnorm_before_residual = true\nshared_embeddings = true",
         "mask_token = 47\nlayers = 1\nwindow = 9\ncaptured_layers = [0, 4]\nheads = 2\nkv_heads = 1",
+        "mask_token = 47\nlayers = 2\nd_head = 6",
     ];
 
     fn activations(
@@ -33,6 +34,7 @@ impl Family for PEagle {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
+        let target = &target.with_heads(config.d_head)?;
         let layer = LayerSizes {
             head_norms: config.head_norm,
             ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?

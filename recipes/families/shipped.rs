@@ -13,6 +13,7 @@ use spectrain_models::{Capture, Start, TargetParts, TargetSpec};
 use crate::families::described;
 use crate::families::family::{Family, Writing};
 use crate::families::footprint::Footprint;
+use crate::families::target_traits::TargetTraits;
 use crate::recipe::tables::Engine;
 
 /// The key of a recipe that names a drafter which training starts from, with the keys of `[drafter]` that describe that drafter,
@@ -39,6 +40,23 @@ pub trait Shipped: Family {
     fn unheld(config: &Self::Config) -> Vec<(&'static str, u32)> {
         let _ = config;
         Vec::new()
+    }
+
+    /// The keys of `[objective]` that nothing reads with a drafter of these settings, each with what is so with that drafter.
+    fn unread(config: &Self::Config) -> Vec<(&'static str, &'static str)> {
+        let _ = config;
+        Vec::new()
+    }
+
+    /// The keys of `[drafter]` that are set and that nothing reads, each with what another key says that rules it out.
+    fn idle_keys(config: &Self::Config) -> Vec<(&'static str, &'static str)> {
+        let _ = config;
+        Vec::new()
+    }
+
+    /// The settings with what is read in the place of keys that were left out, as far as no target is needed to know it.
+    fn explicit(config: &Self::Config) -> Self::Config {
+        config.clone()
     }
 
     /// Reads a drafter's folder, ours or a published one, as `reading` says or, where it says nothing, as is likeliest.
@@ -74,6 +92,15 @@ pub trait Shipped: Family {
         described::write(self, dialect, writing)
     }
 
+    /// What messages call it.
+    fn called(&self) -> Result<&'static str> {
+        let usual = Self::DIALECTS[0].0;
+        match usual.called {
+            Some(called) => Ok(called(&described::settings(self)?)),
+            None => Ok(usual.family),
+        }
+    }
+
     /// Commands that serve it from a folder in one of [`Family::DIALECTS`].
     fn launch_lines(&self, dialect: &Dialect, writing: &Writing) -> Result<Vec<Launch>> {
         let mut settings = described::settings(self)?;
@@ -89,28 +116,36 @@ pub trait Shipped: Family {
         described::against::<Self>(self.config(), &settings, engine)
     }
 
-    /// Why no engine serves it beside a target of this class; nothing where one does, or where the class does not matter.
-    fn unserved(config: &Self::Config, class: &str) -> Result<Option<String>> {
-        match Self::BESIDE_CLASS {
-            true => described::unserved_beside::<Self>(config, class),
-            false => Ok(None),
+    /// Why no engine serves it beside a target of these traits; nothing where one does, or where they do not matter.
+    fn unserved(config: &Self::Config, target: &TargetTraits) -> Result<Option<String>> {
+        let why = |target: &TargetTraits| described::unserved_beside::<Self>(config, target);
+        if Self::BESIDE_CLASS {
+            return target.class.as_ref().map_or(Ok(None), |_| why(target));
         }
+        // That none does whatever the target is said where the engines are named.
+        if !target.scales_logits || why(&TargetTraits::default())?.is_some() {
+            return Ok(None);
+        }
+        why(&TargetTraits {
+            class: None,
+            ..target.clone()
+        })
     }
 
-    /// Those of the engines `to` that are not known to load a drafter of these settings beside a target of this class, and those that
-    /// are; of language models, and where the class decides it and is not known, nothing of either.
+    /// Those of the engines `to` that are not known to load a drafter of these settings beside a target of these sizes and traits, and
+    /// those that are; of language models, and where the class decides it and is not known, nothing of either.
     ///
     /// # Errors
     /// An engine of `to` loads a layout that has no place for such a drafter.
     fn check_export(
         config: &Self::Config,
         to: &[Engine],
-        target: &TargetSpec,
-        class: Option<&str>,
+        spec: &TargetSpec,
+        target: &TargetTraits,
     ) -> Result<[Vec<Engine>; 2]> {
-        match (Self::BESIDE_CLASS, class) {
+        match (Self::BESIDE_CLASS, &target.class) {
             (true, None) => Ok(Default::default()),
-            _ => described::check_export::<Self>(config, to, target, class),
+            _ => described::check_export::<Self>(config, to, spec, target),
         }
     }
 

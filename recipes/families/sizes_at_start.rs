@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use spectrain_models::listing::{Parameter, decoder as decoder_parameters};
-use spectrain_models::{Bias, Start, TargetSpec, TransformerConfig};
+use spectrain_models::{Start, TargetSpec, TransformerConfig};
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::footprint::{
@@ -84,17 +84,16 @@ impl SizesAtStart<'_> {
         }
         let (spec, tied_head): (TargetSpec, bool) = match self.0.model {
             "" => (target.clone(), false),
-            model => known_sizes(model, None).with_context(|| unknown_sizes(model, None))?,
+            model => {
+                let revision = self.0.revision;
+                known_sizes(model, revision).with_context(|| unknown_sizes(model, revision))?
+            }
         };
         self.0.check_dense(&spec)?;
         Ok(TransformerConfig {
-            windows: vec![None; spec.layers],
-            spec,
-            qkv_bias: Bias::Without,
-            output_bias: Bias::Without,
-            mlp_bias: Bias::Without,
             head_norm: false,
             tied_head,
+            ..TransformerConfig::qwen3(spec)
         })
     }
 }

@@ -20,6 +20,8 @@ use crate::recipe::tables::Engine;
 pub trait Trained {
     /// What reports call it.
     fn kind(&self) -> &'static str;
+    /// What people call it: one of several names where the kind has several.
+    fn called(&self) -> Result<&'static str>;
     /// The hidden states that it reads.
     fn capture(&self) -> Result<Capture>;
     /// Parameters of its own.
@@ -53,6 +55,10 @@ pub(crate) struct Loaded<D: Drafter>(pub(crate) D);
 impl<D: Shipped> Trained for Loaded<D> {
     fn kind(&self) -> &'static str {
         D::KIND
+    }
+
+    fn called(&self) -> Result<&'static str> {
+        self.0.called()
     }
 
     fn capture(&self) -> Result<Capture> {

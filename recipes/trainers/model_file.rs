@@ -43,7 +43,6 @@ pub const FILE_KEYS: &[FileKey] = &[
     key("hidden_size", "the drafter is as wide as the target", |value, target| same(value, target, |spec| spec.d_model)),
     key("target_hidden_size", "the target's own", |value, target| same(value, target, |spec| spec.d_model)),
     key("num_target_layers", "the target's own", |value, target| same(value, target, |spec| spec.layers)),
-    key("head_dim", "heads are as wide as the target's", |value, target| same(value, target, |spec| spec.d_head)),
     key("vocab_size", "the target's own", |value, target| same(value, target, |spec| spec.vocab)),
     key("rms_norm_eps", "norms have the target's epsilon", |value, target| close(value, target, |spec| spec.norm_epsilon)),
     key("rope_*", ROTARY, |_, _| false),

@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
     row(EAGLE3, "eagle.eagle_architecture_config.intermediate_size", "14336", By("`drafter.d_ff`, whatever the target has", |asked| llama_size(asked, "drafter.d_ff"))),
     row(EAGLE3, "eagle.eagle_architecture_config.num_attention_heads", "32", By("`drafter.heads`, whatever the target has", |asked| llama_size(asked, "drafter.heads"))),
     row(EAGLE3, "eagle.eagle_architecture_config.num_key_value_heads", "8", By("`drafter.kv_heads`, whatever the target has", |asked| llama_size(asked, "drafter.kv_heads"))),
-    row(EAGLE3, "eagle.eagle_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
+    row(EAGLE3, "eagle.eagle_architecture_config.head_dim", "128", By(shared::WIDTH_OF_HEADS, llama_head_width)),
     row(EAGLE3, "eagle.eagle_architecture_config.rope_theta", "10000", By("nothing: the drafter keeps the target's rotary embedding", rope_theta)),
     row(EAGLE3, "eagle.eagle_architecture_config.rope_scaling.*", "", Nothing(ROPE)),
     row(EAGLE3, "eagle.eagle_architecture_config.hidden_size", "", Nothing("the drafter is as wide as the target, in ModelOpt, too")),
@@ -167,7 +167,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_architecture_config.intermediate_size", "22016", Key("drafter.d_ff")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_attention_heads", "32", Key("drafter.heads")),
     row(BLOCKS, "dflash.dflash_architecture_config.num_key_value_heads", "32", Key("drafter.kv_heads")),
-    row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(HEAD_WIDTH, head_width)),
+    row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(shared::WIDTH_OF_HEADS, shared::head_width)),
     row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| given_or_as_many(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
     row(DFLASH2, "dflash.dflash_architecture_config.conv_kernel_size", "", Key("drafter.conv_taps")),
@@ -252,7 +252,6 @@ const ROWS: &[Row] = &[
 ];
 
 const TEXT: &str = "spectrain trains on text";
-const HEAD_WIDTH: &str = "nothing: heads are as wide as the target's";
 
 /// A size of Llama's layer, whose default is ModelOpt's own and not the target's; other layers have other sizes.
 fn llama_size(asked: &Asked, key: &'static str) -> Made {
@@ -262,19 +261,17 @@ fn llama_size(asked: &Asked, key: &'static str) -> Made {
     }
 }
 
+fn llama_head_width(asked: &Asked) -> Made {
+    match asked.of("eagle.eagle_decoder_type").as_str() {
+        Some("llama") => shared::head_width(asked),
+        _ => Made::nothing(),
+    }
+}
+
 fn decoder_type(asked: &Asked) -> Made {
     match asked.value.as_str() {
         Some("llama") => Made::nothing(),
         _ => Made::note("the layer is Llama's, in the target's sizes"),
-    }
-}
-
-fn head_width(asked: &Asked) -> Made {
-    match asked.sizes() {
-        Some(spec) if asked.value.as_u64() != Some(spec.d_head as u64) => {
-            Made::note(format!("heads are {} wide, as the target's", spec.d_head))
-        }
-        _ => Made::nothing(),
     }
 }
 

@@ -115,7 +115,7 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "recipe_args.draft_num_hidden_layers", "5", Key("drafter.layers")),
     row(BLOCKS, "recipe_args.draft_num_attention_heads", "", Key("drafter.heads")),
     row(BLOCKS, "recipe_args.draft_num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(BLOCKS, "recipe_args.draft_head_dim", "", Nothing("heads are as wide as the target's")),
+    row(BLOCKS, "recipe_args.draft_head_dim", "", By(shared::WIDTH_OF_HEADS, shared::head_width)),
     row(DSPARK, "recipe_args.block_size", "7", Key("drafter.block_size")),
     row(BLOCKS, "recipe_args.block_size", "16", Key("drafter.block_size")),
     row(&["peagle", "dflash", "dflash2", "dspark", "domino", "jetspec"], "recipe_args.mask_token_id", "", Key("drafter.mask_token")),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use spectrain_checkpoints::absent;
 use spectrain_data::held_out::LARGEST_SHARE;
 use spectrain_data::presets::Preset;
 use spectrain_models::TargetSpec;
@@ -486,6 +487,46 @@ pub(super) fn hub_or_path(text: &str, split: Option<&str>) -> String {
         Some(split) => format!("hf://{text}:{split}"),
         None => format!("hf://{text}"),
     }
+}
+
+/// What becomes of the width of a drafter's heads.
+pub(super) const WIDTH_OF_HEADS: &str = "`drafter.d_head`, where it is not the target's";
+
+/// See [`WIDTH_OF_HEADS`].
+pub(super) fn head_width(asked: &Asked) -> Made {
+    let of_target = asked.sizes().map(|spec| spec.d_head as u64);
+    match asked.whole() {
+        Some(width) if of_target == Some(width) => Made::nothing(),
+        _ if asked.value.is_null() => Made::nothing(),
+        _ => Made::key("drafter.d_head", asked.value.clone()),
+    }
+}
+
+/// What becomes of the width of heads in a drafter's file.
+pub(super) const WIDTH_IN_FILE: &str = "`drafter.d_head`, where it is not the target's; a file without it means the width that layers of its kind have, or \
+     `hidden_size` by `num_attention_heads`";
+
+/// See [`WIDTH_IN_FILE`]. The keys of the file have `prefix` before their names. The trainer makes layers of `model_type` of it, or, where
+/// it goes by the file, those that the file names.
+pub(super) fn head_width_in_file(asked: &Asked, prefix: &str, model_type: Option<&str>) -> Made {
+    let settings = &asked.given.settings;
+    let is_read = settings.keys().any(|key| key.starts_with(prefix));
+    if !asked.value.is_null() || !is_read {
+        return head_width(asked);
+    }
+    let of_file = |name: &str| settings.get(&format!("{prefix}{name}"));
+    let size = |name: &str| of_file(name)?.as_u64();
+    let shared_out = || {
+        let (width, heads) = (size("hidden_size")?, size("num_attention_heads")?);
+        (heads > 0 && width.is_multiple_of(heads)).then(|| width / heads)
+    };
+    let model_type = model_type.or_else(|| of_file("model_type")?.as_str());
+    let of_type = absent::head_dim(&json!({ "model_type": model_type }));
+    let meant = of_type.map(|width| width as u64).or_else(shared_out);
+    head_width(&Asked {
+        value: json!(meant),
+        ..*asked
+    })
 }
 
 /// A file with the sizes of a drafter, whose settings are read with `prefix` before their names; `keys` are what they become.

@@ -179,14 +179,17 @@ const ROWS: &[Row] = &[
     row(ALL, "model.target_model_path", "", Key("target.model")),
     row(ALL, "model.draft_checkpoint_path", "", Key("start")),
     row(MTP, "model.draft_model_config", "", Read(OF_TARGET)),
-    row(NOT_MTP, "model.draft_model_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
+    row(NOT_MTP, "model.draft_model_config", "", By("its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `d_head`, `layers`"))),
     row(EAGLES, "draft.draft_vocab_size", "32000", By("`drafter.draft_vocab`, where the target has more tokens", draft_vocab)),
     row(NOT_MTP, "draft.intermediate_size", "", Key("drafter.d_ff")),
     row(NOT_MTP, "draft.num_attention_heads", "", Key("drafter.heads")),
     row(NOT_MTP, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(EAGLES, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, |asked| shared::head_width_in_file(asked, "draft.", Some("llama")))),
+    row(BLOCKS, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, |asked| shared::head_width_in_file(asked, "draft.", Some("qwen3")))),
     row(MTP, "draft.intermediate_size", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.d_ff))),
     row(MTP, "draft.num_attention_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.heads))),
     row(MTP, "draft.num_key_value_heads", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.kv_heads))),
+    row(MTP, "draft.head_dim", "", By(OF_TARGET, |asked| of_target(asked, |spec| spec.d_head))),
     row(EAGLE3, "draft.fc_norm", "false", Key("drafter.fc_norm")),
     row(EAGLE3, "draft.norm_output", "false", Key("drafter.norm_output")),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&number_of_layers(asked)))),
@@ -388,15 +391,13 @@ fn selector_weight(asked: &Asked) -> Made {
 
 /// A weight that is 0 up to one share of the steps and rises to `alpha` over another; `None` where it is `alpha` from the start.
 fn risen(alpha: f64, from: f64, rise: f64) -> Option<Value> {
-    /// A share of the steps that is at most one of them.
-    const AT_ONCE: f64 = 1e-6;
     if alpha <= 0.0 || (from <= 0.0 && rise <= 0.0) {
         return None;
     }
     if from >= 1.0 {
         return Some(json!(0.0));
     }
-    let until = rounded((from + rise.max(AT_ONCE)).min(1.0));
+    let until = rounded((from + rise).min(1.0));
     // What has been reached where the training ends before.
     let end = rounded(alpha * ((1.0 - from) / rise).min(1.0));
     Some(json!({ "start": 0.0, "end": end, "from": from, "until": until }))
@@ -536,7 +537,7 @@ mod tests {
             ([0.5, 0.1, 0.2], rises(0.5, 0.1, 0.3)),
             ([0.5, 0.0, 0.25], rises(0.5, 0.0, 0.25)),
             // At once, and cut off by the end of the training.
-            ([0.5, 0.1, 0.0], rises(0.5, 0.1, 0.100_001)),
+            ([0.5, 0.1, 0.0], rises(0.5, 0.1, 0.1)),
             ([0.5, 0.5, 1.0], rises(0.25, 0.5, 1.0)),
             ([0.5, 1.0, 0.0], Some(json!(0.0))),
         ] {

@@ -93,11 +93,12 @@ const ROWS: &[Row] = &[
     // The target and the drafter.
     row(ALL, "model.target_model_path", "", Key("target.model")),
     row(ALL, "model.initial_draft_model_path", "", Key("start")),
-    row(ALL, "model.draft_model_config", "", By("`recipe`, by its `architectures`, and its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `layers`"))),
+    row(ALL, "model.draft_model_config", "", By("`recipe`, by its `architectures`, and its sizes, as below", |asked| sizes_file(asked, "draft.", "`draft_vocab`, `d_ff`, `heads`, `kv_heads`, `d_head`, `layers`"))),
     row(EAGLE3, "draft.draft_vocab_size", "", Key("drafter.draft_vocab")),
     row(ALL, "draft.intermediate_size", "", Key("drafter.d_ff")),
     row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
     row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
+    row(ALL, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, |asked| shared::head_width_in_file(asked, "draft.", Some("llama")))),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(BLOCKS, "draft.num_hidden_layers", "5", Key("drafter.layers")),
     row(DSPARK, "draft.block_size", "7", Key("drafter.block_size")),

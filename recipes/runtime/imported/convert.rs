@@ -21,6 +21,7 @@ use super::masks::{Unmasked, loss_mask};
 use super::proof::{TextProof, prove};
 use crate::cli::progress::{Output, Progress, counted};
 use crate::runs::files::write_json;
+use crate::runs::hashes::prove_files;
 use crate::runs::run_folder::{LOCK, lock_for};
 use crate::runtime::bf16::words;
 use crate::runtime::capture::proof::LastState;
@@ -120,6 +121,9 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
     let texts = read_texts(wanted, found.as_ref(), target.spec.vocab)?;
     let samples = to_prove(wanted, found.as_ref())?;
     let proof = prove(&samples, &target)?;
+    if slots.captured() == found.slots() {
+        check_captured(wanted.from, proof.last_state)?;
+    }
     let layers = match wanted.check_layers {
         false => None,
         true => {
@@ -205,12 +209,24 @@ fn slots(wanted: &Import, found: &dyn ForeignFeatures, target: &TargetParts) -> 
         (None, None) => bail!(
             "`{named}`: expected `--layer-ids`, because the folder does not say of which layers its {slots} slots are: give \
              the ids that the server was started with, the last of which is {layers} (speculators' own are \
-             `2,{},{},{layers}`)",
+             `2,{},{},{layers}`), and {layers} twice where the drafter is to read the last layer, too",
             layers / 2,
             layers.saturating_sub(3)
         ),
     };
     Slots::of(&said, slots, layers).with_context(|| format!("`{named}`"))
+}
+
+/// Fails where the last slot, which is to be a captured layer, too, is not the output of a layer.
+fn check_captured(from: &Path, last_state: LastState) -> Result<()> {
+    let before = LastState::BeforeNorm;
+    if last_state != before {
+        bail!(
+            "`{}`: the last slot, which is to be a captured layer, too: expected states {before}, found states {last_state}",
+            from.display()
+        );
+    }
+    Ok(())
 }
 
 /// Ids as vLLM has them.
@@ -310,7 +326,9 @@ impl Conversion<'_> {
     /// Writes the features of every sample, from where an earlier import of the same states stopped.
     fn write(&self, header: FeatureHeader) -> Result<()> {
         let (wanted, count) = (self.wanted, self.found.samples());
-        let mut writer = FeatureWriter::open(wanted.out, header, wanted.samples_per_shard)?;
+        let per_shard = wanted.samples_per_shard;
+        let mut writer =
+            FeatureWriter::open_with(wanted.out, header, per_shard, None, prove_files)?;
         let mut progress = wanted.output.start("import", count as u64);
         self.check_written(&writer, &mut progress)?;
         for number in writer.next_sample() as usize..count {
@@ -364,7 +382,7 @@ impl Conversion<'_> {
             likely: Vec::new(),
         };
         let named = || format!("sample {number}");
-        let layers = found.slots() - 1;
+        let layers = self.slots.captured();
         let made = bits(&captured, layers, self.last_state, self.target);
         let mut made = made.with_context(named)?;
         // Here every token has its states, the last one as well.

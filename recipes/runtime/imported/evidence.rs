@@ -14,7 +14,9 @@ const MOST_PLACES: usize = 256;
 const ROTATIONS: usize = 8;
 /// What logits are multiplied with. A wrong reading may be sharper than the right one, which alone makes greedy texts likelier; so
 /// each is taken as sharp as suits it best.
-const SHARPNESSES: [f32; 6] = [0.5, 0.71, 1.0, 1.41, 2.0, 4.0];
+const SHARPNESSES: [f32; 6] = [0.5, 0.71, 1.0, 1.41, 2.0, SHARPEST];
+/// The largest of them.
+pub(super) const SHARPEST: f32 = 4.0;
 
 /// A sample to look at.
 #[derive(Debug, Clone)]

@@ -17,6 +17,7 @@ use spectrain_models::{TargetParts, load_parts};
 use super::readings::without_weight;
 use crate::cli::progress::{Output, counted};
 use crate::runs::files::write_json;
+use crate::runs::hashes::prove_files;
 use crate::runtime::bf16::{bits_of, tensor_of};
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
@@ -60,7 +61,7 @@ pub fn export(wanted: &Export) -> Result<Exported> {
             wanted.out.display()
         );
     }
-    let shards = FeatureShards::open(wanted.from)?;
+    let shards = FeatureShards::open_with(wanted.from, prove_files)?;
     let header = shards.header().clone();
     let sha256 = target::sha256(wanted.target)?;
     if header.target_sha256 != sha256 {

@@ -28,21 +28,24 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slots of a folder with so many of them, of a target of `layers` layers.
+    /// The slots of a folder with so many of them, of a target of `layers` layers. Where the last layer is captured, too, its output
+    /// may stand in a slot of its own or, as vLLM hands out no state twice, in the last slot alone.
     ///
     /// # Errors
     /// What is said does not go with the folder or the target.
     pub fn of(said: &SaidLayers, slots: usize, layers: usize) -> Result<Self> {
         let ids: Vec<i64> = said.captured.iter().map(|layer| layer + 1).collect();
-        if said.captured.len() + 1 != slots {
+        let is_last = |layer: &i64| layer + 1 == layers as i64;
+        let is_shared = said.captured.len() == slots
+            && said.captured.last().is_some_and(is_last)
+            && said.last.as_ref().is_some_and(is_last);
+        if said.captured.len() + 1 != slots && !is_shared {
             bail!(
                 "expected the ids of {slots} slots, of which the last is the last layer, found {}",
                 said.captured.len() + usize::from(said.last.is_some())
             );
         }
-        if let Some(last) = said.last
-            && last + 1 != layers as i64
-        {
+        if let Some(last) = said.last.filter(|last| !is_last(last)) {
             bail!(
                 "the last slot: expected the output of the last layer, id {layers}, found id {}",
                 last + 1
@@ -68,10 +71,14 @@ impl Slots {
         })
     }
 
-    /// The kept columns of rows of all slots but the last.
+    /// How many slots captured states are in: all but the last one, or with it.
+    pub fn captured(&self) -> usize {
+        self.kept.len() + self.embedding.len()
+    }
+
+    /// The kept columns of rows of all slots that captured states are in.
     pub fn columns(&self, rows: &[u16], d_model: usize) -> Vec<u16> {
-        let slots = self.kept.len() + self.embedding.len();
-        pick(rows, slots, &self.kept, d_model)
+        pick(rows, self.captured(), &self.kept, d_model)
     }
 }
 
@@ -159,9 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn the_last_slot_may_be_captured_too() {
+        let found = slots(&[2, 6, 0, 6], 4).unwrap();
+        assert_eq!((&found.layers, &found.kept), (&vec![1, 5], &vec![0, 1]));
+        assert_eq!(found.captured(), 3);
+        let found = slots(&[0, 2, 6, 6], 3).unwrap();
+        assert_eq!((&found.layers, &found.kept), (&vec![1, 5], &vec![1, 2]));
+        assert_eq!(found.captured(), 3);
+        assert_eq!(found.columns(&[1, 2, 3, 4, 5, 6], 1), [2, 3, 5, 6]);
+    }
+
+    #[test]
     fn ids_that_cannot_be_are_refused() {
         for (ids, words) in [
-            (&[2, 3, 6][..], "of 4 slots"),
+            (&[1, 2, 3, 5, 6][..], "of 4 slots"),
+            (&[1, 2, 3, 5, 5], "of 4 slots"),
+            (&[2, 3, 6], "of 4 slots"),
             (&[2, 3, 4, 5], "id 6, found id 5"),
             (&[2, 2, 3, 6], "different layers"),
             (&[2, 3, 9, 6], "up to 6"),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use spectrain_models::TargetParts;
 use spectrain_models::weights::host_f32;
 
-use super::evidence::{Judged, Likely, Places, mean, standard_errors};
+use super::evidence::{Judged, Likely, Places, SHARPEST, mean, standard_errors};
 use crate::runtime::capture::proof::LastState;
 
 /// A way to read the states.
@@ -67,6 +67,11 @@ impl ReadingReport {
     /// them as they are, and greedy ones where they are larger; logits that a factor of the model should have made smaller do not.
     pub fn is_blunt(&self) -> bool {
         self.sharpness < 0.7
+    }
+
+    /// Whether the texts tell how large logits are. Greedy ones do not: they fit logits of any size, and the larger the better.
+    pub fn tells_size(&self) -> bool {
+        self.sharpness < SHARPEST
     }
 }
 
