@@ -23,6 +23,9 @@ use crate::products::Products;
 /// What strides are to be multiples of, and how long a side must be, for the tensor memory accelerator.
 const ALIGNED: usize = 16;
 
+/// Why there is always a product.
+const ALL_SHAPES: &str = "there is a kernel for matrices of all shapes";
+
 impl Products for CubeBackend {
     fn product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
         let dtype = lhs.dtype;
@@ -37,7 +40,8 @@ impl Products for CubeBackend {
 /// `lhs · rhs` in a type: that of both, or f32.
 fn multiplied(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
     if [&lhs, &rhs].iter().any(|of| of.meta.shape().contains(&0)) {
-        return of_burn(lhs, rhs, MatmulStrategy::default(), dtype);
+        let product = matmul(lhs, rhs, None, MatmulStrategy::default(), dtype);
+        return product.expect(ALL_SHAPES);
     }
     let out = init_matmul_output(&lhs, &rhs, dtype);
     #[cfg(feature = "cuda")]
@@ -49,17 +53,23 @@ fn multiplied(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
             return out;
         }
     }
-    of_burn(lhs, rhs, MatmulStrategy::Cube, dtype)
-}
-
-fn of_burn(lhs: CubeTensor, rhs: CubeTensor, strategy: MatmulStrategy, dtype: DType) -> CubeTensor {
-    let product = matmul(lhs, rhs, None, strategy, dtype);
-    product.expect("Burn multiplies matrices of all shapes")
+    let [left, right] = [lhs.clone(), rhs.clone()];
+    let by_burn = matmul(left, right, Some(out.clone()), MatmulStrategy::Cube, dtype);
+    by_burn.unwrap_or_else(|_| {
+        // What Burn chooses may need more shared memory than the device has: sums in f32 take twice that of sums in bf16.
+        launch(Strategy::Naive, lhs, rhs, out.clone()).expect(ALL_SHAPES);
+        out
+    })
 }
 
 /// The kernels for a product of matrices that have elements, the fastest first; those behind it are for shapes that it does not take. None where Burn's only one is to do.
 fn strategies(lhs: &CubeTensor, rhs: &CubeTensor) -> Vec<Strategy> {
-    let features = &lhs.client.properties().features;
+    let properties = lhs.client.properties();
+    // On a CPU the threads of all other kernels wait for each other at barriers, for minutes.
+    if properties.hardware.num_cpu_cores.is_some() {
+        return vec![Strategy::Naive];
+    }
+    let features = &properties.features;
     let dims = |of: &CubeTensor| of.meta.shape().to_vec();
     let [left, right] = [dims(lhs), dims(rhs)];
     let matrices = left.len() - 2;
