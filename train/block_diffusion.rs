@@ -87,6 +87,14 @@ impl Objective<DFlash> for BlockLoss {
         fill_base(config.base_weight, &mut config.base_until, given);
     }
 
+    fn explicit(config: &Self::Config) -> Self::Config {
+        config.explicit()
+    }
+
+    fn unread(config: &Self::Config) -> Vec<(&'static str, &'static str)> {
+        config.unread()
+    }
+
     fn workload(config: &Self::Config, _: &str) -> Workload {
         Workload {
             rows: WorkRows::Blocks(config.anchors),

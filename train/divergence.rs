@@ -123,14 +123,19 @@ impl Factors {
     }
 
     /// What is expected of them, where they make no sense.
-    fn problem(&self) -> Option<&'static str> {
+    fn problem(&self) -> Option<String> {
+        const SOME: &str = "a sum with factors of 0 to 1000000, one of them above 0 at each step";
+        const ORDER: &str =
+            "a sum with `from` of each factor at most its `until`, both from 0 to 1";
         let all = self.all().map(|(_, _, factor)| factor);
-        if !all.iter().all(|factor| factor.is_within(&(0.0..=MOST))) || vanish_together(&all) {
-            return Some("a sum with factors of 0 to 1000000, one of them above 0 at each step");
+        if !all.iter().all(|factor| factor.is_within(&(0.0..=MOST))) {
+            return Some(SOME.into());
         }
-        let is_in_order = all.iter().all(|factor| factor.is_in_order());
-        (!is_in_order)
-            .then_some("a sum with `from` of each factor below its `until`, both from 0 to 1")
+        if !all.iter().all(|factor| factor.is_in_order()) {
+            return Some(ORDER.into());
+        }
+        let when = vanish_together(&all)?;
+        Some(format!("{SOME} (all are 0{when})"))
     }
 
     fn judge(&self, logits: &Tensor<2>, teacher: &TeacherRows) -> Distance {
@@ -191,24 +196,25 @@ pub(crate) const LK_DECAY: f64 = 3.0;
 
 impl Divergence {
     /// What its parameter must be and is, where that makes no sense.
-    pub fn problem(&self) -> Option<(&'static str, String)> {
+    pub fn problem(&self) -> Option<(String, String)> {
         match *self {
-            Self::TopK(0) => Some(("a top_k of at least 1", "0".into())),
+            Self::TopK(0) => Some(("a top_k of at least 1".into(), "0".into())),
             Self::TopK(k) if k > bounds::VOCABULARY => {
-                Some(("a top_k of no more than all tokens", k.to_string()))
+                Some(("a top_k of no more than all tokens".into(), k.to_string()))
             }
             Self::TemperedKl(temperature) if !(LEAST_TEMPERATURE..=MOST).contains(&temperature) => {
                 Some((
-                    "a tempered_kl of 0.0001 to 1000000",
+                    "a tempered_kl of 0.0001 to 1000000".into(),
                     temperature.to_string(),
                 ))
             }
             Self::Jsd(beta) if !(beta > 0.0 && beta < 1.0) => {
-                Some(("a jsd between 0 and 1", beta.to_string()))
+                Some(("a jsd between 0 and 1".into(), beta.to_string()))
             }
-            Self::LkHybridOf(decay) if !(decay > 0.0 && decay <= MOST) => {
-                Some(("an lk_hybrid above 0, at most 1000000", decay.to_string()))
-            }
+            Self::LkHybridOf(decay) if !(decay > 0.0 && decay <= MOST) => Some((
+                "an lk_hybrid above 0, at most 1000000".into(),
+                decay.to_string(),
+            )),
             Self::Sum(ref factors) => {
                 let found = || serde_json::to_string(factors).unwrap_or_default();
                 factors.problem().map(|expected| (expected, found()))

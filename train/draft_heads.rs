@@ -51,6 +51,13 @@ impl Default for HeadsLossConfig {
     }
 }
 
+impl HeadsLossConfig {
+    /// See [`decay`](Self::decay).
+    fn decay_for<D: DraftHeads>(&self) -> f64 {
+        self.decay.unwrap_or(D::LOSS_DECAY)
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct HeadsLoss {
@@ -66,12 +73,19 @@ impl<D: DraftHeads> Objective<D> for HeadsLoss {
     fn new(config: &Self::Config) -> Result<Self> {
         let (labels, teacher) = (config.label_weight, config.teacher_weight);
         let loss = TokenLoss::new(labels, teacher, config.divergence.clone())?;
-        let decay = config.decay.unwrap_or(D::LOSS_DECAY);
+        let decay = config.decay_for::<D>();
         if decay > 0.0 && decay <= 1.0 {
             Ok(Self { decay, loss })
         } else {
             let found = decay.to_string();
             Err(Error::objective("decay", "above 0 and at most 1", found))
+        }
+    }
+
+    fn explicit(config: &Self::Config) -> Self::Config {
+        HeadsLossConfig {
+            decay: Some(config.decay_for::<D>()),
+            ..config.clone()
         }
     }
 

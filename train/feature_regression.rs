@@ -80,7 +80,7 @@ impl Objective<Eagle1> for FeatureRegression {
     type Config = FeatureRegressionConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
+        let setting = |key, expected: &str, got| Err(Error::objective(key, expected, got));
         Error::check_objective([
             bounds::up_to("passes", config.passes, bounds::DRAFT),
             bounds::up_to("top_k", config.top_k, bounds::VOCABULARY),
@@ -88,15 +88,13 @@ impl Objective<Eagle1> for FeatureRegression {
         config.regression_weight.check("regression_weight")?;
         config.class_weight.check("class_weight")?;
         config.top_k_weight.check("top_k_weight")?;
-        if vanish_together(&config.weights().map(|(_, weight)| weight)) {
-            return setting(
-                "regression_weight",
-                "above 0, unless another of the weights is",
-                config.regression_weight.to_string(),
-            );
+        if let Some(when) = vanish_together(&config.weights().map(|(_, weight)| weight)) {
+            let expected = format!("above 0{when}, unless another of the weights is");
+            let got = config.regression_weight.to_string();
+            return setting("regression_weight", &expected, got);
         }
         if let Some((expected, got)) = config.divergence.problem() {
-            return setting("divergence", expected, got);
+            return setting("divergence", &expected, got);
         }
         config.noise.check()?;
         Ok(Self {

@@ -154,19 +154,11 @@ fn log_behind(progress: &Progress, config: &TrainConfig, folder: &Path) -> Log {
             config.steps
         );
     }
-    let most = progress.may_be_in_vain(config);
-    if let Some(patience) = config.patience
-        && progress.step == 0
-        && most < patience
+    let begins_trained = progress.unvalidated || progress.best.is_some();
+    if progress.step == 0
+        && let Some(told) = config.patience_in_vain("this training", begins_trained)
     {
-        let validations = match most {
-            1 => "validation",
-            _ => "validations",
-        };
-        tracing::warn!(
-            "`train.patience = {patience}` cannot end this training: before its last step no more than {most} {validations} \
-             (`train.validate_every`) may find no better weights"
-        );
+        tracing::warn!("{told}");
     }
     let mut log = Log::new(config.steps, progress.step, folder);
     if progress.unvalidated {
@@ -299,15 +291,9 @@ impl Run<'_> {
         }
         let mut started = Instant::now();
         while progress.step < progress.end(self.config) {
-            let last = progress.step + 1 == self.config.steps;
-            let due = |every: usize| (progress.step + 1).is_multiple_of(every) || last;
-            let (log, validate, save) = (
-                due(self.config.log_every),
-                due(self.config.validate_every),
-                due(self.config.save_every),
-            );
+            let due = Due::behind(progress.step, self.config);
             let learning_rate = schedule.at(progress.step);
-            let statistics = if log {
+            let statistics = if due.line {
                 Statistics::All
             } else {
                 Statistics::Loss
@@ -318,43 +304,57 @@ impl Run<'_> {
             }
             progress.step += 1;
 
-            let mut stop = match self.together.any(interrupted()) {
+            let stop = match self.together.any(interrupted()) {
                 Ok(stop) => stop,
                 Err(error) => return self.ended(trainee, progress, started, error),
             };
-            if log || validate || save || stop || self.holds_many() {
+            if due.line || due.validation || due.state || stop || self.holds_many() {
                 let memory = self.settle(trainee, progress, started)?;
-                if log {
+                if due.line {
                     self.tell(progress, learning_rate, memory);
                 }
                 started = Instant::now();
             }
-            let mut verdict = Verdict::NotBest;
-            if validate {
-                if save {
-                    self.save_unvalidated(trainee, progress)?;
-                }
-                verdict = match self.validate(trainee, progress) {
-                    Ok(verdict) => verdict,
-                    Err(error) => return self.ended(trainee, progress, Instant::now(), error),
-                };
-                stop |= verdict == Verdict::Interrupted;
-            }
-            let ends = progress.step == progress.end(self.config);
-            if validate && save {
-                self.save_again(progress)?;
-            } else if save || stop || ends || verdict == Verdict::Best {
-                self.save(trainee, progress)?;
-            }
-            if stop {
+            if self.validate_and_save(trainee, progress, due, stop)? {
                 return Ok(());
             }
             // Only steps count for the speed.
-            if validate || save {
+            if due.validation || due.state {
                 started = Instant::now();
             }
         }
         Ok(())
+    }
+
+    /// Validates and saves what is due behind a step, and what is to be kept of it in any case; says whether training stops here.
+    fn validate_and_save(
+        &mut self,
+        trainee: &dyn Train,
+        progress: &mut Progress,
+        due: Due,
+        mut stop: bool,
+    ) -> Result<bool> {
+        let mut verdict = Verdict::NotBest;
+        if due.validation {
+            if due.state {
+                self.save_unvalidated(trainee, progress)?;
+            }
+            verdict = match self.validate(trainee, progress) {
+                Ok(verdict) => verdict,
+                Err(error) => {
+                    self.ended(trainee, progress, Instant::now(), error)?;
+                    return Ok(true);
+                }
+            };
+            stop |= verdict == Verdict::Interrupted;
+        }
+        let ends = progress.step == progress.end(self.config);
+        if due.validation && due.state {
+            self.save_again(progress)?;
+        } else if due.state || stop || ends || verdict == Verdict::Best {
+            self.save(trainee, progress)?;
+        }
+        Ok(stop)
     }
 
     /// Logs the steps since the last log line.
@@ -652,6 +652,29 @@ impl Run<'_> {
             &[("weights", &weights), ("optimizer", &optimizer)],
         )?;
         prune(&self.folder, self.config, progress)
+    }
+}
+
+/// What is due behind a step.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// A log line.
+    line: bool,
+    validation: bool,
+    /// A saved state.
+    state: bool,
+}
+
+impl Due {
+    /// Behind the step of this number, from 0: everything behind the last.
+    fn behind(step: usize, config: &TrainConfig) -> Self {
+        let is_last = step + 1 == config.steps;
+        let due = |every: usize| is_last || (step + 1).is_multiple_of(every);
+        Self {
+            line: due(config.log_every),
+            validation: due(config.validate_every),
+            state: due(config.save_every),
+        }
     }
 }
 

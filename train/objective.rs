@@ -17,7 +17,7 @@ use spectrain_models::weights::host_f32;
 /// What a model of type `M` is trained to minimise.
 pub trait Objective<M: Module>: Sized {
     /// The recipe's `[objective]` table.
-    type Config: DeserializeOwned + Serialize + Clone + Send + Sync;
+    type Config: DeserializeOwned + Serialize + Clone + Default + Send + Sync;
 
     /// The stages of a training with it, in order; each starts from the weights that the one before it has left.
     const STAGES: &'static [&'static str] = &["train"];
@@ -43,6 +43,16 @@ pub trait Objective<M: Module>: Sized {
 
     /// Fills in what was left out of the settings and depends on others in them, where `given` says of a key whether it was set.
     fn fill(_config: &mut Self::Config, _given: &dyn Fn(&str) -> bool) {}
+
+    /// The settings with what is read in the place of keys that were left out, where no other rule than this one says it.
+    fn explicit(config: &Self::Config) -> Self::Config {
+        config.clone()
+    }
+
+    /// The keys of the settings that nothing reads because of another one, each with what is so with that.
+    fn unread(_config: &Self::Config) -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
 
     /// What one of [`Self::STAGES`] makes of a batch.
     fn workload(config: &Self::Config, stage: &str) -> Workload;
@@ -117,7 +127,8 @@ pub struct LossReport {
     pub total: f64,
     /// Of that, what counts beside the rows.
     pub terms: f64,
-    /// The parts of the loss by their names, each without the weight that it has in the total.
+    /// The parts of the loss by their names, each without the weight that it has in the total; a sum of divergences is one part, with
+    /// the factors that it has at the step.
     pub parts: BTreeMap<String, f64>,
     /// Weights that change over the steps, by the names of what they weigh.
     pub changing: BTreeMap<String, f64>,

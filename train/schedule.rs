@@ -60,7 +60,8 @@ pub struct Schedule {
     pub decay_ratio: f64,
     /// How it falls over them.
     pub decay_shape: DecayShape,
-    /// Share of the peak that is left at the end.
+    /// Share of the peak that is left behind the last step. That one itself is a step short of it, as with the schedulers of PyTorch and
+    /// transformers, which count steps from 0 too.
     pub min_lr_ratio: f64,
 }
 
@@ -116,6 +117,16 @@ mod tests {
             assert!((schedule.at(110) - 0.1).abs() < 1e-12, "{decay:?}");
         }
         assert_eq!(schedule(Decay::Constant).at(109), 1.0);
+    }
+
+    /// `get_linear_schedule_with_warmup` of transformers has 1/100 of the peak at the last of 100 steps behind a warm-up.
+    #[test]
+    fn the_last_step_is_one_short_of_the_floor() {
+        let linear = Schedule {
+            min_lr_ratio: 0.0,
+            ..schedule(Decay::Linear)
+        };
+        assert!((linear.at(109) - 0.01).abs() < 1e-12);
     }
 
     #[test]

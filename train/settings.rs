@@ -70,7 +70,7 @@ pub struct TrainConfig {
     /// With `schedule = "wsd"`: how the learning rate falls over them. Left out: `"linear"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_shape: Option<DecayShape>,
-    /// Share of the peak learning rate left at the end.
+    /// Share of the peak learning rate left behind the last step, which itself is one step short of it.
     pub min_lr_ratio: f64,
     /// Steps over which the learning rate rises; of a training that is shorter it ends below its peak. Left out: 50, or a tenth
     /// of the steps if there are fewer than 500, those of `epochs` too.
@@ -197,6 +197,11 @@ fn wrong<T>(key: &'static str, expected: impl std::fmt::Display, got: String) ->
         key,
         mismatch: Mismatch::new(expected, got),
     })
+}
+
+/// A product of numbers that people wrote, without what computing it leaves behind their digits.
+fn rounded(product: f64) -> f64 {
+    format!("{product:.12e}").parse().unwrap_or(product)
 }
 
 /// A choice as a recipe has it.
@@ -372,6 +377,40 @@ impl TrainConfig {
         }
     }
 
+    /// That `patience` cannot end `what`, such as "this training": nothing where it can, where there is none, and where the steps are not
+    /// known. One that begins trained has best weights before its first step, with which its validations are compared.
+    pub fn patience_in_vain(&self, what: &str, begins_trained: bool) -> Option<String> {
+        let patience = self.patience.filter(|_| self.epochs.is_none())?;
+        let validations = self.steps.saturating_sub(1) / self.validate_every.max(1);
+        // The first one of all finds the best weights so far.
+        let most = validations.saturating_sub(usize::from(!begins_trained));
+        let noun = match most {
+            1 => "validation",
+            _ => "validations",
+        };
+        (most < patience).then(|| {
+            format!(
+                "`train.patience = {patience}` cannot end {what}: before its last step no more than {most} {noun} \
+                 (`train.validate_every`) may find no better weights"
+            )
+        })
+    }
+
+    /// The same with what is read in the place of keys that were left out, where that is more than another key's value, as people
+    /// write it.
+    pub fn explicit(&self) -> Self {
+        let (schedule, optimizer) = (self.schedule(), self.optimizer());
+        let falls = self.schedule == Decay::Wsd;
+        let matrices = optimizer.matrix_rate;
+        let own = (matrices != 1.0).then(|| rounded(matrices * self.learning_rate));
+        Self {
+            decay_ratio: falls.then_some(schedule.decay_ratio),
+            decay_shape: falls.then_some(schedule.decay_shape),
+            matrix_learning_rate: self.matrix_learning_rate.or(own),
+            ..self.clone()
+        }
+    }
+
     /// The learning rate over the run.
     pub fn schedule(&self) -> Schedule {
         Schedule {
@@ -479,6 +518,47 @@ mod tests {
         assert_eq!(some.identity(), more.identity());
         let given = TrainConfig::default();
         assert_eq!(given.with_steps(&samples).unwrap(), given);
+    }
+
+    #[test]
+    fn validations_that_are_too_few_to_end_a_training_are_known_before_it() {
+        let in_vain = |steps, epochs, begins_trained| {
+            let training = TrainConfig {
+                steps,
+                epochs,
+                validate_every: 10,
+                patience: Some(2),
+                ..TrainConfig::default()
+            };
+            training.patience_in_vain("this training", begins_trained)
+        };
+        // Behind steps 10, 20 and 30.
+        assert_eq!(in_vain(31, None, false), None);
+        let told = "`train.patience = 2` cannot end this training: before its last step no more than 1 validation \
+                    (`train.validate_every`) may find no better weights";
+        assert_eq!(in_vain(30, None, false).as_deref(), Some(told));
+        assert_eq!(in_vain(30, None, true), None);
+        assert!(in_vain(20, None, true).is_some());
+        // How many steps these are is not surely known.
+        assert_eq!(in_vain(30, Some(1.0), false), None);
+        let endless = TrainConfig::default();
+        assert_eq!(endless.patience_in_vain("this training", false), None);
+    }
+
+    #[test]
+    fn a_rate_that_was_left_out_is_said_with_the_digits_of_the_one_that_it_is_made_of() {
+        let said = |learning_rate: f64| {
+            let training = TrainConfig {
+                optimizer: OptimizerName::Muon,
+                learning_rate,
+                ..TrainConfig::default()
+            };
+            training.explicit().matrix_learning_rate
+        };
+        assert_ne!(10.0 * 3e-4, 3e-3, "the product has digits of its own");
+        let rates = [3e-4, 7e-5, 0.5, 1.25e-30];
+        assert_eq!(rates.map(said), [3e-3, 7e-4, 5.0, 1.25e-29].map(Some));
+        assert_eq!(TrainConfig::default().explicit().matrix_learning_rate, None);
     }
 
     #[test]

@@ -60,15 +60,15 @@ impl TokenLoss {
         teacher_weight: Weight,
         divergence: Divergence,
     ) -> Result<Self> {
-        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
+        let setting = |key, expected: &str, got| Err(Error::objective(key, expected, got));
         label_weight.check("label_weight")?;
         teacher_weight.check("teacher_weight")?;
-        if vanish_together(&[label_weight, teacher_weight]) {
-            let expected = "above 0 where `label_weight` is 0";
-            return setting("teacher_weight", expected, teacher_weight.to_string());
+        if let Some(when) = vanish_together(&[label_weight, teacher_weight]) {
+            let expected = format!("above 0 where `label_weight` is 0{when}");
+            return setting("teacher_weight", &expected, teacher_weight.to_string());
         }
         match divergence.problem() {
-            Some((expected, got)) => setting("divergence", expected, got),
+            Some((expected, got)) => setting("divergence", &expected, got),
             None => Ok(Self {
                 label_weight,
                 teacher_weight,

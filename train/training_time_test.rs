@@ -136,7 +136,7 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
     type Config = TrainingTimeTestConfig;
 
     fn new(config: &Self::Config) -> Result<Self> {
-        let setting = |key, expected, got| Err(Error::objective(key, expected, got));
+        let setting = |key, expected: &str, got| Err(Error::objective(key, expected, got));
         Error::check_objective([bounds::up_to(
             "draft_steps",
             config.draft_steps,
@@ -153,7 +153,7 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             return setting("reduction", expected, "all".into());
         }
         if let Some((expected, got)) = config.divergence.problem() {
-            return setting("divergence", expected, got);
+            return setting("divergence", &expected, got);
         }
         Ok(Self {
             config: config.clone(),

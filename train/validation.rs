@@ -17,8 +17,8 @@ pub struct Validation {
     /// Share of positions whose right token is among what a selector chooses from at each step; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recall: Vec<f64>,
-    /// Share of positions kept at each step among those a greedy decoder would reach; empty where there is no
-    /// [`Self::simulated_tau`].
+    /// Share of positions kept at each step among those that a greedy decoder would reach, without the last steps if it reaches them
+    /// nowhere; empty where there is no [`Self::simulated_tau`].
     pub conditional: Vec<f64>,
     /// Mean acceptance length of a greedy chain simulated on the held-out text; absent where none was followed, as of what does not
     /// draft.

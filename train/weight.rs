@@ -24,14 +24,15 @@ pub enum Weight {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Course {
-    /// Required. The weight in the first step, and up to the step at `from`.
+    /// Required. The weight in the first step, and up to the step at `from`, without it where it jumps.
     pub start: f64,
     /// Required. The weight from the step at `until` on, and in validations.
     pub end: f64,
     /// The share of the training stage's steps after which the weight begins to change.
     #[serde(default)]
     pub from: f64,
-    /// The share of the steps after which the weight stays at `end`; above `from`, at most 1.
+    /// The share of the steps after which the weight stays at `end`; at least `from`, at which it jumps where both are the same, and at
+    /// most 1.
     #[serde(default = "all")]
     pub until: f64,
 }
@@ -77,7 +78,7 @@ impl Weight {
         match self {
             Self::Fixed(_) => true,
             Self::Changing(Course { from, until, .. }) => {
-                0.0 <= from && from < until && until <= 1.0
+                0.0 <= from && from <= until && until <= 1.0
             }
         }
     }
@@ -103,7 +104,7 @@ impl Weight {
         let expected = if !self.is_within(range) {
             expected
         } else if !self.is_in_order() {
-            "`from` below `until`, both from 0 to 1"
+            "`from` at most `until`, both from 0 to 1"
         } else {
             return Ok(());
         };
@@ -111,21 +112,53 @@ impl Weight {
     }
 }
 
-/// Whether weights, none of them below 0, are all 0 after any share of the steps. Each changes linearly between its corners, so they are
-/// there at one of these if they are anywhere. Steps are rounded down, so in a training of few steps they may be so at one all the same.
-pub(crate) fn vanish_together(weights: &[Weight]) -> bool {
+/// Where in a training weights are all 0. What is written of it goes behind "0".
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Vanishing {
+    /// At every step.
+    Always,
+    /// After this share of the steps, and at none before.
+    After(f64),
+}
+
+impl fmt::Display for Vanishing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Always => Ok(()),
+            Self::After(share) if share <= 0.0 => f.write_str(" in the first step"),
+            Self::After(share) if share <= BEHIND_FIRST => f.write_str(" after the first step"),
+            Self::After(share) if share >= 1.0 => f.write_str(" at the end and in validations"),
+            Self::After(share) => write!(f, " after the share {share} of the steps"),
+        }
+    }
+}
+
+/// A share of the steps that lies behind the first step of any training and before its second one.
+const BEHIND_FIRST: f64 = f64::EPSILON;
+
+/// Where weights, none of them below 0 and with shares in order, are all 0 after any share of the steps. Each changes linearly between
+/// its corners, so they are there at one of these if they are anywhere. Steps are rounded down, so in a training of few steps they may
+/// be so at one all the same.
+pub(crate) fn vanish_together(weights: &[Weight]) -> Option<Vanishing> {
     let corners = weights.iter().flat_map(|weight| match weight {
         Weight::Fixed(_) => [0.0, 1.0],
-        Weight::Changing(course) => [course.from, course.until],
+        // One that jumps at once does so behind the first step.
+        Weight::Changing(course) => [course.from, course.until.max(BEHIND_FIRST)],
     });
-    let none_at = |share: f64| {
+    let none_at = |share: &f64| {
         let at = |weight: &Weight| match weight {
             Weight::Fixed(weight) => *weight,
-            Weight::Changing(course) => course.at_share(share),
+            Weight::Changing(course) => course.at_share(*share),
         };
         weights.iter().all(|weight| at(weight) == 0.0)
     };
-    corners.chain([0.0, 1.0]).any(none_at)
+    let mut shares: Vec<f64> = corners.chain([0.0, 1.0]).collect();
+    shares.sort_unstable_by(f64::total_cmp);
+    let first = shares.iter().copied().find(none_at)?;
+    Some(match shares.iter().all(none_at) {
+        true => Vanishing::Always,
+        false => Vanishing::After(first),
+    })
 }
 
 /// Those of some weights that change, by their names, with what they are at a step.
@@ -141,13 +174,25 @@ pub(crate) fn changing<'a>(
 impl Course {
     fn at(self, Step { number, of }: Step) -> f64 {
         let [from, until] = [self.from, self.until].map(|share| (of as f64 * share) as usize);
+        if self.jumps() {
+            // The first step has the `start` of every course.
+            return self.between(f64::from(u8::from(number >= from.max(1))));
+        }
         let steps = until.saturating_sub(from).max(1);
         self.between(number.saturating_sub(from) as f64 / steps as f64)
     }
 
     /// What it is after a share of the steps.
     fn at_share(self, share: f64) -> f64 {
+        if self.jumps() {
+            return self.between(f64::from(u8::from(share > 0.0 && share >= self.from)));
+        }
         self.between((share - self.from) / (self.until - self.from))
+    }
+
+    /// Whether it changes from one step to the next.
+    fn jumps(self) -> bool {
+        self.from >= self.until
     }
 
     /// What it is where so much of the change is done.
@@ -252,6 +297,14 @@ mod tests {
             [0.0, 0.0, 1.0]
         );
         assert_eq!(over(course(1.0, 0.0, 0.0, 1.0), [0, 1], 1), [1.0, 0.0]);
+        // Where there is nothing between the shares it jumps.
+        let jump = course(0.0, 1.0, 0.5, 0.5);
+        assert_eq!(over(jump, [4, 5, 9], 10), [0.0, 1.0, 1.0]);
+        assert_eq!(jump.end(), 1.0);
+        // The first step has its start all the same.
+        assert_eq!(over(course(1.0, 0.0, 0.0, 0.0), [0, 1], 10), [1.0, 0.0]);
+        // The last of four steps is one short of the end, as with a learning rate's schedule.
+        assert_eq!(over(course(1.0, 0.0, 0.0, 1.0), [3, 4], 4), [0.25, 0.0]);
         assert_eq!(over(Weight::Fixed(0.3), [0, 7], 8), [0.3; 2]);
         assert_eq!([falling.end(), falling.largest()], [0.2, 0.8]);
         assert_eq!(Weight::Fixed(0.3).end(), 0.3);
@@ -294,10 +347,10 @@ mod tests {
                 course(-0.5, 1.0, 0.0, 1.0),
                 "0 or more, found { start = -0.5,",
             ),
-            (course(1.0, 0.0, 0.5, 0.5), "`from` below `until`"),
-            (course(1.0, 0.0, -0.1, 0.5), "`from` below `until`"),
-            (course(1.0, 0.0, 0.5, 1.1), "`from` below `until`"),
-            (course(1.0, 0.0, f64::NAN, 1.0), "`from` below `until`"),
+            (course(1.0, 0.0, 0.6, 0.5), "`from` at most `until`"),
+            (course(1.0, 0.0, -0.1, 0.5), "`from` at most `until`"),
+            (course(1.0, 0.0, 0.5, 1.1), "`from` at most `until`"),
+            (course(1.0, 0.0, f64::NAN, 1.0), "`from` at most `until`"),
         ] {
             let error = weight.check("label_weight").unwrap_err().to_string();
             assert!(
@@ -314,21 +367,45 @@ mod tests {
     fn weights_that_are_all_nothing_at_some_step_are_found() {
         let (none, some) = (Weight::Fixed(0.0), Weight::Fixed(0.5));
         let (rising, falling) = (course(0.0, 1.0, 0.25, 1.0), course(1.0, 0.0, 0.0, 0.5));
+        let after = |share| Some(Vanishing::After(share));
         for (weights, expected) in [
-            (vec![none, none], true),
-            (vec![none, some], false),
+            (vec![none, none], Some(Vanishing::Always)),
+            (vec![none, some], None),
             // Before it rises, and after it has fallen.
-            (vec![rising, none], true),
-            (vec![falling, none], true),
-            (vec![rising, falling], false),
+            (vec![rising, none], after(0.0)),
+            (vec![falling, none], after(0.5)),
+            (vec![course(1.0, 0.0, 0.0, 1.0), none], after(1.0)),
+            (vec![rising, falling], None),
             // Between the fall of one and the rise of the other.
-            (vec![course(0.0, 1.0, 0.75, 1.0), falling], true),
+            (vec![course(0.0, 1.0, 0.75, 1.0), falling], after(0.5)),
             // At one step alone.
-            (vec![course(0.0, 1.0, 0.5, 1.0), falling], true),
-            (vec![course(0.0, 0.0, 0.0, 1.0), rising], true),
+            (vec![course(0.0, 1.0, 0.5, 1.0), falling], after(0.5)),
+            (vec![course(0.0, 0.0, 0.0, 1.0), rising], after(0.0)),
+            // From the second step on, for good or until the other one jumps.
+            (vec![course(1.0, 0.0, 0.0, 0.0), some], None),
+            (vec![course(1.0, 0.0, 0.0, 0.0), none], after(BEHIND_FIRST)),
+            (
+                vec![course(1.0, 0.0, 0.0, 0.0), course(0.0, 1.0, 0.5, 0.5)],
+                after(BEHIND_FIRST),
+            ),
+            (vec![course(0.0, 1.0, 0.0, 0.0), none], after(0.0)),
+            (
+                vec![course(0.0, 0.0, 0.25, 0.5), none],
+                Some(Vanishing::Always),
+            ),
         ] {
             assert_eq!(vanish_together(&weights), expected, "{weights:?}");
         }
+        let shares = [0.0, BEHIND_FIRST, 0.25, 1.0];
+        let told = shares.map(|share| Vanishing::After(share).to_string());
+        let expected = [
+            " in the first step",
+            " after the first step",
+            " after the share 0.25 of the steps",
+            " at the end and in validations",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(Vanishing::Always.to_string(), "");
     }
 
     #[test]

@@ -127,6 +127,9 @@ const BASE_UNTIL: f64 = 0.5;
 /// The key of [`BlockLossConfig::base_until`].
 const UNTIL: &str = "base_until";
 
+/// The keys of the losses of what is drafted.
+const OF_DRAFTS: [&str; 3] = ["consistency_weight", "consistency_passes", "guess_weight"];
+
 /// The names of the parts of the loss beside that on tokens.
 pub(super) const BASE: &str = "base";
 pub(super) const SELECTOR: &str = "selector";
@@ -155,6 +158,25 @@ impl BlockLossConfig {
         }
     }
 
+    /// The same with what is read in the place of keys that were left out.
+    pub(super) fn explicit(&self) -> Self {
+        Self {
+            consistency_weight: Some(self.consistency()),
+            consistency_passes: Some(self.rounds()),
+            guess_weight: Some(self.guesses()),
+            ..self.clone()
+        }
+    }
+
+    /// The keys that nothing reads with this `masking`, each with why.
+    pub(super) fn unread(&self) -> Vec<(&'static str, &'static str)> {
+        const WHY: &str = "with `objective.masking = \"some\"` no draft is judged";
+        match self.judges_drafts() {
+            true => Vec::new(),
+            false => OF_DRAFTS.map(|key| (key, WHY)).to_vec(),
+        }
+    }
+
     /// Factor on the mean loss behind the drafter's own tokens, where it refines its drafts; with [`Self::rounds`] and
     /// [`Self::guesses`] as in the speculators library where nothing is said.
     pub(super) fn consistency(&self) -> Weight {
@@ -171,12 +193,20 @@ impl BlockLossConfig {
         self.of_drafts(self.guess_weight, 0.6)
     }
 
-    /// A factor on a loss of what is drafted. Blocks with tokens of the text in them are no drafts: with these nothing of it is
-    /// learned, and so validations, whose blocks are drafts, do not count it either.
+    /// A factor on a loss of what is drafted.
     fn of_drafts(&self, given: Option<Weight>, unsaid: f64) -> Weight {
+        match self.judges_drafts() {
+            true => given.unwrap_or(Weight::Fixed(unsaid)),
+            false => Weight::Fixed(0.0),
+        }
+    }
+
+    /// Whether what is drafted has a loss. Blocks with tokens of the text in them are no drafts: with these nothing of it is
+    /// learned, and so validations, whose blocks are drafts, do not count it either.
+    fn judges_drafts(&self) -> bool {
         match self.masking {
-            BlockMasking::Some => Weight::Fixed(0.0),
-            BlockMasking::All | BlockMasking::Last => given.unwrap_or(Weight::Fixed(unsaid)),
+            BlockMasking::Some => false,
+            BlockMasking::All | BlockMasking::Last => true,
         }
     }
 
@@ -308,7 +338,6 @@ mod tests {
     /// What identifies a run that has begun is made of the keys: it may not get one more.
     #[test]
     fn the_keys_of_xpress_are_written_where_they_are_given() {
-        let keys = ["consistency_weight", "consistency_passes", "guess_weight"];
         let default = serde_json::to_value(BlockLossConfig::default()).unwrap();
         let given = BlockLossConfig {
             consistency_weight: Some(0.3.into()),
@@ -317,7 +346,7 @@ mod tests {
             ..Default::default()
         };
         let given = serde_json::to_value(given).unwrap();
-        for key in keys {
+        for key in OF_DRAFTS {
             assert!(default.get(key).is_none(), "{default}");
             assert!(given.get(key).is_some(), "{given}");
         }
@@ -332,6 +361,7 @@ mod tests {
         let weights = |config: &BlockLossConfig| [config.consistency(), config.guesses()];
         assert_eq!(weights(&given), [Weight::Fixed(0.2), Weight::Fixed(0.6)]);
         assert_eq!(BlockLoss::workload(&given, "train").guessed, 1);
+        assert!(BlockLoss::unread(&given).is_empty());
         let shown = BlockLossConfig {
             masking: BlockMasking::Some,
             ..given
@@ -339,6 +369,9 @@ mod tests {
         assert_eq!(weights(&shown), [Weight::Fixed(0.0); 2]);
         let work = BlockLoss::workload(&shown, "train");
         assert_eq!((work.again, work.guessed), (0, 0));
+        let unread = BlockLoss::unread(&shown).into_iter();
+        let unread: Vec<&str> = unread.map(|(key, _)| key).collect();
+        assert_eq!(unread, OF_DRAFTS);
         // What makes no sense is refused all the same.
         let wrong = BlockLossConfig {
             guess_weight: Some((-1.0).into()),

@@ -162,6 +162,16 @@ impl Objective<DFlash> for StagedBlockLoss {
         fill_base(config.base_weight, &mut config.base_until, given);
     }
 
+    fn explicit(config: &Self::Config) -> Self::Config {
+        let blocks = config.blocks(REFINE).explicit();
+        StagedBlockLossConfig {
+            consistency_weight: blocks.consistency_weight,
+            consistency_passes: blocks.consistency_passes,
+            guess_weight: blocks.guess_weight,
+            ..config.clone()
+        }
+    }
+
     fn workload(config: &Self::Config, stage: &str) -> Workload {
         BlockLoss::workload(&config.blocks(stage), stage)
     }

@@ -162,8 +162,17 @@ mod tests {
             let (expected, _) = read(factors).problem().unwrap();
             assert!(expected.contains("above 0 at each step"), "{expected}");
         }
-        let late = json!({ "kl": 1, "tv": { "start": 0, "end": 1, "from": 0.5, "until": 0.5 } });
-        let (expected, _) = read(late).problem().unwrap();
-        assert!(expected.contains("`from`"), "{expected}");
+        let both = read(json!({ "tv": falling, "jsd": rising }));
+        let (expected, _) = both.problem().unwrap();
+        let when = "one of them above 0 at each step (all are 0 after the share 0.5 of the steps)";
+        assert!(expected.ends_with(when), "{expected}");
+        let from = |from: f64| {
+            let tv = json!({ "start": 0, "end": 1, "from": from, "until": 0.5 });
+            read(json!({ "kl": 1, "tv": tv })).problem()
+        };
+        let (expected, _) = from(0.6).unwrap();
+        let told = "`from` of each factor at most its `until`";
+        assert!(expected.contains(told), "{expected}");
+        assert_eq!(from(0.5), None);
     }
 }

@@ -134,14 +134,6 @@ impl Progress {
         })
     }
 
-    /// Of a training that begins here, how many validations before its last step may find no better weights.
-    pub(super) fn may_be_in_vain(&self, config: &TrainConfig) -> usize {
-        let validations = config.steps.saturating_sub(1) / config.validate_every;
-        // The first one of all finds the best weights so far.
-        let is_first = self.best.is_none() && !self.unvalidated;
-        validations.saturating_sub(usize::from(is_first))
-    }
-
     pub(super) fn summary(self, config: &TrainConfig) -> FitSummary {
         let end = self.end(config);
         FitSummary {
