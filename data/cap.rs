@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::rows::{count_rows, known_rows};
+use crate::words::{by_count, counted};
 
 /// What of a dataset is read of more that is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,18 +39,24 @@ impl fmt::Display for LeftOut {
             match rows {
                 Some(rows) => {
                     let left_out = rows.saturating_sub(*read);
-                    format!("the first {read} of {rows} rows of `{source}`, {left_out} left out")
+                    let rows = counted(*rows, "row");
+                    format!("the first {read} of {rows} of `{source}`, {left_out} left out")
                 }
-                None => format!(
-                    "the first {read} rows of `{source}`, those behind them left out, not counted"
-                ),
+                None => {
+                    let first = by_count(*read, ["row", "rows"]);
+                    let them = by_count(*read, ["it", "them"]);
+                    format!(
+                        "the first {read} {first} of `{source}`, those behind {them} left out, not counted"
+                    )
+                }
             }
         };
         let parts: Vec<String> = self.sources.iter().map(part).collect();
         write!(
             f,
-            "at most {} rows are read: {}",
-            self.at_most,
+            "at most {} {} read: {}",
+            counted(self.at_most, "row"),
+            by_count(self.at_most, ["is", "are"]),
             parts.join("; ")
         )
     }

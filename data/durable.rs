@@ -1,6 +1,6 @@
 //! Files that appear whole or not at all: written under a temporary name, synced, then renamed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -52,15 +52,21 @@ impl PendingFile {
     }
 
     /// Syncs the content and gives the file its name.
-    pub(crate) fn commit(mut self) -> Result<Written> {
-        self.rename()
-            .map_err(|source| Error::write(&self.path, source))?;
+    pub(crate) fn commit(self) -> Result<Written> {
+        self.commit_and_look().map(|(written, _)| written)
+    }
+
+    /// The same, and how the file looks that was written, whatever stands under its name by now.
+    pub(crate) fn commit_and_look(mut self) -> Result<(Written, Metadata)> {
+        let renamed = self.rename().and_then(|()| self.file.metadata());
+        let look = renamed.map_err(|source| Error::write(&self.path, source))?;
         self.committed = true;
         let hash = std::mem::take(&mut self.hash);
-        Ok(Written {
+        let written = Written {
             sha256: hex(&hash.finalize()),
             bytes: self.bytes,
-        })
+        };
+        Ok((written, look))
     }
 
     fn rename(&mut self) -> io::Result<()> {
@@ -111,16 +117,27 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<Written> {
     file.commit()
 }
 
+/// Refuses a file that has another length than the one on record.
+pub(crate) fn check_length(path: &Path, expected: u64) -> Result<()> {
+    let data = fs::metadata(path).map_err(|source| Error::read(path, source))?;
+    if data.len() != expected {
+        return Err(Error::altered(path, "bytes", expected, data.len()));
+    }
+    Ok(())
+}
+
+/// Refuses a file of which the SHA-256 that was `found` is not the one on record.
+pub(crate) fn check_sha256(path: &Path, expected: &str, found: &str) -> Result<()> {
+    if found != expected {
+        return Err(Error::altered(path, "sha256", expected, found));
+    }
+    Ok(())
+}
+
 /// Refuses a file whose length or SHA-256 is not the one on record.
 pub(crate) fn verify(path: &Path, expected: &Written) -> Result<()> {
+    check_length(path, expected.bytes)?;
     let mut file = File::open(path).map_err(|source| Error::read(path, source))?;
-    let found = file
-        .metadata()
-        .map_err(|source| Error::read(path, source))?
-        .len();
-    if found != expected.bytes {
-        return Err(Error::altered(path, "bytes", expected.bytes, found));
-    }
     let mut hash = Sha256::new();
     let mut block = vec![0; 1 << 20];
     loop {
@@ -132,11 +149,7 @@ pub(crate) fn verify(path: &Path, expected: &Written) -> Result<()> {
         }
         hash.update(&block[..length]);
     }
-    let found = hex(&hash.finalize());
-    if found != expected.sha256 {
-        return Err(Error::altered(path, "sha256", &expected.sha256, found));
-    }
-    Ok(())
+    check_sha256(path, &expected.sha256, &hex(&hash.finalize()))
 }
 
 /// One hash for a set of shards: the SHA-256 of their own, one per line.

@@ -7,6 +7,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::near::if_missing;
 
 use crate::json::{check, fault};
+use crate::words::counted;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -148,12 +149,28 @@ pub enum Error {
     },
 
     /// Preparation left nothing to train on.
-    #[error("no sample is left of the {read} rows read: {reasons}")]
+    #[error("no sample is left of the {} read: {reasons}", counted(*read, "row"))]
     NothingKept {
         /// Rows read.
         read: u64,
         /// How many were left out, and why.
         reasons: String,
+    },
+
+    /// A dataset that has nothing to train on, whatever it is answered.
+    #[error(
+        "{data}: expected an answer that is trained on, found {} with {} that are only context, as their messages say (`weight`, \
+         `train` or `training`)",
+        counted(*rows, "row"),
+        counted(*answers, "answer")
+    )]
+    NothingTrained {
+        /// The dataset.
+        data: String,
+        /// Its rows.
+        rows: u64,
+        /// Their answers that are only context, those included that are still to be written in the places of such.
+        answers: u64,
     },
 
     /// A dataset of which nothing can be kept for the evaluation.
@@ -206,7 +223,7 @@ pub enum Error {
     },
 
     /// Stored features whose computation has not come to its end.
-    #[error("`{}`: the features are unfinished: {samples} samples are there; the command that writes them goes on from there", folder.display())]
+    #[error("`{}`: the features are unfinished: they are of {} so far; the command that writes them goes on from there", folder.display(), counted(*samples, "sample"))]
     FeaturesUnfinished {
         /// Their folder.
         folder: PathBuf,
@@ -259,7 +276,8 @@ pub enum Error {
 
     /// A packing without room for anything.
     #[error(
-        "packing: expected at least one row of at least one token, found {rows} rows of {row_length}"
+        "packing: expected at least one row of at least one token, found {} of {row_length}",
+        counted(*rows as u64, "row")
     )]
     EmptyPacking {
         /// Rows of a batch.

@@ -13,6 +13,8 @@ use crate::turns::Conversed;
 pub(crate) struct Samples {
     /// Those that are made.
     pub(crate) made: Vec<Sample>,
+    /// The places among the messages of the answers that these are of, where each is of one; empty where a sample is of all answers.
+    answers: Vec<usize>,
     /// How many more there are, whose answers begin beyond the maximum length.
     pub(crate) beyond: usize,
 }
@@ -22,8 +24,25 @@ impl Samples {
     pub(crate) fn one(sample: Sample) -> Self {
         Self {
             made: vec![sample],
+            answers: Vec::new(),
             beyond: 0,
         }
+    }
+
+    /// The answers of its conversation on which the sample of this number is to be trained, as messages and mask say; none where that is
+    /// every token, whatever they say.
+    pub(crate) fn trained_answers<'a>(
+        &self,
+        number: usize,
+        messages: &'a [Message],
+        masking: Masking,
+    ) -> Vec<&'a Message> {
+        let mut answers = match self.answers.get(number) {
+            Some(&answer) => vec![&messages[answer]],
+            None => masking.asked_answers(messages),
+        };
+        answers.retain(|answer| answer.is_trained_on());
+        answers
     }
 }
 
@@ -64,6 +83,7 @@ fn each(
     let is_trained_on = |answer: &&usize| messages[**answer].is_trained_on();
     let wanted = answers.iter().filter(is_trained_on).count();
     let mut made = Vec::with_capacity(wanted);
+    let mut of = Vec::with_capacity(wanted);
     let mut is_beyond = false;
     for &answer in answers {
         let opens = opens_a_turn(&messages[..answer]);
@@ -77,13 +97,18 @@ fn each(
         is_beyond = sample.prompt().len() > settings.max_length;
         if !is_beyond {
             made.push(sample);
+            of.push(answer);
         } else if opens {
             // The reasoning of earlier turns is gone by now. What is left stands before all later answers, too.
             break;
         }
     }
     let beyond = wanted - made.len();
-    Ok(Samples { made, beyond })
+    Ok(Samples {
+        made,
+        answers: of,
+        beyond,
+    })
 }
 
 /// Whether what is said last is a question of the user, to which templates show no reasoning of earlier turns. Qwen3 takes results of
@@ -303,6 +328,12 @@ mod tests {
         let conversation = Conversation::new(messages.to_vec());
         let samples = samples(&conversation, (&template, &tokenizer), &auto).unwrap();
         assert_eq!((samples.made.len(), samples.beyond), (2, 2));
+        let answer = |number| {
+            let messages = &conversation.messages;
+            samples.trained_answers(number, messages, Masking::Assistant)
+        };
+        assert_eq!(answer(0), [&conversation.messages[1]]);
+        assert_eq!(answer(1), [&conversation.messages[7]]);
         let text = |sample: &Sample| tokenizer.decode(&sample.tokens, Special::Keep).unwrap();
         assert!(text(&samples.made[0]).contains("</think>call"));
         let last = text(&samples.made[1]);

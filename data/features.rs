@@ -20,12 +20,15 @@ use crate::error::{Error, Result};
 mod aside;
 mod index;
 mod parts;
+mod recorded;
 mod shards;
 
 pub use aside::set_aside;
 pub use index::{FeatureHeader, SampleRange, StoredSample, disk_bytes};
-use index::{FeatureIndex, FeatureShard, INDEX, VERSION, is_ours};
+use index::{FeatureIndex, FeatureShard, INDEX, is_ours, shard_name};
 pub use parts::join;
+pub use recorded::{Recorded, WrittenShard};
+use recorded::{by_reading, prove};
 pub use shards::FeatureShards;
 pub(crate) use shards::map_file;
 
@@ -56,6 +59,8 @@ pub struct FeatureWriter {
     schema: Arc<Schema>,
     index: FeatureIndex,
     open: Option<OpenShard>,
+    /// What this writer has added to the index.
+    written: Vec<WrittenShard>,
 }
 
 impl FeatureWriter {
@@ -66,7 +71,7 @@ impl FeatureWriter {
         header: FeatureHeader,
         samples_per_shard: u64,
     ) -> Result<Self> {
-        Self::open_range(folder.as_ref(), header, samples_per_shard, None)
+        Self::open_with(folder.as_ref(), header, samples_per_shard, None, by_reading)
     }
 
     /// The same for some of the samples, which keep their numbers; [`join`] makes one folder of all of them.
@@ -76,46 +81,26 @@ impl FeatureWriter {
         samples_per_shard: u64,
         part: SampleRange,
     ) -> Result<Self> {
-        Self::open_range(folder.as_ref(), header, samples_per_shard, Some(part))
+        let part = Some(part);
+        Self::open_with(folder.as_ref(), header, samples_per_shard, part, by_reading)
     }
 
-    fn open_range(
+    /// The same, of all samples or of a `part` of them, for who knows more of the shards that are there: each has the length on
+    /// record, and `proof` finds all unaltered.
+    ///
+    /// # Errors
+    /// Those of `proof`; the folder was begun under another header, or cannot be read or written.
+    pub fn open_with<E: From<Error>>(
         folder: &Path,
         header: FeatureHeader,
         samples_per_shard: u64,
         part: Option<SampleRange>,
-    ) -> Result<Self> {
+        proof: impl FnOnce(&[Recorded]) -> Result<(), E>,
+    ) -> Result<Self, E> {
         let folder = folder.to_owned();
         fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
-        let index = if folder.join(INDEX).exists() {
-            let mut index = FeatureIndex::read(&folder)?;
-            header.require(&index.header, &folder.join(INDEX))?;
-            if index.part != part {
-                let named = |part: Option<SampleRange>| {
-                    part.map_or("all samples".to_owned(), |part| part.to_string())
-                };
-                let (expected, found) = (named(part), named(index.part));
-                return Err(Error::altered(&folder.join(INDEX), "part", expected, found));
-            }
-            let there = |shard: &FeatureShard| folder.join(&shard.file).exists();
-            let kept = index.shards.iter().take_while(|shard| there(shard)).count();
-            if kept < index.shards.len() {
-                index.shards.truncate(kept);
-                index.complete = false;
-            }
-            index
-        } else {
-            FeatureIndex {
-                version: VERSION,
-                complete: false,
-                header,
-                part,
-                shards: Vec::new(),
-            }
-        };
-        for shard in &index.shards {
-            durable::verify(&folder.join(&shard.file), &shard.written())?;
-        }
+        let index = FeatureIndex::begun(&folder, header, part)?;
+        prove(&index.recorded(&folder), proof)?;
         // A shard that was renamed but not yet entered is computed again.
         durable::remove_files(&folder, |name| {
             let listed = name == INDEX || index.shards.iter().any(|shard| shard.file == name);
@@ -129,6 +114,7 @@ impl FeatureWriter {
             schema,
             index,
             open: None,
+            written: Vec::new(),
         })
     }
 
@@ -172,16 +158,17 @@ impl FeatureWriter {
         Ok(())
     }
 
-    /// Closes the last shard, however short, so that a later writer goes on after its last sample.
-    pub fn pause(mut self) -> Result<()> {
-        match self.open.take() {
-            Some(open) => self.close_shard(open),
-            None => Ok(()),
+    /// Closes the last shard, however short, so that a later writer goes on after its last sample. Returns the shards that this
+    /// writer has written; those that were there before, their proof has seen.
+    pub fn pause(mut self) -> Result<Vec<WrittenShard>> {
+        if let Some(open) = self.open.take() {
+            self.close_shard(open)?;
         }
+        Ok(self.written)
     }
 
-    /// Closes the last shard and marks the folder complete. Returns the name and the SHA-256 of each shard.
-    pub fn finish(mut self) -> Result<Vec<(String, String)>> {
+    /// Closes the last shard and marks the folder complete. Returns the same shards.
+    pub fn finish(mut self) -> Result<Vec<WrittenShard>> {
         if let Some(open) = self.open.take() {
             self.close_shard(open)?;
         }
@@ -192,13 +179,11 @@ impl FeatureWriter {
         }
         self.index.complete = true;
         self.index.write(&self.folder)?;
-        let shards = self.index.shards.into_iter();
-        Ok(shards.map(|shard| (shard.file, shard.sha256)).collect())
+        Ok(self.written)
     }
 
     fn shard_path(&self) -> PathBuf {
-        self.folder
-            .join(format!("features-{:05}.arrow", self.index.shards.len()))
+        self.folder.join(shard_name(self.index.shards.len()))
     }
 
     fn start_shard(&self, path: &Path) -> Result<OpenShard> {
@@ -224,8 +209,8 @@ impl FeatureWriter {
         let file = buffered
             .into_inner()
             .map_err(|source| Error::write(&path, source.into_error()))?;
-        let Written { sha256, bytes } = file.commit()?;
-        let file = format!("features-{:05}.arrow", self.index.shards.len());
+        let (Written { sha256, bytes }, look) = file.commit_and_look()?;
+        let file = shard_name(self.index.shards.len());
         let first = self.index.samples();
         let shard = FeatureShard {
             file,
@@ -235,6 +220,11 @@ impl FeatureWriter {
             bytes,
             sha256,
         };
+        self.written.push(WrittenShard {
+            file: shard.file.clone(),
+            sha256: shard.sha256.clone(),
+            look,
+        });
         self.index.shards.push(shard);
         self.index.complete = false;
         self.index.write(&self.folder)

@@ -9,8 +9,9 @@ use crate::conversation::{
     CONVERSATION, CUT_OFF, Content, Conversation, Message, Row, Sample, TRAINED,
 };
 use crate::error::{Error, Result};
+use crate::in_order::{InOrder, threads};
 use crate::mask::prompt_text;
-use crate::prepare::first_bytes;
+use crate::prepare::{bytes_of, first_bytes};
 use crate::rows::LocatedRow;
 use crate::template::ChatTemplate;
 use crate::unusable::Unusable;
@@ -55,20 +56,28 @@ impl HeldOut {
         let template = template.as_ref();
         let mut openings = Openings::default();
         let (mut hashes, mut taken) = (Vec::new(), Vec::new());
-        for row in unusable.without(rows.into_iter()) {
-            let LocatedRow {
-                location,
+        let in_order = InOrder {
+            threads: threads(),
+            weight: bytes_of,
+            work: |row: Result<LocatedRow>| row.map(|located| Begun::of(located, template)),
+        };
+        let mut add = |begun: Result<Begun>| -> Result<()> {
+            let Begun {
                 row,
                 copies,
-            } = row?;
-            let hash = match hash(&row, template).map_err(Error::at(&location)) {
+                hash,
+                openings: begun,
+            } = begun?;
+            let hash = match hash {
                 Err(error) if unusable.drops(&error) => None,
                 hash => Some(hash?),
             };
-            openings.add(&row, template);
+            openings.add(&row, begun);
             hashes.push(hash);
             taken.push(hash.filter(|_| copies > 0));
-        }
+            Ok(())
+        };
+        in_order.run(unusable.without(rows.into_iter()), &mut add)?;
         let of_rows = openings.groups(&hashes);
         let mut groups: BTreeMap<usize, BTreeSet<u128>> = BTreeMap::new();
         for (group, hash) in of_rows.iter().zip(&taken) {
@@ -148,6 +157,37 @@ pub fn count(prompts: usize, share: f64) -> usize {
     wanted.min(largest).max(1)
 }
 
+/// How a row begins.
+struct Begun {
+    row: Row,
+    copies: usize,
+    /// That of its prompt.
+    hash: Result<u128>,
+    /// Those of what stands before each answer of a conversation; see [`openings`].
+    openings: Vec<u128>,
+}
+
+impl Begun {
+    fn of(located: LocatedRow, template: Option<&ChatTemplate>) -> Self {
+        let LocatedRow {
+            location,
+            row,
+            copies,
+        } = located;
+        Self {
+            hash: hash(&row, template).map_err(Error::at(&location)),
+            openings: match &row.content {
+                Content::Conversation(conversation) => {
+                    openings(conversation, template, &message_text)
+                }
+                Content::Tokens(_) => Vec::new(),
+            },
+            row,
+            copies,
+        }
+    }
+}
+
 /// How rows begin, and so which of them go on from the prompt of another.
 #[derive(Default)]
 struct Openings {
@@ -165,13 +205,13 @@ struct Openings {
 }
 
 impl Openings {
-    fn add(&mut self, row: &Row, template: Option<&ChatTemplate>) {
+    /// Adds a row with the [`openings`] of its conversation.
+    fn add(&mut self, row: &Row, mut openings: Vec<u128>) {
         let at = self.rows;
         self.rows += 1;
         let before = self.last.take();
         match &row.content {
-            Content::Conversation(conversation) => {
-                let mut openings = openings(conversation, template, &message_text);
+            Content::Conversation(_) => {
                 if let Some(prompt) = openings.pop() {
                     self.prompts.entry(prompt).or_insert(at);
                 }

@@ -31,6 +31,9 @@ use notation::text;
 /// Template instructions one rendering may take: hundreds of times what a long conversation needs.
 pub(crate) const FUEL: u64 = 20_000_000;
 
+/// The function that says which moment it is.
+pub(crate) const NOW: &str = "strftime_now";
+
 /// The name the template is compiled under; it has no extension, so nothing is escaped for HTML.
 pub(crate) const NAME: &str = "chat";
 
@@ -114,9 +117,7 @@ fn environment() -> Environment<'static> {
 /// Sets the moment that templates take for now.
 pub(crate) fn set_moment(environment: &mut Environment<'static>, moment: SystemTime) {
     let moment = DateTime::from(moment);
-    environment.add_function("strftime_now", move |format: &str| {
-        clock::strftime(moment, format)
-    });
+    environment.add_function(NOW, move |format: &str| clock::strftime(moment, format));
 }
 
 fn kept(state: &State, value: Value) -> Result<Value, JinjaError> {

@@ -7,14 +7,14 @@ use std::collections::HashSet;
 
 use crate::conversation::{Content, Message, Row, Sample};
 use crate::error::{Error, Result};
+use crate::expand::Samples;
 use crate::held_out;
-use crate::mask::Masking;
 use crate::prepare::{Category, Preparation, PrepareSettings, digest};
 use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Special, Tokenizer};
 
-pub use report::{Coverage, FlawedRow, LintReport, Quantiles, SetReport, ShownSample};
+pub use report::{Coverage, CutOff, FlawedRow, LintReport, Quantiles, SetReport, ShownSample};
 
 /// Sizes of draft vocabulary to give the coverage of where no others are asked for.
 pub const DRAFT_VOCABULARIES: [usize; 5] = [1024, 8192, 16_384, 32_000, 64_000];
@@ -136,11 +136,11 @@ fn survey(
             report.overlong.add(&location);
         }
         report.samples += samples.beyond as u64;
-        for sample in &samples.made {
+        for (number, sample) in samples.made.iter().enumerate() {
             let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
             lengths.push(length as f64);
             shares.push(trained as f64 / length.max(1) as f64);
-            linter.look_at_sample(&mut report, &location, &row, sample);
+            linter.look_at_sample(&mut report, &location, &row, (&samples, number));
             if !seen.insert(digest(sample)) {
                 report.duplicates.add(&location);
             }
@@ -160,11 +160,16 @@ impl Linter<'_> {
             return;
         };
         report.own_variables += u64::from(!conversation.variables.is_empty());
-        let counts = self.settings.masking != Masking::All;
-        let is_context =
-            |message: &&Message| counts && message.is_assistant() && !message.is_trained_on();
-        let context = conversation.messages.iter().filter(is_context);
-        report.context_answers += context.count() as u64;
+        for answer in self.settings.masking.asked_answers(&conversation.messages) {
+            let is_trained_on = answer.is_trained_on();
+            report.context_answers += u64::from(!is_trained_on);
+            report.cut_off.answers += u64::from(is_trained_on && answer.is_cut_off());
+        }
+        let unread = template.unread(&conversation.variables);
+        if !unread.is_empty() {
+            let named = format!("{location}: {}", unread.join(" and "));
+            report.unread_variables.add(named);
+        }
         for (applies, category) in [
             (
                 checks::hides_tools(conversation, template),
@@ -183,10 +188,6 @@ impl Linter<'_> {
                 &mut report.empty_answers,
             ),
             (checks::is_unasked(conversation), &mut report.unasked),
-            (
-                checks::has_unread_variables(conversation, template),
-                &mut report.unread_variables,
-            ),
         ] {
             if applies {
                 category.add(location);
@@ -194,33 +195,44 @@ impl Linter<'_> {
         }
     }
 
-    /// What is in a sample, and what is wrong with it.
+    /// What is in the sample of this number, and what is wrong with it.
     fn look_at_sample(
         &self,
         report: &mut SetReport,
         location: &Location,
         row: &Row,
-        sample: &Sample,
+        (samples, number): (&Samples, usize),
     ) {
+        let sample = &samples.made[number];
         let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
         report.samples += 1;
         report.tokens += length as u64;
         report.trained_tokens += trained as u64;
         let conversation = match &row.content {
-            Content::Conversation(conversation) if trained > 0 => Some(conversation),
-            _ => None,
+            Content::Conversation(conversation) => Some(conversation),
+            Content::Tokens(_) => None,
         };
+        let answers = conversation.map_or_else(Vec::new, |conversation| {
+            samples.trained_answers(number, &conversation.messages, self.settings.masking)
+        });
+        let is_stopped = !answers.is_empty() && answers.iter().all(|answer| answer.is_cut_off());
+        let is_lost = trained == 0 && is_stopped;
+        report.cut_off.untrained += u64::from(is_lost);
+        let conversation = conversation.filter(|_| trained > 0);
         let ends = conversation.is_some() && !self.stop_tokens.is_empty();
         let is_ended = ends && checks::is_trained_on(sample, self.stop_tokens);
         report.ended += u64::from(is_ended);
+        // Where no answer has an end that the target wrote, none is missing.
+        let is_endless = ends && !is_ended;
+        report.cut_off.unending += u64::from(is_endless && is_stopped);
         let tokens = (self.tokenizer, self.stop_tokens);
         let ends_inside = conversation
             .is_some_and(|conversation| checks::ends_inside(conversation, sample, tokens));
         for (applies, category) in [
-            (trained == 0, &mut report.all_zero),
+            (trained == 0 && !is_lost, &mut report.all_zero),
             (trained == length && length > 0, &mut report.all_one),
             (length > self.settings.max_length, &mut report.overlong),
-            (ends && !is_ended, &mut report.unending),
+            (is_endless && !is_stopped, &mut report.unending),
             (ends_inside, &mut report.inner_ends),
         ] {
             if applies {

@@ -26,6 +26,25 @@ pub enum Masking {
     All,
 }
 
+impl Masking {
+    /// Those of the answers of a conversation, in order, that it asks for, whatever they say of themselves; none where every token is
+    /// trained on, whoever says it.
+    pub(crate) fn asked<T>(self, answers: &[T]) -> &[T] {
+        match self {
+            Self::Assistant => answers,
+            Self::LastTurn => &answers[answers.len().saturating_sub(1)..],
+            Self::All => &[],
+        }
+    }
+
+    /// The same of the messages of a conversation.
+    pub(crate) fn asked_answers(self, messages: &[Message]) -> Vec<&Message> {
+        let answers = messages.iter().filter(|message| message.is_assistant());
+        let answers: Vec<&Message> = answers.collect();
+        self.asked(&answers).to_vec()
+    }
+}
+
 /// Renders and tokenises a conversation and marks the tokens to train on.
 ///
 /// The assistant's part is what the template's `{% generation %}` blocks contain; without such blocks it is each
@@ -94,17 +113,14 @@ fn trained_spans(
     masking: Masking,
 ) -> Result<Vec<Range<usize>>> {
     let messages = exchange.messages;
-    let Some(last) = messages.iter().rposition(Message::is_assistant) else {
+    let answers = (0..messages.len()).filter(|&index| messages[index].is_assistant());
+    let answers: Vec<usize> = answers.collect();
+    let Some(&last) = answers.last() else {
         return Ok(Vec::new());
     };
-    let first = if masking == Masking::LastTurn {
-        last
-    } else {
-        0
-    };
-    let answers = (first..=last).filter(|&index| messages[index].is_assistant());
+    let asked = masking.asked(&answers).iter().copied();
     let (trained, context): (Vec<usize>, Vec<usize>) =
-        answers.partition(|&index| messages[index].is_trained_on());
+        asked.partition(|&index| messages[index].is_trained_on());
     if trained.is_empty() {
         return Ok(Vec::new());
     }
@@ -522,6 +538,20 @@ mod tests {
             shown("add_generation_prompt", "false"),
             "<|im_start|>assistant\nthe cat"
         );
+    }
+
+    #[test]
+    fn a_mask_says_which_answers_it_asks_for() {
+        let mut messages = dialogue().messages;
+        messages[1].extra.insert("weight".into(), json!(0));
+        let asked = |masking: Masking| -> Vec<&str> {
+            let answers = masking.asked_answers(&messages).into_iter();
+            answers.map(|answer| answer.content.as_str()).collect()
+        };
+        assert_eq!(asked(Masking::Assistant), ["the cat", "é ran"]);
+        assert_eq!(asked(Masking::LastTurn), ["é ran"]);
+        assert_eq!(asked(Masking::All), [""; 0]);
+        assert_eq!(Masking::LastTurn.asked(&[0; 0]), [0; 0]);
     }
 
     #[test]

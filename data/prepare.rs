@@ -2,19 +2,22 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::num::NonZero;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::conversation::{Content, Row, Sample};
 use crate::error::{Error, Result};
 use crate::expand::{Samples, samples};
+use crate::in_order::{InOrder, threads};
 use crate::mask::Masking;
 use crate::roles::Roles;
 use crate::rows::{LocatedRow, Location};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use crate::words::counted;
+use crate::words::{by_count, counted};
 
 mod category;
 pub(crate) mod settings;
@@ -78,15 +81,19 @@ impl PrepareReport {
             totals += &format!("\n{}", beside(self.beside_tokens));
         }
         if self.expanded > 0 {
-            let (expanded, added) = (self.expanded, self.added);
+            let expanded = counted(self.expanded, "conversation");
+            let added = counted(self.added, "sample");
             totals += &format!(
-                "\n{expanded} conversations expanded to a sample for each answer that is trained on, which adds {added} samples"
+                "\n{expanded} expanded to a sample for each answer that is trained on, which adds {added}"
             );
         }
         if self.passed_over + self.copies > 0 {
-            let (passed_over, copies) = (self.passed_over, self.copies);
+            let rows = counted(self.passed_over, "row");
+            let were = by_count(self.passed_over, ["was", "were"]);
+            let copies = by_count(self.copies, ["copy", "copies"]);
             totals += &format!(
-                "\nby weight {passed_over} rows were passed over and {copies} copies made"
+                "\nby weight {rows} {were} passed over and {} {copies} made",
+                self.copies
             );
         }
         totals
@@ -94,8 +101,13 @@ impl PrepareReport {
 
     /// What was left out, cut or is there twice, and where: a line for each kind.
     pub fn remarks(&self) -> Vec<String> {
+        let unusable = [
+            "row that cannot be used, left out",
+            "rows that cannot be used, left out",
+        ];
+        let unusable = by_count(self.unusable.count, unusable);
         let kinds = [
-            ("rows that cannot be used, left out", &self.unusable),
+            (unusable, &self.unusable),
             ("cut to the maximum length", &self.truncated),
             ("left out, too long", &self.overlong),
             ("left out, too few trained tokens", &self.untrained),
@@ -110,9 +122,14 @@ impl PrepareReport {
 
 /// What to say of so many rows of tokens beside which conversations stand.
 pub(crate) fn beside(rows: u64) -> String {
-    format!(
-        "{rows} rows read by their `input_ids` and mask; the conversations beside them are not read"
-    )
+    let read = by_count(
+        rows,
+        [
+            "row read by its `input_ids` and mask; the conversation beside it is not read",
+            "rows read by their `input_ids` and mask; the conversations beside them are not read",
+        ],
+    );
+    format!("{rows} {read}")
 }
 
 impl fmt::Display for PrepareReport {
@@ -209,7 +226,8 @@ pub(crate) fn first_bytes(hash: &[u8]) -> u128 {
 /// Passes every sample worth training on to `sink`, in order, and says what became of the others.
 ///
 /// Conversations need a template; rows of tokens do not. A row that cannot be read or rendered is an error unless it is to be
-/// [dropped](crate::unusable::Unusable::Drop), and so is a dataset of which nothing is left.
+/// [dropped](crate::unusable::Unusable::Drop), and so is a dataset of which nothing is left. No row is read before the samples of the
+/// one before it are passed on.
 pub fn prepare(
     rows: impl IntoIterator<Item = Result<LocatedRow>>,
     template: Option<&ChatTemplate>,
@@ -222,51 +240,99 @@ pub fn prepare(
         tokenizer,
         settings,
     };
-    let mut sieve = Sieve {
+    preparation.prepare(rows, NonZero::<usize>::MIN, sink)
+}
+
+/// The same by all [`threads`], which read some rows ahead: what comes to `sink`, what is reported and which error it is do not
+/// depend on how many they are.
+pub fn prepare_together(
+    rows: impl IntoIterator<Item = Result<LocatedRow>>,
+    template: Option<&ChatTemplate>,
+    tokenizer: &Tokenizer,
+    settings: &PrepareSettings,
+    sink: &mut dyn FnMut(Sample) -> Result<()>,
+) -> Result<PrepareReport> {
+    let preparation = Preparation {
+        template,
+        tokenizer,
         settings,
-        report: PrepareReport::default(),
-        seen: HashSet::new(),
-        roles: Roles::default(),
     };
-    for located in rows {
-        let Some(located) = sieve.usable(located)? else {
-            continue;
+    preparation.prepare(rows, threads(), sink)
+}
+
+/// What was made of a row; nothing of one that could not be read or is passed over.
+type Made = (Result<LocatedRow>, Option<Result<Samples>>);
+
+impl Preparation<'_> {
+    fn prepare(
+        &self,
+        rows: impl IntoIterator<Item = Result<LocatedRow>>,
+        threads: NonZero<usize>,
+        sink: &mut dyn FnMut(Sample) -> Result<()>,
+    ) -> Result<PrepareReport> {
+        let mut sieve = Sieve {
+            settings: self.settings,
+            report: PrepareReport::default(),
+            seen: HashSet::new(),
+            roles: Roles::default(),
+            context_answers: 0,
+            cut_off_answers: 0,
         };
-        let LocatedRow {
-            location,
-            row,
-            copies,
-        } = located;
-        if copies == 0 {
-            sieve.report.passed_over += 1;
-            continue;
-        }
-        sieve.report.beside_tokens += u64::from(row.has_conversation_beside());
-        sieve.roles.add(&row.content);
-        let made = preparation.samples(&location, &row);
-        let Some(Samples { made, beyond }) = sieve.or_drop(made)? else {
-            continue;
+        let in_order = InOrder {
+            threads,
+            weight: |row: &Result<LocatedRow>| self.weight(row),
+            work: |row| self.made(row),
         };
-        let count = (made.len() + beyond) as u64;
-        if count > 1 {
-            sieve.report.expanded += 1;
-            sieve.report.added += count - 1;
-        }
-        for sample in made {
-            let Some(sample) = sieve.sift(&location, sample) else {
-                continue;
-            };
-            sieve.count(&sample, copies);
-            for _ in 1..copies {
-                sink(sample.clone())?;
-            }
-            sink(sample)?;
-        }
-        for _ in 0..beyond {
-            sieve.leave_out_beyond(&location);
-        }
+        in_order.run(rows.into_iter(), &mut |made| sieve.take(made, sink))?;
+        sieve.finish()
     }
-    sieve.finish()
+
+    /// About how many bytes of text the samples of a row have: each of its answers may become one, with all that was said before.
+    fn weight(&self, row: &Result<LocatedRow>) -> usize {
+        let samples = match row.as_ref().map(|located| &located.row.content) {
+            Ok(Content::Conversation(conversation)) if self.settings.turns != Turns::Joined => {
+                let said = conversation.messages.iter();
+                said.filter(|message| message.is_assistant()).count()
+            }
+            _ => 1,
+        };
+        bytes_of(row).saturating_mul(samples.max(1))
+    }
+
+    fn made(&self, row: Result<LocatedRow>) -> Made {
+        let located = row.as_ref().ok().filter(|located| located.copies > 0);
+        let made = located.map(|located| self.samples(&located.location, &located.row));
+        (row, made)
+    }
+}
+
+/// About how many bytes of text a row has, with what a chat template may show beside what is said.
+pub(crate) fn bytes_of(row: &Result<LocatedRow>) -> usize {
+    match row.as_ref().map(|located| &located.row.content) {
+        Ok(Content::Conversation(conversation)) => {
+            let said = conversation.messages.iter();
+            let said = said.map(|message| message.content.len() + bytes_of_keys(&message.extra));
+            let tools = conversation.tools.iter().map(bytes_of_value);
+            said.chain(tools).sum::<usize>() + bytes_of_keys(&conversation.variables)
+        }
+        Ok(Content::Tokens(sample)) => size_of::<u32>() * sample.tokens.len(),
+        Err(_) => 0,
+    }
+}
+
+fn bytes_of_keys(keys: &Map<String, Value>) -> usize {
+    let each = keys.iter();
+    each.map(|(key, value)| key.len() + bytes_of_value(value))
+        .sum()
+}
+
+fn bytes_of_value(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(bytes_of_value).sum(),
+        Value::Object(keys) => bytes_of_keys(keys),
+        Value::Null | Value::Bool(_) | Value::Number(_) => size_of::<u64>(),
+    }
 }
 
 /// Lets through what is worth training on and counts the rest.
@@ -275,9 +341,70 @@ struct Sieve<'a> {
     report: PrepareReport,
     seen: HashSet<u128>,
     roles: Roles,
+    /// Answers that the mask asks for and that are only context, as their messages say.
+    context_answers: u64,
+    /// Those that are trained on and were cut off.
+    cut_off_answers: u64,
 }
 
 impl Sieve<'_> {
+    /// Counts what was made of a row, and passes what is worth training on to `sink`.
+    fn take(
+        &mut self,
+        (located, made): Made,
+        sink: &mut dyn FnMut(Sample) -> Result<()>,
+    ) -> Result<()> {
+        let Some(located) = self.usable(located)? else {
+            return Ok(());
+        };
+        let Some(made) = made else {
+            self.report.passed_over += 1;
+            return Ok(());
+        };
+        let LocatedRow {
+            location,
+            row,
+            copies,
+        } = located;
+        self.report.beside_tokens += u64::from(row.has_conversation_beside());
+        self.look_at(&row.content);
+        let Some(Samples { made, beyond, .. }) = self.or_drop(made)? else {
+            return Ok(());
+        };
+        let count = (made.len() + beyond) as u64;
+        if count > 1 {
+            self.report.expanded += 1;
+            self.report.added += count - 1;
+        }
+        for sample in made {
+            let Some(sample) = self.sift(&location, sample) else {
+                continue;
+            };
+            self.count(&sample, copies);
+            for _ in 1..copies {
+                sink(sample.clone())?;
+            }
+            sink(sample)?;
+        }
+        for _ in 0..beyond {
+            self.leave_out_beyond(&location);
+        }
+        Ok(())
+    }
+
+    /// Counts what a row that is not passed over holds, to say why nothing is left where that is so.
+    fn look_at(&mut self, content: &Content) {
+        self.roles.add(content);
+        let Content::Conversation(conversation) = content else {
+            return;
+        };
+        let masking = self.settings.masking;
+        for answer in masking.asked_answers(&conversation.messages) {
+            self.context_answers += u64::from(!answer.is_trained_on());
+            self.cut_off_answers += u64::from(answer.is_trained_on() && answer.is_cut_off());
+        }
+    }
+
     /// The row, unless it is left out.
     fn usable(&mut self, row: Result<LocatedRow>) -> Result<Option<LocatedRow>> {
         if row.is_ok() || row.as_ref().is_err_and(Error::is_of_row) {
@@ -359,10 +486,24 @@ impl Sieve<'_> {
             let (count, places) = (report.unusable.count, report.unusable.places());
             reasons += &format!(", {count} in rows that cannot be used: {places}");
         }
-        let reads_roles = self.settings.masking != Masking::All;
-        if let Some(lack) = self.roles.lack().filter(|_| reads_roles) {
-            reasons += "; ";
-            reasons += &lack;
+        if self.settings.masking != Masking::All {
+            let of_answers = [
+                (
+                    self.context_answers,
+                    "only context, as their messages say (`weight`, `train`, `training`)",
+                ),
+                (
+                    self.cut_off_answers,
+                    "cut off, so that only what the chat template shows of them as the target wrote it is trained on",
+                ),
+            ];
+            for (count, what) in of_answers.into_iter().filter(|(count, _)| *count > 0) {
+                reasons += &format!("; answers that are {what}: {count}");
+            }
+            if let Some(lack) = self.roles.lack() {
+                reasons += "; ";
+                reasons += &lack;
+            }
         }
         Err(Error::NothingKept {
             read: report.read,
@@ -373,6 +514,8 @@ impl Sieve<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat_n;
+
     use super::*;
     use crate::conversation::{Conversation, Message};
     use crate::template::tests::CHATML;
@@ -433,6 +576,46 @@ mod tests {
         };
         assert!(totals(1).starts_with("1 of 1 sample kept\n"));
         assert!(totals(2).starts_with("2 of 2 samples kept\n"));
+        let text = |count: u64| {
+            let mut unusable = Category::default();
+            (0..count).for_each(|row| unusable.add(format!("`a` row {row}")));
+            let report = PrepareReport {
+                read: 3 * count,
+                passed_over: count,
+                copies: count,
+                expanded: count,
+                added: count,
+                beside_tokens: count,
+                unusable,
+                ..PrepareReport::default()
+            };
+            report.to_string()
+        };
+        let (one, two) = (text(1), text(2));
+        for (text, parts) in [
+            (
+                &one,
+                [
+                    "\n1 row read by its `input_ids` and mask; the conversation beside it is not read\n",
+                    "\n1 conversation expanded to a sample for each answer that is trained on, which adds 1 sample\n",
+                    "\nby weight 1 row was passed over and 1 copy made\n",
+                    "\n1 row that cannot be used, left out: `a` row 0",
+                ],
+            ),
+            (
+                &two,
+                [
+                    "\n2 rows read by their `input_ids` and mask; the conversations beside them are not read\n",
+                    "\n2 conversations expanded to a sample for each answer that is trained on, which adds 2 samples\n",
+                    "\nby weight 2 rows were passed over and 2 copies made\n",
+                    "\n2 rows that cannot be used, left out: `a` rows 0, 1",
+                ],
+            ),
+        ] {
+            for part in parts {
+                assert!(text.contains(part), "{part:?} not in {text}");
+            }
+        }
     }
 
     #[test]
@@ -455,6 +638,110 @@ mod tests {
             text.contains("\n2 left out, too long: `rows.jsonl` rows 2, 5\n"),
             "{text}"
         );
+    }
+
+    /// Conversations and rows of tokens by turns, of several weights.
+    fn mixed_row(at: usize) -> LocatedRow {
+        let said = ["the cat", "the", "a cat"][at % 3];
+        let mut answer = Message::new("assistant", said.repeat(1 + at % 4));
+        answer.extra.insert("at".into(), at.into());
+        let turns = vec![Message::new("user", "the"), answer];
+        let row = match at % 7 {
+            3 => tokens(&[1, 2, at as u32 % 5], &[0, 1, 1]),
+            _ => Conversation::new(turns).into(),
+        };
+        let located = LocatedRow::new(Location::new("rows.jsonl", at), row);
+        let copies = at % 5;
+        LocatedRow { copies, ..located }
+    }
+
+    #[test]
+    fn a_row_weighs_what_is_made_of_it_and_not_only_what_is_said() {
+        let mut answer = Message::new("assistant", "12345");
+        answer
+            .extra
+            .insert("reasoning".into(), "1".repeat(100).into());
+        let turns = [Message::new("user", "123"), answer];
+        let turns: Vec<Message> = repeat_n(turns, 50).flatten().collect();
+        let conversation = Conversation {
+            tools: vec![serde_json::json!({"name": ["1".repeat(46)]})],
+            ..Conversation::new(turns)
+        };
+        let bytes = 50 * (3 + 5 + 9 + 100) + 50;
+        let row = LocatedRow::new(Location::new("rows.jsonl", 1), Row::from(conversation));
+        let weight = |turns: Turns| {
+            let settings = PrepareSettings {
+                turns,
+                ..settings()
+            };
+            let preparation = Preparation {
+                template: None,
+                tokenizer: &small(),
+                settings: &settings,
+            };
+            preparation.weight(&Ok(row.clone()))
+        };
+        assert_eq!(weight(Turns::Joined), bytes);
+        for turns in [Turns::Auto, Turns::Expand] {
+            assert_eq!(weight(turns), 50 * bytes);
+        }
+    }
+
+    #[test]
+    fn as_much_is_made_of_rows_by_several_threads_and_the_first_error_is_the_same() {
+        let rows = |unreadable: &'static [usize]| {
+            (1..=400).map(move |at| match unreadable.contains(&at) {
+                true => Err(Error::NotJson {
+                    location: format!("`rows.jsonl` row {at}"),
+                    fault: String::new(),
+                }),
+                false => Ok(mixed_row(at)),
+            })
+        };
+        // It refuses some rows.
+        let refusing = "{% for m in messages if m.at is defined and m.at % 97 == 96 %}\
+            {{ raise_exception('no ' ~ m.at) }}{% endfor %}";
+        let source = format!("{refusing}{CHATML}");
+        let template = ChatTemplate::from_source(&source, None, None).unwrap();
+        let tokenizer = small();
+        let made = |threads: usize, unreadable: &'static [usize], settings: &PrepareSettings| {
+            let preparation = Preparation {
+                template: Some(&template),
+                tokenizer: &tokenizer,
+                settings,
+            };
+            let mut kept = Vec::new();
+            let threads = NonZero::new(threads).unwrap();
+            let report = preparation.prepare(rows(unreadable), threads, &mut |sample| {
+                kept.push(sample);
+                Ok(())
+            });
+            (kept, report.map_err(|error| error.to_string()))
+        };
+        let refusing = PrepareSettings {
+            max_length: 40,
+            ..settings()
+        };
+        let dropping = PrepareSettings {
+            unusable: Unusable::Drop,
+            ..refusing.clone()
+        };
+        const UNREADABLE: [&[usize]; 3] = [&[], &[90, 93, 200], &[201]];
+        for settings in [&refusing, &dropping] {
+            for unreadable in UNREADABLE {
+                let alone = made(1, unreadable, settings);
+                for threads in [2, 5] {
+                    assert_eq!(made(threads, unreadable, settings), alone);
+                }
+            }
+        }
+        let (kept, report) = made(5, &[90, 200], &dropping);
+        assert_eq!(report.unwrap().unusable.count, 5);
+        assert!(kept.len() > 50, "{}", kept.len());
+        let (_, refused) = made(5, &[200], &refusing);
+        assert!(refused.unwrap_err().contains("row 96: chat template: "));
+        let (_, refused) = made(5, &[90], &refusing);
+        assert!(refused.unwrap_err().contains("row 90 is not JSON"));
     }
 
     #[test]
@@ -515,7 +802,7 @@ mod tests {
             .to_string();
         assert_eq!(
             error,
-            "no sample is left of the 1 rows read: 0 too long, 1 with too few trained tokens"
+            "no sample is left of the 1 row read: 0 too long, 1 with too few trained tokens"
         );
         let passed_over = (1..=2).map(|at| {
             let row = LocatedRow::new(Location::new("rows.jsonl", at), tokens(&[1], &[1]));
@@ -573,6 +860,48 @@ mod tests {
                 && missing.contains("`chat_template.jinja`"),
             "{missing}"
         );
+    }
+
+    #[test]
+    fn nothing_left_counts_answers_that_are_only_context_or_were_cut_off() {
+        let row = |(at, key, value): (usize, &str, serde_json::Value)| {
+            let mut answer = Message::new("assistant", "the cat");
+            answer.extra.insert(key.into(), value);
+            let asked = Message::new("user", "the");
+            let messages = vec![asked.clone(), answer.clone(), asked, answer];
+            LocatedRow::new(Location::new("chat.jsonl", at), Conversation::new(messages))
+        };
+        let rows: [(usize, &str, serde_json::Value); 3] = [
+            (1, "weight", 0.into()),
+            (2, "train", false.into()),
+            (3, "truncated", true.into()),
+        ];
+        // It shows something else than the answer that was cut off.
+        let source = CHATML.replace("message.content", "message.content|upper");
+        let template = ChatTemplate::from_source(&source, None, None).unwrap();
+        let refused = |masking, max_length| {
+            let settings = PrepareSettings {
+                max_length,
+                masking,
+                ..settings()
+            };
+            let rows = rows.clone().map(row).map(Ok);
+            let found = prepare(rows, Some(&template), &small(), &settings, &mut |_| Ok(()));
+            found.unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(Masking::Assistant, 100),
+            "no sample is left of the 3 rows read: 0 too long, 3 with too few trained tokens; answers that are only context, as \
+             their messages say (`weight`, `train`, `training`): 4; answers that are cut off, so that only what the chat template \
+             shows of them as the target wrote it is trained on: 2"
+        );
+        // Of these the mask asks for one a row.
+        let last = refused(Masking::LastTurn, 100);
+        let counted =
+            last.contains("`training`): 2; answers that are cut off") && last.ends_with(": 1");
+        assert!(counted, "{last}");
+        let all = refused(Masking::All, 1);
+        assert!(all.ends_with("0 with too few trained tokens"), "{all}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod retry;
 #[cfg(test)]
 mod tests;
 mod tools;
+mod trained;
 mod turns;
 mod workers;
 
@@ -40,6 +41,7 @@ pub use answers::{Answer, Answers, Failure, Request, ToolRows, Truncated, Writte
 use journal::{Entry, Journal};
 pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
+pub use trained::check_trained;
 pub use turns::Unchanged;
 use turns::{Cut, Talk, planned};
 pub use workers::Work;

@@ -7,6 +7,7 @@ use spectrain_checkpoints::near::nearest;
 use spectrain_checkpoints::printable;
 
 use crate::conversation::{Content, Message};
+use crate::words::counted;
 
 /// The role of answers.
 const ASSISTANT: &str = "assistant";
@@ -84,9 +85,9 @@ impl Roles {
     pub fn lack_in_prompts(&self) -> Option<String> {
         let lacks = self.lacks() && self.has_unknown();
         lacks.then(|| {
-            let (count, found) = (self.conversations, self.found());
+            let (prompts, found) = (counted(self.conversations, "prompt"), self.found());
             format!(
-                "none of {count} prompts has a message with the role `assistant`, so each is asked whole, including any \
+                "none of {prompts} has a message with the role `assistant`, so each is asked whole, including any \
                  answer in it; {found}"
             )
         })

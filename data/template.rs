@@ -11,13 +11,13 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
-use spectrain_checkpoints::near::did_you_mean;
+use spectrain_checkpoints::near::nearest;
 use spectrain_checkpoints::{Mismatch, printable};
 
 use crate::contained::contained;
 use crate::conversation::Exchange;
 use crate::error::{Error, Result};
-use crate::jinja::{CompileError, FUEL, NAME, compiled, generation, names, set_moment};
+use crate::jinja::{CompileError, FUEL, NAME, NOW, compiled, generation, names, set_moment};
 use crate::tokenizer::{read_config, special_token};
 use crate::tool_calls::with_objects;
 
@@ -151,6 +151,11 @@ impl ChatTemplate {
         self
     }
 
+    /// Whether it may print what day it is.
+    pub fn reads_date(&self) -> bool {
+        self.reads(NOW)
+    }
+
     /// The variables that were set, beside `bos_token` and `eos_token`.
     pub fn variables(&self) -> Map<String, serde_json::Value> {
         let set = self.variables.iter();
@@ -190,20 +195,23 @@ impl ChatTemplate {
         }
     }
 
-    /// What to say of each variable that was set and that the template does not read.
-    pub fn unread_variables(&self) -> Vec<String> {
+    /// The names of those of these variables that the template does not read, each with what it may be a slip of.
+    pub(crate) fn unread(&self, variables: &Map<String, serde_json::Value>) -> Vec<String> {
         let told = |name: &String| {
             let known = self.reads.iter().map(String::as_str);
             let known = known.filter(|known| !OWN_VARIABLES.contains(known));
-            format!(
-                "the chat template reads no variable `{}`{}",
-                printable(name),
-                did_you_mean(name, known)
-            )
+            let meant = nearest(name, known).map(|known| format!(" (did you mean `{known}`?)"));
+            format!("`{}`{}", printable(name), meant.unwrap_or_default())
         };
-        let set = self.variables();
-        let unread = set.keys().filter(|name| !self.reads(name));
+        let unread = variables.keys().filter(|name| !self.reads(name));
         unread.map(told).collect()
+    }
+
+    /// What to say of each variable that was set and that the template does not read.
+    pub fn unread_variables(&self) -> Vec<String> {
+        let unread = self.unread(&self.variables()).into_iter();
+        let told = unread.map(|name| format!("the chat template reads no variable {name}"));
+        told.collect()
     }
 
     /// The source, to be hashed or stored beside what was made with it.
@@ -387,6 +395,7 @@ fn unserialisable(error: serde_json::Error) -> Error {
 pub(crate) mod tests {
     use super::*;
     use crate::conversation::{Conversation, Message};
+    use crate::day::Day;
     use serde_json::json;
 
     /// ChatML without generation blocks.
@@ -453,7 +462,7 @@ pub(crate) mod tests {
         assert_eq!(
             told(thinking, "enable_thinkng"),
             [
-                "the chat template reads no variable `enable_thinkng`; did you mean `enable_thinking`?"
+                "the chat template reads no variable `enable_thinkng` (did you mean `enable_thinking`?)"
             ]
         );
         assert_eq!(
@@ -532,6 +541,17 @@ pub(crate) mod tests {
             error.to_string(),
             "chat template: `t/chat_template.jinja`: line 1: filter nofilter is unknown"
         );
+    }
+
+    #[test]
+    fn a_template_that_may_print_the_date_is_known() {
+        let on_that_day = "{% if strftime_now is defined %}{{ strftime_now('%d %B') }}{% endif %}";
+        assert!(template(on_that_day).reads_date());
+        assert!(!template(CHATML).reads_date());
+        let day: Day = "2024-02-29".parse().unwrap();
+        let rendered = template(on_that_day).at(day.begin());
+        let rendered = rendered.render(&[][..], GenerationPrompt::Without).unwrap();
+        assert_eq!(rendered, "29 February");
     }
 
     #[test]

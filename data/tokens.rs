@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::iter::repeat_n;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +20,9 @@ use crate::contained::contained;
 use crate::conversation::Sample;
 use crate::durable::{self, TEMPORARY, Written};
 use crate::error::{Error, Result};
+
+/// Bytes of memory that a token of [`TokenShards`] takes: its id, and whether it is trained on.
+pub const BYTES_PER_TOKEN: u64 = 5;
 
 const INDEX: &str = "tokens.json";
 const VERSION: u32 = 1;
@@ -155,6 +160,25 @@ impl Columns {
             .iter()
             .filter(|&&trained| trained != 0)
             .count() as u64
+    }
+
+    /// Makes room for what these shards say that they hold, and for not a byte more; what they hold is checked as it is read. Without it
+    /// vectors take up to twice as much.
+    fn reserve<'a>(
+        &mut self,
+        samples: usize,
+        shards: impl Iterator<Item = &'a TokenShard>,
+        index: &Path,
+    ) -> Result<()> {
+        let tokens = shards.fold(0_u64, |sum, shard| sum.saturating_add(shard.tokens));
+        let room = usize::try_from(tokens).map_err(|_| ());
+        let room = room.and_then(|tokens| {
+            let all = self.tokens.try_reserve_exact(tokens);
+            let all = all.and_then(|()| self.loss_mask.try_reserve_exact(tokens));
+            let all = all.and_then(|()| self.ends.try_reserve_exact(samples));
+            all.map_err(|_| ())
+        });
+        room.map_err(|()| Error::altered(index, "tokens", "as many as there is memory for", tokens))
     }
 
     fn clear(&mut self) {
@@ -398,7 +422,7 @@ impl TokenWriter {
     }
 }
 
-/// Every sample of a folder of token shards, in memory.
+/// Every sample of a folder of token shards, in memory; or the tokens of [some](Self::open_some) of them.
 #[derive(Debug)]
 pub struct TokenShards {
     index: TokenIndex,
@@ -413,10 +437,36 @@ impl TokenShards {
 
     /// Loads a folder that [`TokenWriter`] finished, refusing any shard that is not what was written.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::open_some(folder, |all| 0..all)
+    }
+
+    /// The same, of which `wanted` says, from how many samples there are, whose tokens are read: those of all shards that hold some of
+    /// them. The others are there and have no tokens; of their shards nothing is known.
+    pub fn open_some(
+        folder: impl AsRef<Path>,
+        wanted: impl FnOnce(usize) -> Range<usize>,
+    ) -> Result<Self> {
         let folder = folder.as_ref();
-        let index = TokenIndex::read(&folder.join(INDEX))?;
+        let path = folder.join(INDEX);
+        let index = TokenIndex::read(&path)?;
+        let wanted = wanted(index.samples);
+        let mut first = 0_usize;
+        let is_read = index.shards.iter().map(|shard| {
+            let samples = first..first.saturating_add(shard.samples);
+            first = samples.end;
+            samples.start < wanted.end && wanted.start < samples.end
+        });
+        let is_read: Vec<bool> = is_read.collect();
+        let shards = || index.shards.iter().zip(&is_read);
         let mut columns = Columns::default();
-        for shard in &index.shards {
+        let read = shards().filter(|(_, is_read)| **is_read);
+        columns.reserve(index.samples, read.map(|(shard, _)| shard), &path)?;
+        for (shard, is_read) in shards() {
+            if !is_read {
+                let end = columns.tokens.len();
+                columns.ends.extend(repeat_n(end, shard.samples));
+                continue;
+            }
             let path = folder.join(&shard.file);
             durable::verify(
                 &path,

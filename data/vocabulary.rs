@@ -4,8 +4,8 @@
 
 use std::cmp::Reverse;
 
+use crate::conversation::Sample;
 use crate::error::{Error, Result};
-use crate::tokens::SampleView;
 
 /// A subset of the target's tokens in ascending order; the drafter's token `d` is the subset's `d`-th.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,22 +181,43 @@ impl DraftVocabulary {
     }
 }
 
-/// How often each token of a vocabulary occurs in the loss masks of the samples.
-pub fn count_tokens<'a>(
-    samples: impl IntoIterator<Item = SampleView<'a>>,
-    vocab: usize,
-) -> Result<Vec<u64>> {
-    let mut counts = vec![0; vocab];
-    for (number, sample) in samples.into_iter().enumerate() {
-        for (&token, &trained) in sample.tokens.iter().zip(sample.loss_mask) {
-            let Some(count) = counts.get_mut(token as usize) else {
-                let expected = format!("less than the vocabulary of {vocab}");
-                return Err(Error::sample(number as u64, "token", expected, token));
-            };
-            *count += u64::from(trained != 0);
+/// How often each token of a vocabulary occurs in the loss masks of samples.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenCounts {
+    counts: Vec<u64>,
+    samples: u64,
+}
+
+impl TokenCounts {
+    /// Those of no sample yet, with a vocabulary of so many tokens.
+    pub fn new(vocab: usize) -> Self {
+        Self {
+            counts: vec![0; vocab],
+            samples: 0,
         }
     }
-    Ok(counts)
+
+    /// Adds those of a sample.
+    ///
+    /// # Errors
+    /// It has a token outside of the vocabulary.
+    pub fn add(&mut self, sample: &Sample) -> Result<()> {
+        let vocab = self.counts.len();
+        for (&token, &trained) in sample.tokens.iter().zip(&sample.loss_mask) {
+            let Some(count) = self.counts.get_mut(token as usize) else {
+                let expected = format!("less than the vocabulary of {vocab}");
+                return Err(Error::sample(self.samples, "token", expected, token));
+            };
+            *count += u64::from(trained);
+        }
+        self.samples += 1;
+        Ok(())
+    }
+
+    /// The counts, by the ids of the tokens.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
 }
 
 #[cfg(test)]
@@ -291,16 +312,21 @@ mod tests {
 
     #[test]
     fn only_tokens_in_the_loss_mask_are_counted() {
-        let first = SampleView {
-            tokens: &[0, 1, 1, 2],
-            loss_mask: &[0, 1, 1, 0],
+        let sample = |tokens: &[u32], mask: &[u8]| Sample {
+            tokens: tokens.to_vec(),
+            loss_mask: mask.iter().map(|&bit| bit == 1).collect(),
         };
-        let second = SampleView {
-            tokens: &[2, 1],
-            loss_mask: &[1, 0],
+        let samples = [
+            sample(&[0, 1, 1, 2], &[0, 1, 1, 0]),
+            sample(&[2, 1], &[1, 0]),
+        ];
+        let counted = |vocab: usize| {
+            let mut counts = TokenCounts::new(vocab);
+            let added = samples.iter().try_for_each(|sample| counts.add(sample));
+            added.map(|()| counts.counts().to_vec())
         };
-        assert_eq!(count_tokens([first, second], 4).unwrap(), [0, 2, 1, 0]);
-        let message = count_tokens([first, second], 2).unwrap_err().to_string();
+        assert_eq!(counted(4).unwrap(), [0, 2, 1, 0]);
+        let message = counted(2).unwrap_err().to_string();
         assert_eq!(
             message,
             "sample 0: token: expected less than the vocabulary of 2, found 2"

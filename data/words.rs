@@ -12,6 +12,11 @@ pub fn counted(count: u64, unit: &str) -> String {
     format!("{count} {unit}{end}")
 }
 
+/// The word for one or for several of a thing, by how many there are.
+pub fn by_count(count: u64, [one, several]: [&str; 2]) -> &str {
+    if count == 1 { one } else { several }
+}
+
 /// What parsers of settings call the types that they expect, and what those are to whoever wrote the settings.
 const TYPES: [(&str, &str); 11] = [
     ("usize", "a whole number from 0"),
@@ -93,6 +98,8 @@ mod tests {
         assert_eq!(found, ["0 samples", "1 sample", "2 samples"]);
         let found = [1, 2].map(|count| counted(count, "pass"));
         assert_eq!(found, ["1 pass", "2 passes"]);
+        let found = [0, 1, 2].map(|count| by_count(count, ["its", "their"]));
+        assert_eq!(found, ["their", "its", "their"]);
     }
 
     #[test]

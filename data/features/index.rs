@@ -10,12 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_checkpoints::Mismatch;
 
-use crate::durable::{self, TEMPORARY, Written};
+use super::recorded::Recorded;
+use crate::durable::{self, TEMPORARY};
 use crate::error::{Error, Result};
 
 pub(super) const INDEX: &str = "features.json";
 pub(super) const VERSION: u32 = 1;
 const DTYPE: &str = "bf16";
+
+/// The name of the shard of this number, from 0.
+pub(super) fn shard_name(number: usize) -> String {
+    format!("features-{number:05}.arrow")
+}
 
 /// Whether a file of a folder of features is one of those that are written there, whole or not.
 pub(super) fn is_ours(name: &str) -> bool {
@@ -142,7 +148,7 @@ pub fn disk_bytes(tokens: u64, captured_layers: u64, d_model: u64) -> u64 {
     tokens.saturating_mul(hidden_states + 4 + 1)
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FeatureShard {
     pub(super) file: String,
@@ -154,10 +160,12 @@ pub(super) struct FeatureShard {
 }
 
 impl FeatureShard {
-    pub(super) fn written(&self) -> Written {
-        Written {
-            sha256: self.sha256.clone(),
+    /// What is on record of it in this folder.
+    pub(super) fn recorded(&self, folder: &Path) -> Recorded {
+        Recorded {
+            path: folder.join(&self.file),
             bytes: self.bytes,
+            sha256: self.sha256.clone(),
         }
     }
 }
@@ -243,10 +251,80 @@ impl FeatureIndex {
         Ok(index)
     }
 
+    /// That of a folder that holds all samples.
+    pub(super) fn read_whole(folder: &Path) -> Result<Self> {
+        let index = Self::read(folder)?;
+        if !index.complete {
+            return Err(Error::FeaturesUnfinished {
+                folder: folder.to_owned(),
+                samples: index.samples(),
+            });
+        }
+        let path = folder.join(INDEX);
+        if let Some(part) = index.part {
+            let expected = "features of all samples";
+            return Err(Error::altered(&path, "part", expected, part));
+        }
+        if index.shards.is_empty() {
+            return Err(Error::altered(&path, "shards", "at least one", 0));
+        }
+        Ok(index)
+    }
+
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(INDEX);
         let text = serde_json::to_vec_pretty(self).map_err(|source| Error::write(&path, source))?;
         durable::write_whole(&path, &text).map(drop)
+    }
+
+    /// The index to go on with in a folder, without the shards from the first one on that is not there; a new one where there is
+    /// none.
+    ///
+    /// # Errors
+    /// It is of something else, or cannot be read.
+    pub(super) fn begun(
+        folder: &Path,
+        header: FeatureHeader,
+        part: Option<SampleRange>,
+    ) -> Result<Self> {
+        let path = folder.join(INDEX);
+        if !path.exists() {
+            return Ok(Self {
+                version: VERSION,
+                complete: false,
+                header,
+                part,
+                shards: Vec::new(),
+            });
+        }
+        let mut index = Self::read(folder)?;
+        header.require(&index.header, &path)?;
+        if index.part != part {
+            let named = |part: Option<SampleRange>| {
+                part.map_or("all samples".to_owned(), |part| part.to_string())
+            };
+            let (expected, found) = (named(part), named(index.part));
+            return Err(Error::altered(&path, "part", expected, found));
+        }
+        let there = |shard: &FeatureShard| folder.join(&shard.file).exists();
+        let kept = index.shards.iter().take_while(|shard| there(shard)).count();
+        if kept < index.shards.len() {
+            index.shards.truncate(kept);
+            index.complete = false;
+        }
+        Ok(index)
+    }
+
+    /// The name and the SHA-256 of each shard.
+    pub(super) fn named(self) -> Vec<(String, String)> {
+        let shards = self.shards.into_iter();
+        shards.map(|shard| (shard.file, shard.sha256)).collect()
+    }
+
+    /// What is on record of its files in this folder.
+    pub(super) fn recorded(&self, folder: &Path) -> Vec<Recorded> {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.recorded(folder)).collect()
     }
 
     pub(super) fn samples(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Reading stored features where they lie on disk, through a memory map.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use arrow::ipc::root_as_footer;
 use memmap2::Mmap;
 
 use super::index::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
+use super::recorded::{Recorded, by_reading, prove};
 use crate::contained::contained;
 use crate::durable;
 use crate::error::{Error, Result};
@@ -36,59 +38,37 @@ struct MappedSample {
 pub struct FeatureShards {
     path: PathBuf,
     index: FeatureIndex,
+    files: Vec<Recorded>,
     samples: Vec<MappedSample>,
 }
 
 impl FeatureShards {
     /// Maps a folder that [`FeatureWriter`](super::FeatureWriter) finished, reading each shard once to refuse any that is
     /// not what was written.
+    ///
+    /// # Errors
+    /// The folder is unfinished, holds a part of the samples, cannot be read or is not as it was written.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
-        let folder = folder.as_ref();
-        let index = FeatureIndex::read(folder)?;
-        if !index.complete {
-            return Err(Error::FeaturesUnfinished {
-                folder: folder.to_owned(),
-                samples: index.samples(),
-            });
-        }
-        if let Some(part) = index.part {
-            let path = folder.join(INDEX);
-            return Err(Error::altered(
-                &path,
-                "part",
-                "features of all samples",
-                part,
-            ));
-        }
-        if index.shards.is_empty() {
-            return Err(Error::altered(
-                &folder.join(INDEX),
-                "shards",
-                "at least one",
-                0,
-            ));
-        }
-        let mut samples = Vec::new();
-        for shard in &index.shards {
-            let path = folder.join(&shard.file);
-            durable::verify(&path, &shard.written())?;
-            let (before, mut tokens) = (samples.len(), 0);
-            for sample in mapped(&path, &index.header, shard)? {
-                tokens += sample.tokens.len() as u64;
-                samples.push(sample);
-            }
-            require_count(
-                &path,
-                "rows",
-                shard.samples,
-                (samples.len() - before) as u64,
-            )?;
-            require_count(&path, "tokens", shard.tokens, tokens)?;
-        }
+        Self::open_with(folder.as_ref(), by_reading)
+    }
+
+    /// The same for who knows more of the shards: each is mapped once it has the length on record and `proof` has found all
+    /// unaltered.
+    ///
+    /// # Errors
+    /// Those of `proof`, and those of [`open`](Self::open).
+    pub fn open_with<E: From<Error>>(
+        folder: &Path,
+        proof: impl FnOnce(&[Recorded]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let index = FeatureIndex::read_whole(folder)?;
+        let files = index.recorded(folder);
+        prove(&files, proof)?;
         Ok(Self {
+            samples: all_mapped(&files, &index)?,
             path: folder.join(INDEX),
             index,
-            samples,
+            files,
         })
     }
 
@@ -109,6 +89,15 @@ impl FeatureShards {
     /// If there are not as many.
     pub fn get(&self, sample: usize) -> StoredSample<'_> {
         self.samples[sample].view()
+    }
+
+    /// The files that hold these samples, each once.
+    pub fn files_of(&self, samples: impl IntoIterator<Item = usize>) -> Vec<Recorded> {
+        let shards = &self.index.shards;
+        let behind = |sample: usize| shards.partition_point(|shard| shard.first <= sample as u64);
+        let holders: BTreeSet<usize> = samples.into_iter().map(behind).collect();
+        let files = holders.iter().filter_map(|behind| behind.checked_sub(1));
+        files.map(|file| self.files[file].clone()).collect()
     }
 
     /// Tokens of each sample.
@@ -202,6 +191,22 @@ pub(super) fn each_sample<E: From<Error>>(
         samples.iter().try_for_each(|sample| seen(sample.view()))?;
     }
     Ok(())
+}
+
+/// Every sample of all shards in an index.
+fn all_mapped(files: &[Recorded], index: &FeatureIndex) -> Result<Vec<MappedSample>> {
+    let mut samples = Vec::new();
+    for (Recorded { path, .. }, shard) in files.iter().zip(&index.shards) {
+        let (before, mut tokens) = (samples.len(), 0);
+        for sample in mapped(path, &index.header, shard)? {
+            tokens += sample.tokens.len() as u64;
+            samples.push(sample);
+        }
+        let rows = (samples.len() - before) as u64;
+        require_count(path, "rows", shard.samples, rows)?;
+        require_count(path, "tokens", shard.tokens, tokens)?;
+    }
+    Ok(samples)
 }
 
 /// Every row of a shard.

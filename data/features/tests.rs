@@ -2,6 +2,7 @@ use std::fs;
 
 use spectrain_checkpoints::hash::sha256_bytes;
 
+use super::index::VERSION;
 use super::*;
 use crate::forged::refusals;
 
@@ -64,6 +65,26 @@ fn assert_samples(folder: &Path, count: usize) {
 
 fn open_error(folder: &Path) -> String {
     FeatureShards::open(folder).unwrap_err().to_string()
+}
+
+#[test]
+fn a_writer_tells_of_the_shards_that_it_has_written_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = |samples: std::ops::Range<usize>| {
+        let written = write(folder.path(), samples).pause().unwrap();
+        for shard in &written {
+            let path = folder.path().join(&shard.file);
+            assert_eq!(shard.sha256, sha256_bytes(&fs::read(&path).unwrap()));
+            let data = fs::metadata(&path).unwrap();
+            assert_eq!(shard.look.len(), data.len());
+            assert_eq!(shard.look.modified().unwrap(), data.modified().unwrap());
+        }
+        written.into_iter().map(|shard| shard.file)
+    };
+    let first = told(0..4).collect::<Vec<_>>();
+    assert_eq!(first, ["features-00000.arrow", "features-00001.arrow"]);
+    assert!(told(4..8).eq(["features-00002.arrow", "features-00003.arrow"]));
+    assert_eq!(told(8..8).count(), 0);
 }
 
 #[test]
@@ -206,6 +227,43 @@ fn a_truncated_or_altered_shard_is_refused_by_name() {
 }
 
 #[test]
+fn whoever_knows_the_shards_proves_them_without_reading_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = write(folder.path(), 0..8).finish().unwrap();
+    // What is on record is another hash than the shard's own, so that it shows who reads it.
+    let WrittenShard {
+        file: name, sha256, ..
+    } = &written[1];
+    let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
+    fs::write(folder.path().join(INDEX), text.replace(sha256, "known")).unwrap();
+    assert!(open_error(folder.path()).contains("sha256: expected known"));
+    let proof = |files: &[Recorded]| {
+        assert_eq!(files.len(), 3);
+        assert_eq!(files[1].path, folder.path().join(name));
+        files[1].check("known")
+    };
+    let shards = FeatureShards::open_with(folder.path(), proof).unwrap();
+    assert_eq!(shards.get(4), Owned::new(4).view());
+    let files = shards.files_of([7, 0, 2, 6]);
+    let names = files.iter().map(|file| file.path.file_name().unwrap());
+    assert!(names.eq(["features-00000.arrow", "features-00002.arrow"]));
+    assert!(shards.files_of([]).is_empty());
+    let writer = FeatureWriter::open_with(folder.path(), header(), 3, None, proof).unwrap();
+    assert_eq!(writer.next_sample(), 8);
+    drop(writer);
+    let refused = FeatureShards::open_with(folder.path(), |files| files[1].check("other"));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains(name.as_str()), "{refused}");
+    // One of another length is nobody's.
+    let path = folder.path().join(name);
+    let content = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &content[1..]).unwrap();
+    let refused = FeatureShards::open_with(folder.path(), proof).unwrap_err();
+    assert!(refused.to_string().contains("bytes: expected"), "{refused}");
+}
+
+#[test]
 fn a_shard_that_is_gone_is_computed_again_with_those_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let written = write(folder.path(), 0..8).finish().unwrap();
@@ -218,7 +276,9 @@ fn a_shard_that_is_gone_is_computed_again_with_those_behind_it() {
     for number in 3..8 {
         writer.push(&Owned::new(number).view()).unwrap();
     }
-    assert_eq!(writer.finish().unwrap(), written);
+    let again = writer.finish().unwrap();
+    let named = |shard: &WrittenShard| (shard.file.clone(), shard.sha256.clone());
+    assert!(again.iter().map(named).eq(written[1..].iter().map(named)));
     assert_samples(folder.path(), 8);
 }
 

@@ -33,18 +33,12 @@ pub(super) fn hides_calls(conversation: &Conversation, template: &ChatTemplate) 
     hides(conversation, template, &|answer| without(answer, &CALLS))
 }
 
-/// Whether the row of a conversation has a variable that the template does not read.
-pub(super) fn has_unread_variables(conversation: &Conversation, template: &ChatTemplate) -> bool {
-    let mut names = conversation.variables.keys();
-    names.any(|name| !template.reads(name))
-}
-
-/// Whether an answer that is trained on says nothing, and thinks and calls nothing either.
+/// Whether an answer that is trained on to its end says nothing, and thinks and calls nothing either.
 pub(super) fn has_empty_answer(conversation: &Conversation) -> bool {
     conversation.messages.iter().any(|message| {
         let is_empty = message.is_assistant() && message.content.trim().is_empty();
         let is_silent = is_empty && !has(message, &REASONING) && !has(message, &CALLS);
-        is_silent && message.is_trained_on()
+        is_silent && message.is_trained_on() && !message.is_cut_off()
     })
 }
 
@@ -241,6 +235,7 @@ mod tests {
             json!({"content": "", "tool_calls": [{"name": "f"}]}),
             json!({"content": "", "reasoning_content": "r"}),
             json!({"content": "", "weight": 0}),
+            json!({"content": "", "truncated": true}),
         ] {
             assert!(!has_empty_answer(&answered(full)));
         }

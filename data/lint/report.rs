@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::conversation::TEMPLATE_KEY;
+use crate::conversation::{CUT_OFF, TEMPLATE_KEY};
 use crate::mask::Masking;
 use crate::prepare::{Category, beside, parts};
 use crate::roles::Roles;
-use crate::words::counted;
+use crate::words::{by_count, counted};
 
 /// How a quantity is distributed over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -64,9 +64,12 @@ pub struct SetReport {
     /// Rows read by their tokens, beside which a conversation stands that is not read.
     #[serde(default)]
     pub beside_tokens: u64,
-    /// Answers that are only context, as their messages say that they are not trained on.
+    /// Answers that the mask asks for and that are only context, as their messages say that they are not trained on.
     #[serde(default)]
     pub context_answers: u64,
+    /// Answers that were cut off, with which nothing is wrong.
+    #[serde(default)]
+    pub cut_off: CutOff,
     /// Rows with variables of their own for the chat template.
     #[serde(default)]
     pub own_variables: u64,
@@ -78,7 +81,7 @@ pub struct SetReport {
     pub length: Quantiles,
     /// Share of trained tokens per sample.
     pub trained_share: Quantiles,
-    /// Samples without a trained token.
+    /// Samples without a trained token, but those of nothing but [answers that were cut off](CutOff::untrained).
     pub all_zero: Category,
     /// Samples of nothing but trained tokens.
     pub all_one: Category,
@@ -90,7 +93,8 @@ pub struct SetReport {
     pub inner_ends: Category,
     /// Samples of conversations that are trained on a token at which the target stops.
     pub ended: u64,
-    /// Samples of conversations that are trained on something, but on no token at which the target stops.
+    /// Samples of conversations that are trained on something, but on no token at which the target stops, although an answer was
+    /// not cut off.
     pub unending: Category,
     /// Rows with an answer that says nothing.
     pub empty_answers: Category,
@@ -103,9 +107,21 @@ pub struct SetReport {
     /// Rows with calls of tools that the chat template does not show.
     #[serde(default)]
     pub hidden_calls: Category,
-    /// Rows with a variable of their own that the chat template does not read.
+    /// Rows with a variable of their own that the chat template does not read, each with the names of these.
     #[serde(default)]
     pub unread_variables: Category,
+}
+
+/// Answers that are trained on and whose messages say that they were [cut off](crate::conversation::CUT_OFF).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOff {
+    /// How many. What they say is trained on, and no end of theirs.
+    pub answers: u64,
+    /// Samples of such answers alone in which nothing is left to train on: the chat template shows something else in the place of what
+    /// the answer says, or before it a reasoning that the target did not write.
+    pub untrained: u64,
+    /// Samples that are trained on no token at which the target stops, as all their answers were cut off.
+    pub unending: u64,
 }
 
 /// A row that something is wrong with.
@@ -120,7 +136,7 @@ pub struct FlawedRow<'a> {
     pub file: &'a str,
     /// The row in it, or the line, from 1; 0 where no place is known.
     pub row: u64,
-    /// Why it cannot be used.
+    /// Why it cannot be used, or which of its variables are not read.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: &'a str,
 }
@@ -248,7 +264,7 @@ impl LintReport {
         let is_nothing = self.train.samples > 0 && self.train.trained_tokens == 0;
         let train = match (is_nothing, lack(&self.train)) {
             (true, cause) => {
-                let cause = cause.unwrap_or_else(|| "the loss mask is empty".to_owned());
+                let cause = cause.unwrap_or_else(|| self.train.nothing_trained());
                 Some(format!("no token at all is trained on: {cause}"))
             }
             (false, cause) => cause.map(|cause| format!("training data: {cause}")),
@@ -297,6 +313,57 @@ impl SetReport {
             let rows = counted(self.passed_over, "row");
             format!("no sample is made, as the `weight` of its source passes over {rows}")
         })
+    }
+
+    /// Why nothing of it is trained on, although a message is the assistant's.
+    fn nothing_trained(&self) -> String {
+        let is_cut_off = self.cut_off.untrained == self.samples;
+        let cause = if is_cut_off {
+            "all answers were cut off (`truncated`), and the chat template shows none as the target wrote it"
+        } else {
+            "the loss mask is empty"
+        };
+        cause.to_owned()
+    }
+
+    /// What becomes of answers that were cut off, a line for each thing; none where none was.
+    fn about_cut_off(&self) -> Vec<String> {
+        let CutOff {
+            answers,
+            untrained,
+            unending,
+        } = self.cut_off;
+        let said = by_count(
+            answers,
+            [
+                "it says is trained on, and no end of it",
+                "they say is trained on, and no end of theirs",
+            ],
+        );
+        let shown = by_count(
+            untrained,
+            ["sample of such an answer", "samples of such answers"],
+        );
+        let are = by_count(untrained, ["is", "are"]);
+        let lines = [
+            (
+                answers,
+                format!("{} cut off (`{CUT_OFF}`): what {said}", counted(answers, "answer")),
+            ),
+            (
+                untrained,
+                format!(
+                    "{untrained} {shown} with nothing to train on, as the chat template does not show the answer as the target wrote \
+                     it, {are} left out"
+                ),
+            ),
+            (
+                if self.ended == 0 { unending } else { 0 },
+                "no answer with its end is trained on, so a drafter does not learn from these where answers end".to_owned(),
+            ),
+        ];
+        let lines = lines.into_iter().filter(|(count, _)| *count > 0);
+        lines.map(|(_, line)| line).collect()
     }
 
     /// Which roles are not known, where they are slips of others or nobody seems to ask; where no message is the assistant's,
@@ -449,12 +516,10 @@ impl<'a> Flaw<'a> {
     /// What is wrong and where; none where nothing is.
     fn problem(&self) -> Option<String> {
         let Category { count, .. } = self.category;
-        let [one, several] = self.words;
-        let what = match count {
-            0 => return None,
-            1 => one,
-            _ => several,
-        };
+        if *count == 0 {
+            return None;
+        }
+        let what = by_count(*count, self.words);
         let set = match self.set {
             "train" => "training",
             _ => "evaluation",
@@ -480,15 +545,27 @@ impl fmt::Display for SetReport {
         }
         if self.passed_over > 0 {
             let rows = counted(self.passed_over, "row");
-            write!(f, "\n  {rows} passed over by the weight of their source")?;
+            let their = by_count(self.passed_over, ["its", "their"]);
+            write!(f, "\n  {rows} passed over by the weight of {their} source")?;
         }
         if self.context_answers > 0 {
             let answers = counted(self.context_answers, "answer");
-            write!(f, "\n  {answers} not trained on, as their messages say")?;
+            let say = by_count(
+                self.context_answers,
+                ["its message says", "their messages say"],
+            );
+            write!(f, "\n  {answers} not trained on, as {say}")?;
+        }
+        for line in self.about_cut_off() {
+            write!(f, "\n  {line}")?;
         }
         if self.own_variables > 0 {
             let rows = counted(self.own_variables, "row");
-            write!(f, "\n  {rows} rendered with `{TEMPLATE_KEY}` of their own")?;
+            let their = by_count(self.own_variables, ["its", "their"]);
+            write!(
+                f,
+                "\n  {rows} rendered with `{TEMPLATE_KEY}` of {their} own"
+            )?;
         }
         if self.samples == 0 {
             return Ok(());

@@ -10,6 +10,10 @@ use crate::template::tests::CHATML;
 use crate::tokenizer::tests::small;
 use crate::unusable::Unusable;
 
+/// The end of an answer is no part of it.
+const UNENDING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
+    {% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
+
 fn chat(user: &str, assistant: &str) -> Row {
     let messages = vec![
         Message::new("user", user),
@@ -288,10 +292,8 @@ fn answers_that_teach_nothing_or_too_much_are_reported() {
 
 #[test]
 fn a_template_under_which_no_stop_token_is_trained_on_is_reported() {
-    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
-        {% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
     let train = || vec![chat("the dog", "the cat"), chat("a mat", "ran")];
-    let found = report_with(template, train(), vec![], Masking::Assistant);
+    let found = report_with(UNENDING, train(), vec![], Masking::Assistant);
     assert_eq!(
         found.problems(),
         [
@@ -370,7 +372,7 @@ fn a_variable_that_the_template_does_not_read_is_a_problem_of_the_data() {
     let train = located("train", vec![chat("the dog", "the cat")]);
     let found = linted(&template, train, std::iter::empty(), Masking::Assistant);
     let told =
-        "the chat template reads no variable `enable_thinkng`; did you mean `enable_thinking`?";
+        "the chat template reads no variable `enable_thinkng` (did you mean `enable_thinking`?)";
     assert_eq!(found.problems(), [told]);
     assert_eq!(found.beside_preparation().problems(), [told]);
 }
@@ -467,17 +469,163 @@ fn variables_of_rows_are_counted_and_those_that_the_template_does_not_read_are_r
     let counts = [&found.train, &found.eval].map(|set| set.own_variables);
     assert_eq!(counts, [2, 1]);
     let text = found.to_string();
-    let told = "\n  2 rows rendered with `chat_template_kwargs` of their own\n";
-    assert!(text.contains(told), "{text}");
+    for told in [
+        "\n  2 rows rendered with `chat_template_kwargs` of their own\n",
+        "\n  1 row rendered with `chat_template_kwargs` of its own\n",
+    ] {
+        assert!(text.contains(told), "{text}");
+    }
     // With a variable that changes nothing it is the same text.
     assert_eq!(
         found.problems(),
         [
             "1 training sample repeats an earlier one: `train` row 3",
-            "1 training row has a variable (`chat_template_kwargs`) that the chat template does not read: `train` row 3",
+            "1 training row has a variable (`chat_template_kwargs`) that the chat template does not read: `train` row 3: \
+             `enable_thinkng` (did you mean `enable_thinking`?)",
             "1 evaluation prompt also occurs in the training data: `eval` row 1",
         ]
     );
+    let flawed = found.rows();
+    let unread = flawed.iter().find(|row| row.problem == "unread_variables");
+    let unread = unread.map(|row| (row.row, row.reason));
+    let named = "`enable_thinkng` (did you mean `enable_thinking`?)";
+    assert_eq!(unread, Some((3, named)));
+    let two = row(json!({"enable_thinkng": false, "x": 1}));
+    let found = report_with(&source, vec![two], vec![], Masking::Assistant);
+    let told = "row 1: `enable_thinkng` (did you mean `enable_thinking`?) and `x`";
+    let problems = found.problems();
+    assert!(problems[0].ends_with(told), "{problems:?}");
+}
+
+/// A row with an answer that was cut off.
+fn cut_off(user: &str, assistant: &str) -> Row {
+    with(chat(user, assistant), json!({"truncated": true}), json!({}))
+}
+
+#[test]
+fn with_answers_that_were_cut_off_nothing_is_wrong() {
+    let train = vec![cut_off("the dog", "the cat"), cut_off("the mat", "ran")];
+    for masking in [Masking::Assistant, Masking::LastTurn] {
+        let found = report(train.clone(), vec![], masking);
+        assert_eq!(found.problems(), [""; 0]);
+        let expected = CutOff {
+            answers: 2,
+            untrained: 0,
+            unending: 2,
+        };
+        assert_eq!(found.train.cut_off, expected);
+        let text = found.to_string();
+        let told = "\n  2 answers cut off (`truncated`): what they say is trained on, and no end of theirs\n  no answer with its end \
+                    is trained on, so a drafter does not learn from these where answers end\n";
+        assert!(text.contains(told), "{text}");
+    }
+    // Beside a whole answer ends are learned.
+    let mixed = vec![train[0].clone(), chat("a mat", "ran")];
+    let found = report(mixed, vec![], Masking::Assistant);
+    assert_eq!(found.problems(), [""; 0]);
+    let text = found.to_string();
+    let told = "\n  1 answer cut off (`truncated`): what it says is trained on, and no end of it\n  tokens per sample";
+    assert!(text.contains(told), "{text}");
+    // With every token the end that the template writes is trained on.
+    let all = report(train, vec![], Masking::All);
+    assert_eq!(all.train.cut_off, CutOff::default());
+}
+
+#[test]
+fn a_template_that_writes_no_ends_is_wrong_whatever_was_cut_off() {
+    let train = vec![cut_off("the dog", "the cat"), chat("a mat", "ran")];
+    let found = report_with(UNENDING, train, vec![], Masking::Assistant);
+    let problems = found.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let told = "1 training sample trains on no token at which the target stops";
+    assert!(problems[0].starts_with(told), "{problems:?}");
+    assert!(problems[0].ends_with(": `train` row 2"), "{problems:?}");
+}
+
+#[test]
+fn samples_of_answers_that_were_cut_off_and_are_shown_otherwise_are_counted_as_left_out() {
+    let shown = "('x' if message.truncated is defined else message.content)";
+    let source = CHATML.replace("message.content", shown);
+    let whole = chat("a mat", "ran");
+    let train = || {
+        vec![
+            cut_off("the dog", "the cat"),
+            cut_off("the mat", ""),
+            whole.clone(),
+        ]
+    };
+    let found = report_with(&source, train(), vec![], Masking::Assistant);
+    assert_eq!(found.problems(), [""; 0]);
+    let text = found.to_string();
+    let told = "\n  2 samples of such answers with nothing to train on, as the chat template does not show the answer as the target \
+                wrote it, are left out\n";
+    assert!(text.contains(told), "{text}");
+    // Where nothing is left at all, that is a problem.
+    let cut = train()[..2].to_vec();
+    let found = report_with(&source, cut, vec![], Masking::Assistant);
+    assert_eq!(
+        found.problems(),
+        [
+            "no token at all is trained on: all answers were cut off (`truncated`), and the chat template shows none as the target \
+             wrote it"
+        ]
+    );
+}
+
+#[test]
+fn a_sample_with_an_answer_that_was_not_cut_off_is_not_expected_to_be_left_out() {
+    let mixed = said(&[
+        ("user", "the dog"),
+        ("assistant", "the cat"),
+        ("user", "a mat"),
+        ("assistant", "ran"),
+    ]);
+    let mixed = with(mixed, json!({"truncated": true}), json!({}));
+    let marked = "{% generation %}{% endgeneration %}{{ m.content }}";
+    let empty = UNENDING.replace("{% generation %}{{ m.content }}{% endgeneration %}", marked);
+    let train = vec![mixed, cut_off("the mat", "ran")];
+    let found = report_with(&empty, train, vec![], Masking::Assistant).train;
+    let lost = (found.cut_off.untrained, found.all_zero.count);
+    assert_eq!((found.cut_off.answers, lost), (2, (1, 1)));
+}
+
+#[test]
+fn a_sample_of_an_answer_that_was_cut_off_is_left_out_whatever_others_its_conversation_has() {
+    // What was thought is dropped from all answers but the last, so that each has a sample.
+    let source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.truncated is defined %}x\
+        {% elif m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}\
+        {% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let row = said(&[
+        ("user", "a"),
+        ("assistant", "the cat"),
+        ("user", "a"),
+        ("assistant", "a</think>ran"),
+        ("user", "a"),
+    ]);
+    let row = with(row, json!({"truncated": true}), json!({}));
+    let found = report_with(source, vec![row], vec![], Masking::Assistant).train;
+    let lost = (found.cut_off.untrained, found.all_zero.count);
+    assert_eq!((found.samples, lost), (2, (1, 0)));
+}
+
+#[test]
+fn of_answers_only_those_that_the_mask_asks_for_are_counted() {
+    let row = said(&[
+        ("user", "the dog"),
+        ("assistant", "the cat"),
+        ("user", "a mat"),
+        ("assistant", "ran"),
+    ]);
+    let of = |key: serde_json::Value, masking| {
+        let row = with(row.clone(), key, json!({}));
+        let found = report(vec![row], vec![], masking).train;
+        (found.context_answers, found.cut_off.answers)
+    };
+    for (masking, count) in [(Masking::Assistant, 1), (Masking::LastTurn, 0)] {
+        assert_eq!(of(json!({"weight": 0}), masking), (count, 0));
+        assert_eq!(of(json!({"truncated": true}), masking), (0, count));
+    }
 }
 
 #[test]
@@ -530,7 +678,7 @@ fn a_file_that_cannot_be_read_is_no_row_and_conversations_beside_tokens_are_coun
     assert_eq!(train.beside_tokens, 1);
     let text = found.to_string();
     assert!(
-        text.contains("\n  1 rows read by their `input_ids` and mask; the conversations beside"),
+        text.contains("\n  1 row read by its `input_ids` and mask; the conversation beside it"),
         "{text}"
     );
 }

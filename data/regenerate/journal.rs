@@ -12,11 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use sha2::{Digest, Sha256};
-
 use spectrain_checkpoints::Mismatch;
-use spectrain_checkpoints::hash::hex;
+use spectrain_checkpoints::sealed_lines::{sealed, unsealed};
 
 use super::answers::Answer;
 use crate::durable::sync_folder_of;
@@ -24,10 +21,6 @@ use crate::error::{Error, Result};
 
 /// The version of the journal's form.
 const VERSION: u64 = 2;
-
-/// What stands before the digest of a line, its last key, and the length of the digest.
-const DIGEST: &str = ",\"sha256\":\"";
-const DIGITS: usize = 64;
 
 /// How often a lock is tried before another process is taken to hold it.
 const LOCK_TRIES: usize = 20;
@@ -212,29 +205,10 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     Err(Error::JournalInUse { path })
 }
 
-/// A value, an object with some key, as a line of its own that ends in its digest. JSON has no line breaks inside.
+/// A value, an object with some key, as a line of its own.
 fn line(value: &impl Serialize) -> Vec<u8> {
     // Maps with keys of text and plain structs can always be written.
-    let mut line = serde_json::to_vec(value).unwrap_or_default();
-    let digest = digest(&line);
-    line.pop();
-    line.extend_from_slice(DIGEST.as_bytes());
-    line.extend_from_slice(digest.as_bytes());
-    line.extend_from_slice(b"\"}\n");
-    line
-}
-
-fn digest(object: &[u8]) -> String {
-    hex(&Sha256::digest(object))
-}
-
-/// What [`line`] made a line of: the object without its digest. None where the digest is another, or missing.
-fn unsealed(line: &[u8]) -> Option<Vec<u8>> {
-    let rest = line.strip_suffix(b"\"}\n")?;
-    let (rest, stated) = rest.split_at_checked(rest.len().checked_sub(DIGITS)?)?;
-    let mut object = rest.strip_suffix(DIGEST.as_bytes())?.to_vec();
-    object.push(b'}');
-    (digest(&object).as_bytes() == stated).then_some(object)
+    sealed(value).unwrap_or_default()
 }
 
 fn read_entry(line: &[u8]) -> Option<Entry> {

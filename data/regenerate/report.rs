@@ -8,6 +8,7 @@ use super::turns::Unchanged;
 use crate::dataset::LeftOut;
 use crate::hub_data::FetchedData;
 use crate::prepare::Category;
+use crate::words::{by_count, counted};
 
 /// Rows that a line for people names.
 const EXAMPLES: usize = 10;
@@ -29,7 +30,7 @@ pub struct Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let times = if self.tries == 1 { "try" } else { "tries" };
+        let times = by_count(self.tries.into(), ["try", "tries"]);
         write!(
             f,
             "row {} ({}), turn {}, after {} {times}: {}",
@@ -146,11 +147,11 @@ impl RegenerateReport {
             (&self.dropped, "left out, as an answer was cut off"),
             (
                 &self.ended_at_call,
-                "end at a call of a tool that the data does not have in this turn, or has with other arguments",
+                "ended at a call of a tool that the data does not have in this turn, or has with other arguments",
             ),
             (
                 &self.unreadable_calls,
-                "end before a call of a tool that cannot be read (an engine may lack the parser of this model's calls)",
+                "ended before a call of a tool that cannot be read (an engine may lack the parser of this model's calls)",
             ),
             (
                 &self.without_answer,
@@ -176,43 +177,44 @@ impl fmt::Display for RegenerateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} conversations regenerated with {} answers, {} of them by an earlier run\n{} requests, {} of them \
-             repeated ones",
+            "{} of {} regenerated with {}, {} of them by an earlier run\n{}, {} of them repeated ones",
             self.regenerated,
-            self.rows,
-            self.answers,
+            counted(self.rows, "conversation"),
+            counted(self.answers, "answer"),
             self.from_journal,
-            self.requests,
+            counted(self.requests, "request"),
             self.retried
         )?;
-        for (count, what) in [
-            (
-                self.passed_over,
-                "conversations passed over, by the weight of their source",
-            ),
-            (self.truncated, "answers cut off at the maximum length"),
-            (self.calls, "answers that call tools"),
-            (self.empty, "empty answers"),
+        for (count, unit, what) in [
+            (self.passed_over, "conversation", "passed over, by weight"),
+            (self.truncated, "answer", "cut off at the maximum length"),
+            (self.calls, "answer", "with calls of tools"),
+            (self.empty, "answer", "without a text or a call"),
             (
                 self.with_reasoning,
-                "answers with reasoning, kept separately as `reasoning_content`",
+                "answer",
+                "with reasoning, kept separately as `reasoning_content`",
             ),
             (
                 self.context,
-                "answers that are not trained on, like those that they replace",
+                "answer",
+                "not trained on, like what was replaced",
             ),
             (
                 self.damaged_lines,
-                "damaged lines of the journal, asked for again",
+                "damaged line",
+                "of the journal, asked for again",
             ),
         ] {
             if count > 0 {
-                write!(f, "\n{count} {what}")?;
+                write!(f, "\n{} {what}", counted(count, unit))?;
             }
         }
         for (rows, what) in self.lists() {
-            if !rows.is_empty() {
-                write!(f, "\n{} {what}: rows {}", rows.len(), first(rows))?;
+            let count = rows.len() as u64;
+            if count > 0 {
+                let row = by_count(count, ["row", "rows"]);
+                write!(f, "\n{count} {what}: {row} {}", first(rows))?;
             }
         }
         if let Some(left_out) = &self.left_out {
@@ -242,4 +244,38 @@ fn first(rows: &[u64]) -> String {
     let shown: Vec<String> = rows.iter().take(EXAMPLES).map(u64::to_string).collect();
     let more = if rows.len() > EXAMPLES { ", …" } else { "" };
     format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_not_called_several() {
+        let text = |count: u64| {
+            let report = RegenerateReport {
+                rows: count,
+                regenerated: count,
+                answers: count,
+                truncated: count,
+                empty: count,
+                requests: count,
+                cut_off: (1..=count).collect(),
+                ..RegenerateReport::default()
+            };
+            report.to_string()
+        };
+        assert_eq!(
+            text(1),
+            "1 of 1 conversation regenerated with 1 answer, 0 of them by an earlier run\n1 request, 0 of them repeated ones\n\
+             1 answer cut off at the maximum length\n1 answer without a text or a call\n\
+             1 kept with an answer that was cut off, whose end is not trained on: row 1"
+        );
+        assert_eq!(
+            text(2),
+            "2 of 2 conversations regenerated with 2 answers, 0 of them by an earlier run\n2 requests, 0 of them repeated ones\n\
+             2 answers cut off at the maximum length\n2 answers without a text or a call\n\
+             2 kept with an answer that was cut off, whose end is not trained on: rows 1, 2"
+        );
+    }
 }

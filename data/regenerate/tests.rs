@@ -10,6 +10,7 @@ use spectrain_checkpoints::HubOptions;
 
 use super::*;
 use crate::conversation::{Exchange, Message};
+use crate::mask::Masking;
 use crate::rows::LONGEST_ROW;
 use crate::sources::Sources;
 use crate::table::tests::{list, write_table};
@@ -478,6 +479,51 @@ fn an_interrupted_run_writes_no_output_and_the_next_one_goes_on() {
     let report = folder.run(&rest);
     assert_eq!(folder.text("out.jsonl"), WRITTEN);
     assert!(report.from_journal + rest.times().len() as u64 >= 4);
+}
+
+#[test]
+fn data_of_which_nothing_would_be_trained_on_is_refused_before_it_is_answered() {
+    let folder = Folder::new();
+    let checked = |rows: &[&str], masking| {
+        fs::write(folder.path("given.jsonl"), rows.join("\n")).unwrap();
+        let data = Dataset::from(folder.path("given.jsonl"));
+        check_trained(&data, data.rows().unwrap(), masking)
+    };
+    let context = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}"#;
+    let first = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "train": false}]}"#;
+    let asked = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    let unasked = r#"{"messages": [{"role": "assistant", "content": "b", "training": false}]}"#;
+    let (trained, untrained) = (
+        r#"{"input_ids": [1, 2], "loss_mask": [0, 1]}"#,
+        r#"{"input_ids": [1, 2], "loss_mask": [0, 0]}"#,
+    );
+    let refused = |rows: &[&str], masking, found: &str| {
+        let error = checked(rows, masking).unwrap_err().to_string();
+        let expected = format!(
+            "given.jsonl`: expected an answer that is trained on, found {found} that are only context, "
+        );
+        assert!(error.contains(&expected), "{error}");
+    };
+    let assistant = Masking::Assistant;
+    refused(&[context], assistant, "1 row with 1 answer");
+    let rows = [context, untrained, unasked];
+    refused(&rows, assistant, "3 rows with 2 answers");
+    refused(
+        &[context, first],
+        Masking::LastTurn,
+        "2 rows with 2 answers",
+    );
+    for (rows, masking) in [
+        (&[context, first][..], assistant),
+        (&[context, asked], Masking::LastTurn),
+        (&[context, trained], assistant),
+        (&[context], Masking::All),
+        // Something else is wrong with these.
+        (&[untrained], assistant),
+        (&[context, "{}"], assistant),
+    ] {
+        assert!(checked(rows, masking).is_ok(), "{rows:?}");
+    }
 }
 
 #[test]

@@ -73,6 +73,22 @@ fn steps(messages: &[Message]) -> Result<Vec<Step>, Unchanged> {
     }
 }
 
+/// Whether each answer that a conversation has in its new form is trained on, as the messages say in whose places it stands; of one
+/// that is copied, as its own do. Tools are answered.
+pub(super) fn trained(conversation: &Conversation) -> Vec<bool> {
+    let messages = &conversation.messages;
+    let steps = planned(conversation, ToolRows::Answer);
+    let steps = steps.unwrap_or_else(|_| (0..messages.len()).map(Step::Said).collect());
+    let answers = steps.into_iter().filter_map(|step| match step {
+        Step::Said(index) => {
+            let message = &messages[index];
+            message.is_assistant().then(|| message.is_trained_on())
+        }
+        Step::Answered(start, end) => Some(!are_context(&messages[start..end])),
+    });
+    answers.collect()
+}
+
 /// Whether an answer to the conversation may be a call of a tool, or what comes next depends on something else than answers.
 fn has_tools(conversation: &Conversation) -> bool {
     !conversation.tools.is_empty() || conversation.messages.iter().any(uses_tools)

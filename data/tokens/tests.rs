@@ -57,6 +57,63 @@ fn samples_come_back_as_they_went_in_across_shards() {
 }
 
 #[test]
+fn of_some_samples_the_shards_that_hold_them_are_read_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [5, 5, 9, 1, 4, 6, 10];
+    let index = write(folder.path(), &lengths, 10);
+    assert_eq!(index.shards.len(), 4);
+    let all = TokenShards::open(folder.path()).unwrap();
+    // Those of other shards are not looked at.
+    for shard in ["tokens-00000.parquet", "tokens-00003.parquet"] {
+        fs::write(folder.path().join(shard), "else").unwrap();
+    }
+    let some = |wanted: Range<usize>| TokenShards::open_some(folder.path(), |_| wanted);
+    let found = some(3..5).unwrap();
+    assert_eq!(found.len(), 7);
+    assert_eq!(found.lengths(), [0, 0, 9, 1, 4, 6, 0]);
+    assert_eq!(found.fingerprint(), all.fingerprint());
+    for sample in 2..6 {
+        assert_eq!(found.get(sample), all.get(sample));
+    }
+    assert_eq!(some(4..6).unwrap().lengths(), [0, 0, 0, 0, 4, 6, 0]);
+    assert_eq!(some(2..2).unwrap().lengths(), [0; 7]);
+    for wanted in [1..3, 5..7, 0..7] {
+        assert!(some(wanted).is_err());
+    }
+}
+
+#[test]
+fn memory_is_taken_for_the_tokens_that_are_there_and_for_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[700; 9], 1000);
+    let Columns {
+        tokens,
+        loss_mask,
+        ends,
+    } = TokenShards::open(folder.path()).unwrap().columns;
+    assert_eq!((tokens.capacity(), loss_mask.capacity()), (6300, 6300));
+    assert_eq!(ends.capacity(), 9);
+    let bytes = size_of_val(&tokens[..]) + size_of_val(&loss_mask[..]);
+    assert_eq!(bytes as u64, 6300 * BYTES_PER_TOKEN);
+}
+
+#[test]
+fn an_index_of_more_tokens_than_memory_can_have_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = write(folder.path(), &[5], 100);
+    index.shards[0].tokens = 1 << 62;
+    index.tokens = 1 << 62;
+    let text = serde_json::to_vec(&index).unwrap();
+    fs::write(folder.path().join(INDEX), text).unwrap();
+    let message = TokenShards::open(folder.path()).unwrap_err().to_string();
+    let expected = "tokens: expected as many as there is memory for, found 4611686018427387904";
+    assert!(
+        message.contains(INDEX) && message.contains(expected),
+        "{message}"
+    );
+}
+
+#[test]
 fn texts_come_one_after_the_other_until_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[5, 1, 9, 4, 7], 10);
