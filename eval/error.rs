@@ -1,4 +1,5 @@
-use std::fmt;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 use spectrain_checkpoints::Mismatch;
 
@@ -90,6 +91,16 @@ pub enum Error {
     /// The device failed, which is noticed when a result is read from it.
     #[error("reading from the device: {0}")]
     Device(String),
+    /// A file of what an evaluation has found so far.
+    #[error("cannot {action} `{}`: {source}", .path.display())]
+    Journal {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why that failed.
+        source: io::Error,
+    },
     /// A report that is not JSON, or not of the shape of schema 1.
     #[error("report: {0}")]
     Json(#[from] serde_json::Error),

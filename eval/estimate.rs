@@ -89,13 +89,33 @@ impl Estimable {
 
     /// Also compares the drafter's confidence with what is kept, where the drafts are chains.
     pub(crate) fn with_confidence(self) -> Self {
-        let is_chain = match &self.how {
+        Self {
+            confidence: self.is_chain(),
+            ..self
+        }
+    }
+
+    /// Of a chain that does not end early all shorter ones, from one step on; none of other drafts.
+    pub(crate) fn shorter(&self) -> Vec<Self> {
+        if self.stop.is_some() || !self.is_chain() {
+            return Vec::new();
+        }
+        let chain = |length| Self {
+            how: match self.how {
+                How::Fixed(_) => How::Fixed(StaticTree::chain(length)),
+                How::Drawn(_) => How::Drawn(length),
+            },
+            sampling: self.sampling,
+            stop: None,
+            confidence: false,
+        };
+        (1..self.depth()).map(chain).collect()
+    }
+
+    fn is_chain(&self) -> bool {
+        match &self.how {
             How::Fixed(tree) => tree.depth() == tree.len(),
             How::Drawn(_) => true,
-        };
-        Self {
-            confidence: is_chain,
-            ..self
         }
     }
 
@@ -136,7 +156,7 @@ pub(crate) struct Foreseen {
     depth: usize,
 }
 
-/// Goes over `text` once. Drafts that end at other thresholds than `draft` are walked over the same.
+/// Goes over `text` once. Drafts that end at other thresholds than `draft`, and shorter ones, are walked over the same.
 pub(crate) fn foresee(
     proposer: &dyn Proposer,
     text: &OwnText,
@@ -163,7 +183,7 @@ impl Foreseen {
         draft: &Estimable,
     ) -> Estimate {
         let walk = Walk {
-            text: &text.known(self.depth),
+            text: &text.known(self.depth.min(draft.depth())),
             seen: &self.table,
             stop: draft.stop,
             confidence: draft.confidence,

@@ -1,7 +1,7 @@
 //! A drafter on sets of prompts: acceptance, speed, and whether the greedy output is the target's own.
 use spectrain_checkpoints::Mismatch;
 use spectrain_data::seed::mix;
-use spectrain_models::{Children, DraftShape, Proposer, Sampling};
+use spectrain_models::{Children, DraftShape, Proposer, Sampling, Stop};
 
 use crate::bootstrap::bootstrap;
 use crate::calibrate::measure as measure_ranks;
@@ -12,6 +12,7 @@ use crate::draft::{DraftChoice, DraftReport};
 use crate::error::{Error, Result};
 use crate::estimate::{Estimable, Estimate};
 use crate::evaluate::contender::Contender;
+use crate::evaluate::journal::Journal;
 use crate::evaluate::pace::{Pace, Paces};
 use crate::evaluate::rounds::Rounds;
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
@@ -29,6 +30,7 @@ use crate::tune::{Tuning, tune};
 use crate::verify::Verifier;
 
 pub(crate) mod contender;
+pub(crate) mod journal;
 mod pace;
 pub(crate) mod rounds;
 pub(crate) mod settings;
@@ -39,6 +41,8 @@ mod tests;
 /// What an evaluation found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
+    /// Sequences that were decoded at a time: what was asked for, or all conversations where there are fewer.
+    pub batch_size: usize,
     /// One for each sampling and draft, in that order.
     pub settings: Vec<SettingReport>,
     /// The shapes that were drafted, one for each of `settings`.
@@ -46,6 +50,9 @@ pub struct Evaluation {
     /// The outputs, one list for each of `settings`, with one list for each set of prompts: conversation by conversation, turn
     /// by turn.
     pub outputs: Vec<Vec<Vec<Answer>>>,
+    /// What shorter chains would take over these outputs, one entry for each of `settings`: for each length from 1 on the counts of
+    /// each conversation; empty where that is not known without decoding, of other drafts, and without a baseline.
+    pub shorter: Vec<Vec<Vec<Acceptance>>>,
     /// Greedy outputs against plain decoding, over all settings at temperature 0; empty without a baseline.
     pub greedy: Comparison,
     /// What to deploy, one for each sampling and batch size; empty without a baseline.
@@ -69,24 +76,31 @@ pub fn evaluate<'p>(
         capture: decoder.capture,
         drafts: settings.drafts.clone(),
     };
-    evaluate_all(decoder, &[contender], sets, settings, progress)
+    evaluate_all(decoder, &[contender], sets, settings, None, progress)
 }
 
 /// Continues all prompts in every setting with each of several drafters, whose own drafts take the place of those of
-/// `settings`; without a drafter only once.
+/// `settings`; without a drafter only once. What is decoded goes into `journal`, where there is one, and what is in it already is
+/// not decoded again; passes of several batch sizes are timed anew.
 ///
 /// # Errors
-/// Nothing to evaluate, a draft that a drafter cannot make, or what [`Decoder::generate`] fails with.
+/// Nothing to evaluate, a draft that a drafter cannot make, a journal that cannot be written, or what [`Decoder::generate`] fails
+/// with.
 pub fn evaluate_all<'p>(
     decoder: &Decoder,
     contenders: &[Contender<'_, 'p>],
     sets: &[PromptSet],
     settings: &EvaluateSettings,
+    journal: Option<&mut Journal>,
     progress: &mut dyn FnMut(EvaluateProgress),
 ) -> Result<Evaluation> {
     check(contenders, sets, settings)?;
-    let mut rounds = Rounds::new(decoder, contenders, sets, settings, progress);
-    let mut evaluation = Evaluation::default();
+    let settings = &settings.filled_by(sets);
+    let mut rounds = Rounds::new(decoder, contenders, sets, settings, journal, progress);
+    let mut evaluation = Evaluation {
+        batch_size: settings.batch_size,
+        ..Evaluation::default()
+    };
     for sampling in &settings.samplings {
         let plain = settings.baseline.then(|| rounds.plain(decoder, sampling));
         let plain = plain.transpose()?;
@@ -151,14 +165,13 @@ impl<'p> AtWork<'_, 'p> {
         let (decoder, settings, sampling) = (self.decoder, self.settings, self.sampling);
         let sets = rounds.sets();
         let by = proposers[0].as_mut();
-        let mut told = |what: &str| rounds.tell("", what);
-        let (shape, draft) = settle(decoder, by, choice, (settings, sampling), &mut told)?;
+        let (shape, draft) = settle(decoder, by, choice, (settings, sampling), rounds)?;
         let verifier = settings.verifier.at(sampling);
         let mut decode = |queue: &mut dyn PromptQueue, warm| {
             let decode = settings.decode(sampling, &shape, warm);
             decoder.generate_queued(proposers, verifier, queue, &decode)
         };
-        let outputs = rounds.run(&mut decode, same.as_deref())?;
+        let outputs = rounds.run(&mut decode, &shape, same.as_deref())?;
         let proposer = proposers[0].as_mut();
         if sampling.is_greedy() && same.is_none() {
             *same = Some(outputs.clone());
@@ -173,7 +186,7 @@ impl<'p> AtWork<'_, 'p> {
         });
         let estimable = Estimable::of(&shape, sampling, verifier);
         let estimable = estimable.map(Estimable::with_confidence);
-        let (estimate, calibration) = rounds.estimates(decoder, proposer, &outputs, estimable)?;
+        let estimates = rounds.estimates(decoder, proposer, &outputs, estimable)?;
         let tested = tested.transpose()?;
         if let (Some(plain), true) = (self.plain, sampling.is_greedy()) {
             compare(&mut evaluation.greedy, decoder, sets, [&outputs, plain])?;
@@ -187,14 +200,15 @@ impl<'p> AtWork<'_, 'p> {
             drafter: self.contender.name.clone(),
             ends: Some(settings.ends()),
             sampling: tested,
-            estimate,
-            calibration,
+            estimate: estimates.report,
+            calibration: estimates.calibration,
             groups: groups(sets, &outputs, settings.thinking, settings.seed),
             token_classes: classes.unwrap_or_default(),
             ..reported((sampling, verifier, draft), &measured, share, settings.seed)
         });
         evaluation.shapes.push(shape);
         evaluation.outputs.push(outputs);
+        evaluation.shorter.push(estimates.shorter);
         Ok(())
     }
 }
@@ -212,6 +226,7 @@ fn predict(
     let found = measure(&Judged {
         drafts: drafts.zip(evaluation.shapes[first..].to_vec()).collect(),
         outputs: &evaluation.outputs[first..],
+        shorter: &evaluation.shorter[first..],
         plain,
     })?;
     let settings = evaluation.settings[first..].iter_mut();
@@ -277,17 +292,48 @@ fn compare(
     Ok(())
 }
 
-/// The shape to draft, measured where it has to be, and what the report says of it. `told` hears how far that is.
+/// The shape to draft, measured where it has to be, and what the report says of it.
 fn settle(
+    decoder: &Decoder,
+    proposer: &mut dyn Proposer,
+    choice: &DraftChoice,
+    asked: (&EvaluateSettings, &Sampling),
+    rounds: &mut Rounds,
+) -> Result<(DraftShape, DraftReport)> {
+    if let Some(found) = choice.shape().zip(choice.report(asked.1)) {
+        return Ok(found);
+    }
+    let draft = rounds.once("draft", |rounds| {
+        let mut told = |what: &str| rounds.tell("", what);
+        measured_draft(decoder, proposer, choice, asked, &mut told)
+    })?;
+    let shape = match &draft {
+        &DraftReport::Confident {
+            length,
+            by,
+            threshold,
+            ..
+        } => DraftShape::Confident {
+            length,
+            stop: Stop { by, threshold },
+        },
+        DraftReport::Calibrated { tree, .. } => DraftShape::Static {
+            tree: tree.clone(),
+            children: Children::Top,
+        },
+        _ => unreachable!("all others have a shape"),
+    };
+    Ok((shape, draft))
+}
+
+/// The draft that is best by a measurement. `told` hears how far that is.
+fn measured_draft(
     decoder: &Decoder,
     proposer: &mut dyn Proposer,
     choice: &DraftChoice,
     (settings, sampling): (&EvaluateSettings, &Sampling),
     told: &mut dyn FnMut(&str),
-) -> Result<(DraftShape, DraftReport)> {
-    if let Some(found) = choice.shape().zip(choice.report(sampling)) {
-        return Ok(found);
-    }
+) -> Result<DraftReport> {
     let measured_on = settings.calibration.measured_on;
     let prompts = settings.calibration.of(choice.prompts().unwrap_or(0));
     if prompts.is_empty() {
@@ -309,7 +355,7 @@ fn settle(
             };
             let (stop, tuned) = tune(decoder, proposer, &tuning, told)?;
             let shape = DraftShape::Confident { length, stop };
-            return Ok((shape.clone(), DraftReport::tuned(&shape, tuned)));
+            return Ok(DraftReport::tuned(&shape, tuned));
         }
         DraftChoice::Calibrated(calibration) => calibration,
         _ => unreachable!("all others have a shape"),
@@ -323,17 +369,15 @@ fn settle(
         told,
     )?;
     let tree = table.best_tree(calibration.nodes);
-    let report = DraftReport::Calibrated {
+    Ok(DraftReport::Calibrated {
         nodes: tree.len(),
         asked: Some(calibration.nodes),
         ranks: calibration.ranks,
         depth: calibration.depth,
         prompts: prompts.len(),
         measured_on,
-        tree: tree.clone(),
-    };
-    let children = Children::Top;
-    Ok((DraftShape::Static { tree, children }, report))
+        tree,
+    })
 }
 
 fn check(contenders: &[Contender], sets: &[PromptSet], settings: &EvaluateSettings) -> Result<()> {
@@ -474,8 +518,8 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
             .iter()
             .map(|prompt| prompt.decoded.turns.len() as u64))
         .sum(),
-        tokens: pooled.emitted as u64,
-        passes: pooled.passes as u64,
+        tokens: whole(pooled.emitted),
+        passes: whole(pooled.passes),
         tau: pooled.tau(),
         tau_ci95: interval(Acceptance::tau),
         alpha: pooled.alpha(),
@@ -484,7 +528,7 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
         conditional: pooled.conditional(),
         survival: pooled.survival(),
         draft_tokens_per_pass: pooled.draft_tokens_per_pass(),
-        accepted_histogram: pooled.histogram.iter().map(|&count| count as u64).collect(),
+        accepted_histogram: pooled.histogram.iter().copied().map(whole).collect(),
         speedup: measured_speedup(prompts, seed, |paces| paces.all).map(|(wall, wall_ci95)| {
             Speedup {
                 wall,
@@ -507,6 +551,11 @@ fn summarise(name: &str, prompts: &[&Measured], share: f64, seed: u64) -> Datase
         counts: Vec::new(),
         prompts_sha256: None,
     }
+}
+
+/// The whole number nearest to a count, which is none where it is expected and not decoded.
+fn whole(count: f64) -> u64 {
+    count.round() as u64
 }
 
 fn pool<'a>(prompts: impl Iterator<Item = &'a Measured>) -> Acceptance {

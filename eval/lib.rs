@@ -61,6 +61,7 @@ pub use estimate::report::EstimateReport;
 pub use estimate::text::{Judges, OwnText};
 pub use estimate::{Estimable, Estimate, estimate};
 pub use evaluate::contender::Contender;
+pub use evaluate::journal::Journal;
 pub use evaluate::settings::{CalibrationPrompts, EvaluateProgress, EvaluateSettings};
 pub use evaluate::{Evaluation, evaluate, evaluate_all};
 pub use greedy_test::{Comparison, Difference, Place};

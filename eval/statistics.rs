@@ -1,10 +1,12 @@
 //! What the passes of the decoder say of a drafter.
+use serde::{Deserialize, Serialize};
+
 use crate::counts::Counts;
 use crate::speculate::PassRecord;
 
 /// Counts over decoding passes, from which the acceptance statistics follow. Of passes that were not decoded but are expected,
 /// they are no whole numbers.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     /// Decoding passes of the target.
     pub passes: f64,
@@ -92,7 +94,9 @@ impl Acceptance {
         self.tested.iter().enumerate().map_while(step).collect()
     }
 
-    /// `s_1, s_2, …`: of all passes, those that accepted at least `k` tokens. `τ = 1 + Σ s_k`.
+    /// `s_1, s_2, …`: of all passes, those that accepted at least `k` tokens. `τ = 1 + Σ s_k`. Cut off behind `s_k`, the sum is less
+    /// than τ of chains of `k` steps: longer ones cross text that is easy to draft in fewer passes, so that more of theirs are at hard
+    /// places.
     pub fn survival(&self) -> Vec<f64> {
         let step = |k| ratio(self.reaching(k), self.passes);
         (1..self.histogram.len()).map_while(step).collect()

@@ -12,12 +12,21 @@ pub(crate) struct Candidate {
     pub(crate) draft: DraftReport,
     /// The outputs that say what is accepted of it.
     pub(crate) outputs: usize,
-    /// How many of the first steps of their drafts it has; all where nothing is said.
+    /// How many of the first steps of their drafts it has, where nothing else is known of it: its τ is then a lower estimate (see
+    /// [`Acceptance::survival`]). All where nothing is said.
     pub(crate) steps: Option<usize>,
     pub(crate) costs: Costs,
 }
 
 impl Candidate {
+    /// Tokens that are drafted for a pass, by the counts of its outputs: of first steps alone their share.
+    fn drafted(&self, counts: &Acceptance) -> Option<f64> {
+        let drafted = counts.draft_tokens_per_pass()?;
+        let longest = counts.histogram.len().saturating_sub(1).max(1);
+        let share = self.steps.map(|steps| steps as f64 / longest as f64);
+        Some(drafted * share.unwrap_or(1.0))
+    }
+
     /// Tokens that a pass gives, by the counts of its outputs.
     fn tau(&self, counts: &Acceptance) -> Option<f64> {
         match self.steps {
@@ -30,12 +39,15 @@ impl Candidate {
     }
 }
 
-/// τ of each candidate: as counted, and with the conversations drawn anew.
+/// τ of each candidate, and the tokens that it drafts for a pass: as counted, and with the conversations drawn anew.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Taus {
     pub(crate) counted: Vec<f64>,
-    /// One list for each time that they were drawn.
-    drawn: Vec<Vec<f64>>,
+    pub(crate) drafted: Vec<f64>,
+    /// How many conversations there are.
+    pub(crate) conversations: usize,
+    /// Both lists for each time that they were drawn.
+    drawn: Vec<[Vec<f64>; 2]>,
 }
 
 /// `outputs` has the counts of each conversation, the same ones in every list. `None` where nothing was decoded.
@@ -45,15 +57,18 @@ pub(crate) fn taus(
     seed: u64,
 ) -> Option<Taus> {
     let conversations = outputs.first()?.len();
-    let with = |of: &[usize]| -> Option<Vec<f64>> {
+    let with = |of: &[usize]| -> Option<[Vec<f64>; 2]> {
         let pooled: Vec<Acceptance> = (outputs.iter())
             .map(|all| Acceptance::pooled(of.iter().map(|&conversation| &all[conversation])))
             .collect();
-        let each = candidates.iter();
-        each.map(|candidate| candidate.tau(&pooled[candidate.outputs]))
-            .collect()
+        let each = candidates.iter().map(|candidate| {
+            let counts = &pooled[candidate.outputs];
+            Some((candidate.tau(counts)?, candidate.drafted(counts)?))
+        });
+        let (taus, drafted) = each.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+        Some([taus, drafted])
     };
-    let counted = with(&Vec::from_iter(0..conversations))?;
+    let [counted, drafted] = with(&Vec::from_iter(0..conversations))?;
     let mut rng = StdRng::seed_from_u64(seed);
     let draw = |_| {
         let draw = |_| rng.random_range(0..conversations);
@@ -63,7 +78,12 @@ pub(crate) fn taus(
     // One conversation alone does not say how others are.
     let times = if conversations > 1 { RESAMPLES } else { 0 };
     let drawn = (0..times).filter_map(draw).collect();
-    Some(Taus { counted, drawn })
+    Some(Taus {
+        counted,
+        drafted,
+        conversations,
+        drawn,
+    })
 }
 
 /// The speed-up of each candidate: as measured, and with conversations and timed rounds drawn anew.
@@ -94,21 +114,23 @@ pub(crate) fn speedups(
     prices: &Prices,
     seed: u64,
 ) -> Speedups {
-    let with = |taus: &[f64], rounds: &[usize]| -> Vec<f64> {
+    let with = |[taus, drafted]: [&[f64]; 2], rounds: &[usize]| -> Vec<f64> {
         let plain = prices.plain(rounds);
-        let each = candidates.iter().zip(taus);
-        each.map(|(candidate, tau)| tau * plain / prices.drafted(&candidate.costs, rounds))
-            .collect()
+        let each = candidates.iter().zip(taus.iter().zip(drafted));
+        each.map(|(candidate, (tau, &drafted))| {
+            tau * plain / prices.drafted(&candidate.costs, drafted, rounds)
+        })
+        .collect()
     };
     let rounds = prices.rounds();
     let mut rng = StdRng::seed_from_u64(seed);
-    let drawn = taus.drawn.iter().map(|taus| {
+    let drawn = taus.drawn.iter().map(|[taus, tokens]| {
         let drawn: Vec<usize> = (0..rounds).map(|_| rng.random_range(0..rounds)).collect();
-        with(taus, &drawn)
+        with([taus, tokens], &drawn)
     });
     let drawn = drawn.collect();
     Speedups {
-        measured: with(&taus.counted, &Vec::from_iter(0..rounds)),
+        measured: with([&taus.counted, &taus.drafted], &Vec::from_iter(0..rounds)),
         drawn,
     }
 }
@@ -116,7 +138,7 @@ pub(crate) fn speedups(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::speculate::rehearsal::Rehearsed;
+    use crate::speculate::rehearsal::{Rehearsed, Timed};
     use crate::speculate::{PassRecord, Seconds};
 
     fn pass(accepted: usize) -> PassRecord {
@@ -153,10 +175,13 @@ mod tests {
 
     #[test]
     fn the_speed_up_of_every_length_is_what_is_computed_by_hand() {
-        let seconds = |draft, verify, other| Seconds {
-            draft,
-            verify,
-            other,
+        let timed = |draft, verify, other| Timed {
+            seconds: Seconds {
+                draft,
+                verify,
+                other,
+            },
+            drafted: 4,
         };
         // A pass without drafts takes 2 s; drafts take 0.5 s a token, judging n tokens 2 + n / 4, all else a quarter.
         let prices = Prices {
@@ -164,8 +189,8 @@ mod tests {
             timed: Rehearsed {
                 plain: vec![2.0; 3],
                 ways: vec![
-                    vec![seconds(0.5, 2.25, 0.25); 3],
-                    vec![seconds(2.0, 3.0, 0.25); 3],
+                    vec![timed(0.5, 2.25, 0.25); 3],
+                    vec![timed(2.0, 3.0, 0.25); 3],
                 ],
             },
         };
@@ -199,10 +224,13 @@ mod tests {
             let busy = if rng.random_bool(0.1) { 3.0 } else { 1.0 };
             seconds * busy * rng.random_range(0.9..1.1)
         };
-        let all = |verify: f64, noisy: &mut dyn FnMut(f64) -> f64| -> Vec<Seconds> {
-            let one = |_| Seconds {
-                verify: noisy(verify),
-                ..Seconds::default()
+        let all = |verify: f64, noisy: &mut dyn FnMut(f64) -> f64| -> Vec<Timed> {
+            let one = |_| Timed {
+                seconds: Seconds {
+                    verify: noisy(verify),
+                    ..Seconds::default()
+                },
+                drafted: 4,
             };
             (0..40).map(one).collect()
         };

@@ -25,6 +25,8 @@ const MOST_HELD: f64 = 1.25;
 const FEW_BYTES: f64 = (1u64 << 30) as f64;
 /// Tokens by which a text is shorter than where its output is half decoded, as it grows while passes are timed.
 const BEFORE: usize = 32;
+/// Texts that a sequence goes through by turns, at most.
+const NEAR: usize = 8;
 
 /// What was decoded at one temperature.
 pub(crate) struct Judged<'a> {
@@ -32,6 +34,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) drafts: Vec<(DraftReport, DraftShape)>,
     /// The outputs of each, one list for each set of prompts.
     pub(crate) outputs: &'a [Vec<Vec<Answer>>],
+    /// What shorter chains than each would take over its outputs: for each length from 1 on the counts of each conversation.
+    pub(crate) shorter: &'a [Vec<Vec<Acceptance>>],
     /// Those without a drafter.
     pub(crate) plain: &'a [Vec<Answer>],
 }
@@ -62,8 +66,10 @@ impl Judged<'_> {
         settings: &EvaluateSettings,
         sampling: &Sampling,
     ) -> Result<Deployment> {
-        let plan = plan(&self.drafts);
-        let Some(taus) = taus(&plan.candidates, &self.counts(), settings.seed) else {
+        let mut plan = plan(&self.drafts);
+        let mut counts = self.counts();
+        plan.take_foreseen(self.shorter, &mut counts);
+        let Some(taus) = taus(&plan.candidates, &counts, settings.seed) else {
             return Ok(Deployment::default());
         };
         let verifier = settings.verifier.at(sampling);
@@ -132,8 +138,9 @@ impl Judged<'_> {
         self.outputs.iter().map(of_draft).collect()
     }
 
-    /// Texts of which about half of the output is decoded, as many as there are sequences, spread over all by length.
-    fn texts(&self, count: usize) -> Vec<Vec<u32>> {
+    /// Texts of which about half of the output is decoded: for each of so many sequences, which are spread over all by length, some
+    /// of about one length, the one at its place first.
+    fn texts(&self, count: usize) -> Vec<Vec<Vec<u32>>> {
         let half = |answer: &Answer| {
             let tokens = &answer.generation.tokens;
             let half = (tokens.len() / 2).saturating_sub(BEFORE);
@@ -141,8 +148,14 @@ impl Judged<'_> {
         };
         let mut texts: Vec<Vec<u32>> = self.plain.iter().flatten().map(half).collect();
         texts.sort_by_key(Vec::len);
-        let at = |number: usize| (2 * number + 1) * texts.len() / (2 * count);
-        (0..count).map(|number| texts[at(number)].clone()).collect()
+        let near = NEAR.min(texts.len());
+        let of_sequence = |number: usize| {
+            let at = (2 * number + 1) * texts.len() / (2 * count);
+            let first = at.saturating_sub(near / 2).min(texts.len() - near);
+            let by_turns = (0..near).map(|turn| first + (at - first + turn) % near);
+            by_turns.map(|at| texts[at].clone()).collect()
+        };
+        (0..count).map(of_sequence).collect()
     }
 }
 
@@ -201,6 +214,25 @@ fn plan(drafts: &[(DraftReport, DraftShape)]) -> Plan {
 }
 
 impl Plan {
+    /// Takes what chains that were not decoded would take over the outputs of the longest, where that is known, and puts it behind what
+    /// was decoded.
+    fn take_foreseen(
+        &mut self,
+        shorter: &[Vec<Vec<Acceptance>>],
+        counts: &mut Vec<Vec<Acceptance>>,
+    ) {
+        for candidate in &mut self.candidates {
+            let known = candidate.steps.and_then(|steps| {
+                let of_longest = shorter.get(candidate.outputs)?;
+                of_longest.get(steps.checked_sub(1)?)
+            });
+            if let Some(known) = known {
+                (candidate.outputs, candidate.steps) = (counts.len(), None);
+                counts.push(known.clone());
+            }
+        }
+    }
+
     /// Chains whose tokens are chosen in one way, of any length up to the longest that was decoded.
     fn add_chains(&mut self, drafts: &[(DraftReport, DraftShape)], chosen: Option<ChainTokens>) {
         let of_draft = |(at, (draft, _)): (usize, &(DraftReport, DraftShape))| match draft {
@@ -373,6 +405,28 @@ mod tests {
         assert_eq!((of(8), of(9)), ((0, None), (1, None)));
         let is_timed = plan.candidates.iter().map(|of| of.costs.is_timed());
         assert_eq!(is_timed.filter(|&is_timed| is_timed).count(), 7);
+    }
+
+    #[test]
+    fn what_is_known_of_chains_that_were_not_decoded_takes_the_place_of_first_steps() {
+        let mut plan = plan(&drafts(&[4, 2], None));
+        let of_passes = |passes: f64| {
+            vec![Acceptance {
+                passes,
+                ..Acceptance::default()
+            }]
+        };
+        let mut counts = vec![of_passes(4.0), of_passes(2.0)];
+        // Nothing is known of the third step.
+        let shorter = [vec![of_passes(1.0), of_passes(9.0)], Vec::new()];
+        plan.take_foreseen(&shorter, &mut counts);
+        let found = plan.candidates.iter().map(|of| (of.outputs, of.steps));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [(2, None), (1, None), (0, Some(3)), (0, None)]
+        );
+        assert_eq!(counts[2], of_passes(1.0));
+        assert_eq!(counts.len(), 3);
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub enum CostSource {
 }
 
 /// What times batch sizes that took too long or too much memory.
-pub(crate) const TIMES_ALL: &str = "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, and times that in any \
-                                    case.";
+pub(crate) const TIMES_ALL: &str = "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, of N prompts or more, \
+                                    and times that in any case.";
 
 /// The drafts that could be deployed for one way of choosing tokens and one batch size, and which is the fastest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,17 +144,20 @@ pub(crate) struct Found<'a> {
 impl Found<'_> {
     /// One candidate's report.
     pub(crate) fn report(&self, at: usize) -> CandidateReport {
-        let candidate = &self.candidates[at];
+        let (candidate, drafted) = (&self.candidates[at], self.taus.drafted[at]);
         let rounds = Vec::from_iter(0..self.prices.rounds());
         let drafter = |seconds: &Seconds| seconds.draft;
         CandidateReport {
             draft: candidate.draft.clone(),
             tau: self.taus.counted[at],
-            seconds: self.prices.drafted(&candidate.costs, &rounds),
-            draft_seconds: Some(self.prices.part(&candidate.costs, &rounds, drafter)),
+            seconds: self.prices.drafted(&candidate.costs, drafted, &rounds),
+            draft_seconds: Some(
+                self.prices
+                    .part(&candidate.costs, drafted, &rounds, drafter),
+            ),
             timed: candidate.costs.is_timed(),
             speedup: self.speedups.measured[at],
-            speedup_ci95: middle(self.speedups.of(at)),
+            speedup_ci95: self.interval(self.speedups.of(at)),
         }
     }
 
@@ -167,17 +170,24 @@ impl Found<'_> {
         let over = |other: usize| Over {
             draft: self.candidates[other].draft.clone(),
             ratio: measured[best] / measured[other],
-            ratio_ci95: middle(self.speedups.over(best, other)),
+            ratio_ci95: self.interval(self.speedups.over(best, other)),
         };
         let default = order.iter().find(|&&at| self.is_default(at));
         Some(BestDraft {
             draft: self.candidates[best].draft.clone(),
             speedup: measured[best],
-            speedup_ci95: middle(self.speedups.of(best)),
+            speedup_ci95: self.interval(self.speedups.of(best)),
             over_second: order.get(1).map(|&second| over(second)),
             over_default: default.filter(|&&at| at != best).map(|&at| over(at)),
             commands: Vec::new(),
         })
+    }
+
+    /// The 95 % interval that figures give, each of conversations and rounds that were drawn anew.
+    fn interval(&self, drawn: Vec<f64>) -> Option<[f64; 2]> {
+        // Of few of either little is known of how much others spread.
+        let items = self.taus.conversations.min(self.prices.rounds());
+        middle(drawn, items)
     }
 
     fn is_default(&self, at: usize) -> bool {
@@ -469,7 +479,12 @@ pub(crate) fn commands<'a>(all: &[(String, &'a Recommendation)]) -> Vec<(String,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deploy::candidates::{speedups, taus};
+    use crate::deploy::price::Costs;
     use crate::report::examples::recommended;
+    use crate::speculate::PassRecord;
+    use crate::speculate::rehearsal::{Rehearsed, Timed};
+    use crate::statistics::Acceptance;
 
     /// The first of these, whose best draft has this interval.
     fn with_interval_of(interval: Option<[f64; 2]>) -> Recommendation {
@@ -591,6 +606,59 @@ mod tests {
             told.ends_with("as no drafter; not told apart from the next best, chain 2."),
             "{told}"
         );
+    }
+
+    #[test]
+    fn an_interval_is_as_wide_as_the_fewer_of_conversations_and_rounds_ask_for() {
+        let counts = |accepted: usize| {
+            Acceptance::of(&[PassRecord {
+                drafted: 1,
+                depth: 1,
+                tested: 1,
+                accepted,
+                emitted: accepted + 1,
+                ..PassRecord::default()
+            }])
+        };
+        let outputs = [Vec::from_iter((0..20).map(|at| counts(at % 2)))];
+        let candidates = [Candidate {
+            draft: DraftReport::Chain {
+                length: 1,
+                tokens: None,
+            },
+            outputs: 0,
+            steps: None,
+            costs: Costs::Way(0),
+        }];
+        let taus = taus(&candidates, &outputs, 1).unwrap();
+        // All passes take as long, so that only the conversations spread.
+        let timed = Timed {
+            seconds: Seconds {
+                verify: 1.0,
+                ..Seconds::default()
+            },
+            drafted: 1,
+        };
+        let width = |rounds: usize| {
+            let prices = Prices {
+                batch_size: 1,
+                timed: Rehearsed {
+                    plain: vec![1.0; rounds],
+                    ways: vec![vec![timed; rounds]],
+                },
+            };
+            let found = Found {
+                candidates: &candidates,
+                taus: &taus,
+                prices: &prices,
+                speedups: &speedups(&candidates, &taus, &prices, 2),
+                own_length: 1,
+            };
+            let [low, high] = found.report(0).speedup_ci95.unwrap();
+            high - low
+        };
+        assert_eq!(width(30), width(20));
+        assert!(width(4) > width(20), "{} {}", width(4), width(20));
     }
 
     #[test]

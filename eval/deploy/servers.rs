@@ -3,7 +3,8 @@
 //! While so many requests are under way, each gets τ tokens from a pass, so a pass takes `τ · under way / tokens per second`;
 //! without a drafter τ is 1. That is known for one length of a draft, k. A pass with a shorter one, j, is taken to cost the pass
 //! without drafts and, of what the drafts add to it, j / k; all of it where the drafter makes all steps in one pass. Where nothing is
-//! known of the drafter, no shorter one is predicted.
+//! known of the drafter, no shorter one is predicted. τ of a shorter one is a lower estimate, the sum of what passes with the longest kept
+//! of its first steps: a server's texts are not drafted for anew.
 use super::report::{BestDraft, CandidateReport, CostSource, Over, Recommendation};
 use crate::draft::DraftReport;
 use crate::served::figures::ServedFigures;

@@ -16,6 +16,9 @@ pub struct Estimate {
     /// Over all steps judged, the sum of the probability that the step is kept whatever its token, `Σ min(p, q)`; where drafts
     /// are drawn.
     pub overlap: Option<f64>,
+    /// Where drafts are drawn, about the largest variance that the passes can have: the sum of `k · (1 − k)` over the steps judged,
+    /// with `k` how likely a step is kept, as whether it is makes a difference of about a pass at most.
+    pub variance: f64,
     /// The passes, where drafts are not drawn. Where chains end early, what was drafted in vain is as the drafter would have
     /// drafted along the text; what was judged and kept is the decoder's.
     pub passes: Vec<PassRecord>,
@@ -153,7 +156,7 @@ impl Walk<'_> {
     pub(super) fn drawn(&self) -> Estimate {
         let (first, end) = (self.text.first, self.text.tokens.len() - 1);
         let mut found = self.nothing();
-        let mut overlap = 0.0;
+        let (mut overlap, mut variance) = (0.0, 0.0);
         // How likely a pass starts behind each place.
         let mut reached = vec![0.0; end + 1 - first];
         reached[0] = 1.0;
@@ -179,11 +182,13 @@ impl Walk<'_> {
                 if self.confidence && !is_last {
                     found.add_judged(seen, alive, alive * seen.kept);
                 }
+                variance += alive * seen.kept * (1.0 - seen.kept);
                 alive *= seen.kept;
             }
             add(&mut found, drafted.seen.len(), alive);
         }
         found.overlap = Some(overlap);
+        found.variance = variance;
         found
     }
 }

@@ -328,6 +328,7 @@ fn an_estimate_has_the_mean_of_decoding_and_less_variance() {
             generation.passes.len() as f64,
             found.acceptance.passes,
             analytic,
+            found.variance,
         ]);
     }
     let mean = |column: usize| pairs.iter().map(|row| row[column]).sum::<f64>() / 400.0;
@@ -347,12 +348,69 @@ fn an_estimate_has_the_mean_of_decoding_and_less_variance() {
         / 400.0;
     let z = (mean(0) - mean(1)) / apart;
     assert!(z.abs() < 4.0, "{z} standard errors");
+    let (actual, most) = (400.0 * apart.powi(2), mean(3));
+    assert!(0.05 * most < actual && actual < most, "{actual} {most}");
     assert!(
         variance(1) < 0.5 * variance(0),
         "{} {}",
         variance(1),
         variance(0)
     );
+}
+
+/// Fails unless two estimates are the same but for rounding.
+fn assert_same(found: &Estimate, expected: &Estimate) {
+    assert_eq!(found.passes, expected.passes);
+    let figures = |of: &Estimate| {
+        let counts = &of.acceptance;
+        let mut figures = vec![counts.passes, counts.emitted, counts.drafted];
+        figures.extend([of.draft_passes, of.overlap.unwrap_or(0.0), of.variance]);
+        figures.extend(counts.survival());
+        figures
+    };
+    let (all, others) = (figures(found), figures(expected));
+    assert_eq!(all.len(), others.len());
+    for (one, other) in all.iter().zip(&others) {
+        assert!((one - other).abs() < 1e-5, "{found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn shorter_chains_are_walked_over_what_the_longest_saw_as_by_themselves() {
+    const LONGEST: usize = 5;
+    let (target, capture) = (ToyTarget::default(), Capture::default());
+    let drafter = ToyDrafter::new(Style::Own);
+    let chains: [fn(usize) -> DraftShape; 2] = [
+        |length| DraftShape::Chain { length },
+        |length| DraftShape::Static {
+            tree: StaticTree::chain(length),
+            children: Children::Top,
+        },
+    ];
+    for (chain, temperature) in [(0, 0.0), (0, 1.0), (0, 0.6), (1, 1.0)] {
+        let (chain, sampling) = (chains[chain], Sampling::at(temperature));
+        let verifier = VerifierChoice::Exact.at(&sampling);
+        let draft = |length| Estimable::of(&chain(length), &sampling, verifier).unwrap();
+        for (stop, longest) in [(vec![], 40), (vec![3], 40), (vec![0, 3], 7), (vec![], 2)] {
+            let case = Case {
+                shape: chain(LONGEST),
+                sampling,
+                stop,
+                longest,
+            };
+            let (generation, _) = case.decode(&target, 1);
+            let text = OwnText::read(&target, &capture, &PROMPT, &generation.tokens, longest);
+            // None where the first token ends the text.
+            let Some(text) = text else { continue };
+            let foreseen = foresee(&drafter, &text, &draft(LONGEST)).unwrap();
+            let shorter = draft(LONGEST).shorter();
+            assert_eq!(shorter, Vec::from_iter((1..LONGEST).map(draft)));
+            for shorter in &shorter {
+                let found = foreseen.walk(&drafter, &text, shorter);
+                assert_same(&found, &estimate(&drafter, &text, shorter).unwrap());
+            }
+        }
+    }
 }
 
 #[test]

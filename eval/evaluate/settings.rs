@@ -3,7 +3,7 @@ use spectrain_models::{DraftShape, Sampling};
 
 use crate::draft::{DraftChoice, MeasuredOn};
 use crate::groups::Thinking;
-use crate::prompts::evenly;
+use crate::prompts::{PromptSet, evenly};
 use crate::report::ends::EndsReport;
 use crate::speculate::DecodeSettings;
 use crate::token_class::TokenClasses;
@@ -21,7 +21,7 @@ pub struct EvaluateSettings {
     pub drafts: Vec<DraftChoice>,
     /// What calibrated trees and tuned thresholds are found on.
     pub calibration: CalibrationPrompts,
-    /// Sequences decoded at a time, at least 1, with a drafter and without.
+    /// Sequences decoded at a time, at least 1, with a drafter and without; of fewer conversations all of them.
     pub batch_size: usize,
     /// Tokens after which an output ends.
     pub max_new_tokens: usize,
@@ -78,6 +78,15 @@ pub(crate) enum Warm {
 }
 
 impl EvaluateSettings {
+    /// The same with no more sequences at a time than there are conversations: a batch is never larger.
+    pub(super) fn filled_by(&self, sets: &[PromptSet]) -> Self {
+        let conversations = sets.iter().map(|set| set.prompts.len()).sum();
+        Self {
+            batch_size: self.batch_size.min(conversations),
+            ..self.clone()
+        }
+    }
+
     /// Where outputs end.
     pub(crate) fn ends(&self) -> EndsReport {
         EndsReport {

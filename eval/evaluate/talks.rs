@@ -3,23 +3,36 @@ use std::collections::VecDeque;
 
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
+use spectrain_models::DraftShape;
 
 use crate::error::{Error, Result};
+use crate::evaluate::journal::Journal;
 use crate::evaluate::settings::EvaluateSettings;
 use crate::prompts::{Answer, PromptSet, conversations, said};
-use crate::speculate::Generation;
 use crate::speculate::queue::{PromptQueue, Queued};
+use crate::speculate::{Decoder, Generation};
+
+/// How all prompts are continued once.
+pub(super) struct Round<'a> {
+    /// Asked whether to stop; who decodes may read other hidden states.
+    pub(super) decoder: &'a Decoder<'a>,
+    pub(super) settings: &'a EvaluateSettings,
+    /// Tokens of the longest prompt after which the target has room for one more.
+    pub(super) longest: usize,
+    pub(super) seed: u64,
+    /// What is drafted.
+    pub(super) shape: &'a DraftShape,
+    /// Where answers are kept, and those are that were given before.
+    pub(super) journal: Option<&'a mut Journal>,
+}
 
 /// All conversations of some sets. Each turn has draws of its own, whatever is decoded beside it.
 pub(super) struct Talks<'a> {
-    settings: &'a EvaluateSettings,
-    /// Tokens of the longest prompt after which the target has room for one more.
-    longest: usize,
-    seed: u64,
+    round: Round<'a>,
     /// How many sets there are.
     sets: usize,
     talks: Vec<Talk<'a>>,
-    /// Those whose next turn can be asked.
+    /// Those with a turn that is to be decoded.
     ready: VecDeque<usize>,
     /// Called with its dataset for each turn that is answered or left out.
     done: &'a mut dyn FnMut(&str),
@@ -36,18 +49,31 @@ struct Talk<'a> {
     before: usize,
     /// What others were asked in its place, if it is to be asked the same.
     same: Option<Vec<Vec<u32>>>,
-    /// The turn that is being answered.
+    /// The turn that is being answered, or is the next one to be.
     asked: Vec<u32>,
     said: Vec<Vec<u32>>,
     answers: Vec<Answer>,
 }
 
+impl Talk<'_> {
+    /// The seed of the draws for the turn that is being answered, in a round with this seed.
+    fn draws(&self, seed: u64) -> u64 {
+        mix(seed, (self.before + self.said.len()) as u64)
+    }
+
+    /// What the answer to that turn depends on.
+    fn identity(&self, seed: u64, shape: &DraftShape) -> String {
+        format!("answer {} {shape:?} {:?}", self.draws(seed), self.asked)
+    }
+}
+
 impl<'a> Talks<'a> {
-    /// The turns that `same` was asked, or each with the answers to those before it.
+    /// The turns that `same` was asked, or each with the answers to those before it. None can be decoded before these have
+    /// [caught up](Self::catch_up).
     pub(super) fn new(
         sets: &'a [PromptSet],
         same: Option<&[Vec<Answer>]>,
-        (settings, longest, seed): (&'a EvaluateSettings, usize, u64),
+        round: Round<'a>,
         done: &'a mut dyn FnMut(&str),
     ) -> Self {
         let mut talks = Vec::new();
@@ -73,14 +99,22 @@ impl<'a> Talks<'a> {
             }
         }
         Self {
-            settings,
-            longest,
-            seed,
+            round,
             sets: sets.len(),
-            ready: (0..talks.len()).collect(),
+            ready: VecDeque::new(),
             talks,
             done,
         }
+    }
+
+    /// Goes past what was answered before the evaluation was interrupted. Whether anything is left to decode.
+    pub(super) fn catch_up(&mut self) -> Result<bool> {
+        for ticket in 0..self.talks.len() {
+            if self.is_left(ticket)? {
+                self.ready.push_back(ticket);
+            }
+        }
+        Ok(!self.ready.is_empty())
     }
 
     /// All answers, one list for each set.
@@ -92,46 +126,55 @@ impl<'a> Talks<'a> {
         answers
     }
 
-    /// The next turn of a conversation; none where it ends.
-    fn turn(&mut self, ticket: usize) -> Result<Option<Vec<u32>>> {
+    /// Whether a turn of a conversation is left to decode, which is the one that is asked next: goes past those that were answered
+    /// before.
+    fn is_left(&mut self, ticket: usize) -> Result<bool> {
+        loop {
+            let asks = self.ask(ticket);
+            if !asks.map_err(|error| self.blame(ticket, error))? {
+                return Ok(false);
+            }
+            let Some(generation) = self.kept(ticket)? else {
+                return Ok(true);
+            };
+            self.add(ticket, generation);
+        }
+    }
+
+    /// Asks the next turn of a conversation. Whether there is one.
+    fn ask(&mut self, ticket: usize) -> Result<bool> {
         let talk = &mut self.talks[ticket];
         let prompt = &talk.set.prompts[talk.place];
         let turn = talk.said.len();
         let asked = match &talk.same {
             Some(same) => same.get(turn).cloned(),
-            None => prompt.next(&talk.said, self.longest)?,
+            None => prompt.next(&talk.said, self.round.longest)?,
         };
-        match &asked {
-            Some(asked) => talk.asked.clone_from(asked),
+        let Some(asked) = asked else {
             // A turn that the target's context has no room for is not asked, nor is what follows it.
-            None => (turn..prompt.turns()).for_each(|_| (self.done)(&talk.set.name)),
-        }
-        Ok(asked)
-    }
-}
-
-impl PromptQueue for Talks<'_> {
-    fn next(&mut self) -> Result<Option<Queued>> {
-        while let Some(ticket) = self.ready.pop_front() {
-            let turn = self.turn(ticket);
-            if let Some(prompt) = turn.map_err(|error| self.blame(ticket, error))? {
-                let talk = &self.talks[ticket];
-                let index = (talk.before + talk.said.len()) as u64;
-                return Ok(Some(Queued {
-                    ticket,
-                    prompt,
-                    rng: StdRng::seed_from_u64(mix(self.seed, index)),
-                }));
-            }
-        }
-        Ok(None)
+            (turn..prompt.turns()).for_each(|_| (self.done)(&talk.set.name));
+            return Ok(false);
+        };
+        talk.asked = asked;
+        Ok(true)
     }
 
-    fn answered(&mut self, ticket: usize, generation: Generation) -> Result<()> {
+    /// The answer to the turn that is being answered, where it was given before.
+    fn kept(&mut self, ticket: usize) -> Result<Option<Generation>> {
+        let Some(journal) = &mut self.round.journal else {
+            return Ok(None);
+        };
+        self.round.decoder.check_interrupted()?;
+        let talk = &self.talks[ticket];
+        journal.take_output(&talk.identity(self.round.seed, self.round.shape))
+    }
+
+    /// Adds the answer to that turn to its conversation.
+    fn add(&mut self, ticket: usize, generation: Generation) {
         let talk = &mut self.talks[ticket];
         let turn = talk.said.len();
         talk.said
-            .push(said(&generation.tokens, &self.settings.stop));
+            .push(said(&generation.tokens, &self.round.settings.stop));
         talk.answers.push(Answer {
             conversation: talk.place,
             turn,
@@ -139,8 +182,30 @@ impl PromptQueue for Talks<'_> {
             generation,
         });
         (self.done)(&talk.set.name);
-        // A conversation goes on before another one begins.
-        self.ready.push_front(ticket);
+    }
+}
+
+impl PromptQueue for Talks<'_> {
+    fn next(&mut self) -> Result<Option<Queued>> {
+        let next = self.ready.pop_front();
+        Ok(next.map(|ticket| Queued {
+            ticket,
+            prompt: self.talks[ticket].asked.clone(),
+            rng: StdRng::seed_from_u64(self.talks[ticket].draws(self.round.seed)),
+        }))
+    }
+
+    fn answered(&mut self, ticket: usize, generation: Generation) -> Result<()> {
+        if let Some(journal) = &mut self.round.journal {
+            let talk = &self.talks[ticket];
+            let of = talk.identity(self.round.seed, self.round.shape);
+            journal.keep(&of, &generation)?;
+        }
+        self.add(ticket, generation);
+        if self.is_left(ticket)? {
+            // A conversation goes on before another one begins.
+            self.ready.push_front(ticket);
+        }
         Ok(())
     }
 

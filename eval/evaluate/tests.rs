@@ -8,6 +8,7 @@ use crate::verify::VerifierChoice;
 
 mod batches;
 mod conversations;
+mod interrupted;
 
 fn toy(style: Style) -> Box<dyn Proposer> {
     Box::new(ToyDrafter::new(style))
@@ -179,6 +180,25 @@ fn prompts_of_neighbouring_seeds_have_streams_of_their_own() {
 }
 
 #[test]
+fn expected_counts_are_given_as_the_nearest_whole_numbers() {
+    let mut measured = Measured::default();
+    measured.add_expected(&Estimate {
+        acceptance: Acceptance {
+            passes: 2.6,
+            emitted: 5.999_999,
+            drafted: 5.2,
+            tested: vec![2.6, 0.9],
+            histogram: vec![1.7, 0.9],
+        },
+        ..Estimate::default()
+    });
+    let set = sets().remove(0);
+    let found = overall(&[(&set, vec![measured])], 0.1, 0);
+    assert_eq!((found.tokens, found.passes), (6, 3));
+    assert_eq!(found.accepted_histogram, [2, 1]);
+}
+
+#[test]
 fn a_target_without_finite_logits_is_not_judged() {
     let target = ToyTarget::broken();
     let capture = Capture::default();
@@ -268,6 +288,9 @@ fn without_a_baseline_there_is_no_speed_up_and_nothing_is_compared() {
     };
     let evaluation = evaluated(Style::Own, &settings).unwrap();
     assert_eq!(evaluation.greedy, Comparison::default());
+    // What shorter chains would take is asked for only where their passes are timed.
+    assert!(evaluation.settings[0].estimate.is_some());
+    assert!(evaluation.shorter.iter().all(Vec::is_empty));
     let overall = &evaluation.settings[0].overall;
     assert_eq!(
         (overall.speedup, overall.seconds.autoregressive),

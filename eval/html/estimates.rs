@@ -81,11 +81,10 @@ fn table(all: &[(&Series, &EstimateReport)]) -> Table {
     );
     for (series, estimate) in all {
         let overall = &series.setting.overall;
-        let verdict = match (estimate.is_surprising(), estimate.differing_outputs) {
-            (false, Some(_)) => "the same passes",
-            (false, None) => "agree within chance",
-            (true, Some(_)) => "differ in some outputs",
-            (true, None) => "differ by more than chance",
+        let verdict = match estimate.differing_outputs {
+            Some(0) => "the same passes",
+            Some(_) => "differ in some outputs",
+            None => estimate.chance(),
         };
         table.rows.push(vec![
             series.heading.clone(),

@@ -10,7 +10,7 @@ use crate::interval::{with_digits, with_signs};
 
 /// Seed of the intervals.
 const SEED: u64 = 0;
-/// Conversations of which fewer are too few to choose among several by: resampled intervals are too narrow then.
+/// Conversations of which fewer are too few to choose among several by: resampled intervals are a little too narrow then.
 pub(crate) const FEWEST: usize = 20;
 
 /// τ of a report against that of another, in one way of decoding that both have, or with the chain that each has.
@@ -65,14 +65,17 @@ pub enum PairedVerdict {
     Worse,
     /// The interval holds 0.
     NotToldApart,
-    /// There are too few conversations to choose by, or to know an interval.
+    /// There are too few conversations to say anything of, or to choose by.
     TooFew,
 }
 
 impl PairedReport {
-    /// What the difference says among those that are looked at together.
+    /// Conversations of which fewer say nothing: even where all go one way the sign test has a p-value above 5 %.
+    pub const LEAST: usize = 6;
+
+    /// What the difference says among those that are looked at together; of fewer than [`Self::LEAST`] conversations nothing.
     pub fn verdict(&self) -> PairedVerdict {
-        match self.joint {
+        match self.joint.filter(|_| self.conversations >= Self::LEAST) {
             None => PairedVerdict::TooFew,
             Some([low, _]) if low > 0.0 => PairedVerdict::Better,
             Some([_, high]) if high < 0.0 => PairedVerdict::Worse,
@@ -80,7 +83,7 @@ impl PairedReport {
         }
     }
 
-    /// The same where one is chosen by it: of few conversations nothing is said.
+    /// The same where one is chosen by it: of fewer than [`FEWEST`] conversations nothing is said.
     pub fn choice(&self) -> PairedVerdict {
         if self.conversations < FEWEST {
             return PairedVerdict::TooFew;
@@ -89,7 +92,7 @@ impl PairedReport {
     }
 
     /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`. Chains of
-    /// different lengths do not tell.
+    /// different lengths do not tell, nor do too few conversations.
     pub fn falls_below(&self, least: f64) -> bool {
         !self.other_lengths && self.verdict() == PairedVerdict::Worse && self.difference < least
     }
@@ -199,5 +202,21 @@ mod tests {
         assert!((sign_test(9, 1) - 22.0 / 1024.0).abs() < 1e-12);
         assert_eq!(sign_test(3, 3), 1.0);
         assert_eq!(sign_test(0, 0), 1.0);
+    }
+
+    #[test]
+    fn of_so_few_conversations_that_the_sign_test_says_nothing_there_is_no_verdict() {
+        let all_worse = |conversations: usize| {
+            let pair = [[60.0, 20.0], [60.0, 30.0]].map(Counts::from);
+            PairedReport::of("a".into(), &vec![pair; conversations], 1).unwrap()
+        };
+        let (few, enough) = (
+            all_worse(PairedReport::LEAST - 1),
+            all_worse(PairedReport::LEAST),
+        );
+        assert!(few.sign_test > 0.05 && enough.sign_test < 0.05);
+        assert_eq!(few.verdict(), PairedVerdict::TooFew);
+        assert_eq!(enough.verdict(), PairedVerdict::Worse);
+        assert!(!few.falls_below(-0.05) && enough.falls_below(-0.05));
     }
 }

@@ -1,4 +1,5 @@
 //! What decoding is asked for, and what it gives.
+use serde::{Deserialize, Serialize};
 use spectrain_models::{DraftShape, Sampling};
 
 use crate::counts::Counts;
@@ -20,7 +21,7 @@ pub struct DecodeSettings {
 }
 
 /// Where the time went, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
     /// The drafter, taking in committed tokens included.
     pub draft: f64,
@@ -51,7 +52,7 @@ impl Seconds {
 ///
 /// `emitted = accepted + 1` always: where a stop token cuts the pass short, what follows it counts nowhere, and the stop
 /// token takes the place of the bonus token.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PassRecord {
     /// Tokens drafted.
     pub drafted: usize,
@@ -72,7 +73,7 @@ pub struct PassRecord {
 }
 
 /// A continued prompt.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generation {
     /// The new tokens. The first comes from the prompt's pass, the others from `passes`.
     pub tokens: Vec<u32>,

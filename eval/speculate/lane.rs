@@ -246,6 +246,12 @@ impl<'a> Lane<'a> {
         self.under_way.record.seconds.draft
     }
 
+    /// Tokens that were drafted for the last pass.
+    pub(super) fn last_drafted(&self) -> usize {
+        let last = self.generation.passes.last();
+        last.map_or(0, |pass| pass.drafted)
+    }
+
     /// Ends the pass under way, which was of so many sequences `together`. Its share of what was done for all of them goes into
     /// its record.
     pub(super) fn record(&mut self, together: usize, (verify, other): (f64, f64)) {

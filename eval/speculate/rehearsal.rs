@@ -1,8 +1,10 @@
 //! What a pass costs: sequences are decoded in several ways by turns, a pass in each, and every pass is timed. All ways go on with
 //! the same sequences: those of a way of its own for passes without drafts would take as much memory again.
+use std::cell::Cell;
 use std::time::Instant;
 
 use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::seed::mix;
 use spectrain_models::{Capture, Proposer};
 
 use super::generation::{DecodeSettings, Seconds};
@@ -17,8 +19,8 @@ const GROWTH: usize = 64;
 
 /// What is to be timed.
 pub(crate) struct Rehearsal<'r> {
-    /// What the sequences begin with, one for each that is decoded at a time.
-    pub(crate) texts: Vec<Vec<u32>>,
+    /// What the sequences begin with: for each that is decoded at a time the texts, at least one, that it goes through by turns.
+    pub(crate) texts: Vec<Vec<Vec<u32>>>,
     /// The ways to draft. Outputs have no end but that of their growth.
     pub(crate) ways: &'r [DecodeSettings],
     pub(crate) verifier: &'r dyn Verifier,
@@ -28,13 +30,21 @@ pub(crate) struct Rehearsal<'r> {
     pub(crate) seconds: f64,
 }
 
-/// Seconds of passes, each of all sequences together.
+/// A pass with drafts, of all sequences together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Timed {
+    pub(crate) seconds: Seconds,
+    /// Tokens that were drafted for all of them.
+    pub(crate) drafted: usize,
+}
+
+/// Passes, each of all sequences together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rehearsed {
-    /// Without drafts, one for each round.
+    /// Seconds of those without drafts, one for each round.
     pub(crate) plain: Vec<f64>,
     /// One list for each way, of one entry for each round.
-    pub(crate) ways: Vec<Vec<Seconds>>,
+    pub(crate) ways: Vec<Vec<Timed>>,
 }
 
 impl Rehearsal<'_> {
@@ -53,7 +63,9 @@ impl Rehearsal<'_> {
     pub(crate) fn positions(&self) -> usize {
         let nodes = self.ways.iter().map(|way| way.draft.nodes()).max();
         let behind = self.grown() + nodes.unwrap_or(0);
-        self.texts.iter().map(|text| text.len() + behind).sum()
+        let longest = |texts: &Vec<Vec<u32>>| texts.iter().map(Vec::len).max().unwrap_or(0);
+        let texts = self.texts.iter();
+        texts.map(|texts| longest(texts) + behind).sum()
     }
 
     /// Times all ways; nothing where the context has no room for it. There is a proposer for each text.
@@ -89,6 +101,7 @@ impl Rehearsal<'_> {
             decoder,
             way: drafting(widest),
             texts: &self.texts,
+            begun: Cell::new(0),
             room,
             needed: self.longest() + 2,
         };
@@ -106,20 +119,23 @@ impl Rehearsal<'_> {
             let seconds = sequences.step_plainly(&plain, &mut lanes)?;
             found.plain.extend(is_timed.then_some(seconds.total()));
             for (way, all) in ways.iter().zip(&mut found.ways) {
-                let seconds = sequences.step(&drafting(way), &mut lanes)?;
-                all.extend(is_timed.then_some(seconds));
+                let timed = sequences.step(&drafting(way), &mut lanes)?;
+                all.extend(is_timed.then_some(timed));
             }
         }
         Ok(Some(found))
     }
 }
 
-/// Sequences that are begun anew when they have grown.
+/// Sequences that are begun anew, with their next texts, when they have grown: places of one text alone may all be easy to draft, or
+/// none.
 struct Sequences<'s> {
     decoder: &'s Decoder<'s>,
     /// What they are begun with.
     way: Way<'s>,
-    texts: &'s [Vec<u32>],
+    texts: &'s [Vec<Vec<u32>>],
+    /// How often they were begun.
+    begun: Cell<usize>,
     /// Tokens of a text that are taken at most, the last ones.
     room: usize,
     /// Tokens that the next pass must have room for.
@@ -128,26 +144,31 @@ struct Sequences<'s> {
 
 impl Sequences<'_> {
     fn begin<'l>(&self, proposers: Vec<Option<&'l mut dyn Proposer>>) -> Result<Vec<Lane<'l>>> {
+        let turn = self.begun.replace(self.begun.get() + 1);
         let each = self.texts.iter().zip(proposers).enumerate();
-        let begin = |(ticket, (text, proposer)): (usize, (&Vec<u32>, Option<_>))| {
+        let begin = |(ticket, (texts, proposer)): (usize, (&Vec<Vec<u32>>, Option<_>))| {
+            let text = &texts[turn % texts.len()];
             let queued = Queued {
                 ticket,
                 prompt: text[text.len().saturating_sub(self.room)..].to_vec(),
-                rng: StdRng::seed_from_u64(ticket as u64),
+                rng: StdRng::seed_from_u64(mix(turn as u64, ticket as u64)),
             };
             self.decoder.begin(&self.way, proposer, queued)
         };
         each.map(begin).collect()
     }
 
-    fn step(&self, way: &Way, lanes: &mut Vec<Lane>) -> Result<Seconds> {
+    fn step(&self, way: &Way, lanes: &mut Vec<Lane>) -> Result<Timed> {
         if lanes.iter().any(|lane| lane.sequence.room() < self.needed) {
             let proposers = lanes.drain(..).map(|lane| lane.finish().1);
             let proposers = proposers.collect();
             *lanes = self.begin(proposers)?;
         }
         let seconds = self.decoder.step(way, lanes);
-        seconds.map_err(|Failed { error, .. }| error)
+        Ok(Timed {
+            seconds: seconds.map_err(|Failed { error, .. }| error)?,
+            drafted: lanes.iter().map(Lane::last_drafted).sum(),
+        })
     }
 
     /// The same without drafts. What it commits is dropped again, as the proposers do not see it.
@@ -187,7 +208,8 @@ mod tests {
         let sequences = Sequences {
             decoder: &decoder,
             way: Way::drafting(&capture, verifier, &settings),
-            texts: &[vec![1, 4, 2], vec![3]],
+            texts: &[vec![vec![1, 4, 2], vec![0]], vec![vec![3]]],
+            begun: Cell::new(0),
             room: 100,
             needed: 5,
         };
@@ -209,8 +231,18 @@ mod tests {
             let after: Vec<_> = lanes.iter().map(of_lane).collect();
             assert_eq!(after, before);
             // The drafter would notice a token that it was not shown, and the target one that has stayed in its caches.
-            sequences.step(&sequences.way, &mut lanes).unwrap();
+            let timed = sequences.step(&sequences.way, &mut lanes).unwrap();
             assert!(lanes[0].sequence.text.len() > before[0].0.len());
+            assert_eq!(timed.drafted, 2 * 3);
         }
+        // Each goes through its texts by turns.
+        let mut begun = |proposers: Vec<Option<_>>| {
+            lanes = sequences.begin(proposers).unwrap();
+            [0, 1].map(|at| lanes[at].sequence.text.clone())
+        };
+        let [one, other] = begun(vec![None, None]);
+        assert_eq!((one[0], other[0]), (0, 3));
+        let [one, other] = begun(vec![None, None]);
+        assert_eq!((&one[..3], other[0]), (&[1, 4, 2][..], 3));
     }
 }

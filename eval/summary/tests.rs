@@ -202,7 +202,7 @@ fn what_several_reports_have_in_common_is_said_once() {
         "a: deploy, T=0, 16 at a time: no drafter",
         "a: Not timed, as it would have taken too long or too much memory: T=0, 4 at a time.",
         "b: Not timed, as it would have taken too long or too much memory: T=0, 4 and 16 at a time.",
-        "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time",
+        "`--batch-size N` (in a recipe `evaluate.batch_size`) decodes N at a time, of N prompts or more, and times that in any case.",
     ] {
         assert_eq!(words.matches(once).count(), 1, "{once}: {text}");
     }

@@ -43,6 +43,32 @@ fn what_is_found_does_not_depend_on_how_many_are_decoded_at_a_time() {
         let found = evaluated(Style::Own, &settings).unwrap();
         assert_eq!(untimed(&found), untimed(&alone), "{batch_size}");
         assert_eq!(found.greedy, alone.greedy);
+        // There are four prompts.
+        assert_eq!(found.batch_size, batch_size.min(4));
+    }
+}
+
+#[test]
+fn a_batch_is_no_larger_than_there_are_prompts() {
+    let with = |batch_size: usize| {
+        let settings = EvaluateSettings {
+            samplings: vec![Sampling::GREEDY],
+            drafts: vec![DraftChoice::chain(2)],
+            batch_size,
+            ..settings()
+        };
+        evaluated(Style::Own, &settings).unwrap()
+    };
+    for batch_size in [4, 64] {
+        let found = with(batch_size);
+        let together = found.outputs.iter().flatten().flatten();
+        let together = together.flat_map(|of| &of.generation.passes);
+        assert_eq!(together.map(|pass| pass.together).max(), Some(4));
+        // What full batches do is what is predicted and timed.
+        let sizes: Vec<usize> = found.recommended.iter().map(|one| one.batch_size).collect();
+        assert!(sizes.contains(&4) && !sizes.contains(&64), "{sizes:?}");
+        let speedup = found.settings[0].overall.speedup.unwrap();
+        assert!(speedup.full_batches.is_some() && speedup.predicted.is_some());
     }
 }
 
@@ -130,4 +156,34 @@ fn the_speed_up_of_every_draft_is_predicted_and_the_fastest_is_recommended() {
             .recommended
             .is_empty()
     );
+}
+
+#[test]
+fn chains_that_were_not_decoded_are_predicted_to_give_what_decoding_them_gives() {
+    let with = |length: usize| {
+        let settings = EvaluateSettings {
+            samplings: vec![Sampling::GREEDY],
+            drafts: vec![DraftChoice::chain(length)],
+            max_new_tokens: 120,
+            ..settings()
+        };
+        evaluated(Style::Own, &settings).unwrap()
+    };
+    let longest = with(4);
+    let survival = &longest.settings[0].overall.survival;
+    let candidates = &longest.recommended[0].candidates;
+    assert_eq!(candidates.len(), 4);
+    let mut furthest = 0.0f64;
+    for (candidate, length) in candidates.iter().zip(1..) {
+        let decoded = with(length).settings[0].overall.tau.unwrap();
+        let found = candidate.tau;
+        assert!(
+            (found - decoded).abs() < 1e-12,
+            "{length}: {found} {decoded}"
+        );
+        let cut_off = 1.0 + survival[..length].iter().sum::<f64>();
+        furthest = furthest.max((cut_off - decoded).abs());
+    }
+    // The first steps of the longest are those of other places.
+    assert!(furthest > 0.001, "{furthest}");
 }

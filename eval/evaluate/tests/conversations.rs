@@ -46,7 +46,7 @@ impl Later for TokenTurns {
     }
 }
 
-fn conversation(turns: &[&[u32]]) -> Prompt {
+pub(super) fn conversation(turns: &[&[u32]]) -> Prompt {
     let opening = turns[0].to_vec();
     let turns = turns[1..].iter().map(|turn| turn.to_vec()).collect();
     Prompt {
@@ -58,7 +58,7 @@ fn conversation(turns: &[&[u32]]) -> Prompt {
     }
 }
 
-fn set(prompts: Vec<Prompt>) -> Vec<PromptSet> {
+pub(super) fn set(prompts: Vec<Prompt>) -> Vec<PromptSet> {
     let name = "talk".to_owned();
     vec![PromptSet { name, prompts }]
 }
