@@ -18,6 +18,7 @@ use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::prompt_sets;
 use crate::runtime::target::hub_options;
+use crate::stages::order;
 
 /// Most passes over the data that are recommended; libraries that train such drafters make as many unless told otherwise.
 pub(crate) const MOST_PASSES: u64 = 20;
@@ -40,6 +41,18 @@ impl<'a> TrainingData<'a> {
     pub(super) fn of(asked: &Asked<'a>, stages: &[Planned]) -> Self {
         let mut stages = stages.iter();
         let is_prepared = stages.any(|stage| stage.name == "prepare" && stage.done);
+        Self::with(asked, is_prepared)
+    }
+
+    /// The same by what the run has noted, where nothing is hashed.
+    pub(super) fn noted(asked: &Asked<'a>) -> Self {
+        let mut stages = order::of(asked.recipe).into_iter();
+        let is_noted =
+            stages.any(|stage| stage.name == "prepare" && asked.is_noted_as_done(&stage));
+        Self::with(asked, is_noted)
+    }
+
+    fn with(asked: &Asked<'a>, is_prepared: bool) -> Self {
         let run = asked.runs.join(&asked.recipe.name);
         Self {
             recipe: asked.recipe,

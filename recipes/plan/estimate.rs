@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::DType;
 use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
+use spectrain_data::tokens::BYTES_PER_TOKEN;
 use spectrain_models::{FrozenType, TargetSpec};
 use spectrain_train::{Judges, TrainConfig, Workload};
 
@@ -46,7 +47,7 @@ pub struct Estimate {
     /// Bytes of the most memory that a process has at a time in each stage that trains.
     pub peaks: Vec<(&'static str, u64)>,
     unroll: (usize, usize),
-    feature_bytes: Option<u64>,
+    pub(super) feature_bytes: Option<u64>,
     /// Bytes on the disk that saved states, the drafter and its exported folders take.
     checkpoint_bytes: u64,
     pub(super) data_tokens: Option<u64>,
@@ -121,6 +122,7 @@ impl Estimate {
             .sizes(sizes)
             .into_iter()
             .chain(self.memory())
+            .chain(self.texts())
             .chain(self.disk(recipe))
             .chain(self.time())
         {
@@ -129,9 +131,22 @@ impl Estimate {
         text
     }
 
-    /// Bytes of the most memory that a machine takes which has all of the processes.
+    /// Bytes of the most memory that a machine takes which has all of the processes and computes itself.
     pub(super) fn all_processes(&self) -> Option<u64> {
-        Some(self.peak()?.saturating_mul(self.processes as u64))
+        let texts = self.texts_bytes().unwrap_or(0);
+        let each = self.peak()?.saturating_add(texts);
+        Some(each.saturating_mul(self.processes as u64))
+    }
+
+    /// Those that the texts take of one which has all of the processes.
+    pub(super) fn all_texts(&self) -> Option<u64> {
+        Some(self.texts_bytes()?.saturating_mul(self.processes as u64))
+    }
+
+    /// Bytes of the machine's own memory in which a process has the texts to train on, where it is known how many they are.
+    fn texts_bytes(&self) -> Option<u64> {
+        let tokens = self.data_tokens?;
+        Some(tokens.saturating_mul(BYTES_PER_TOKEN))
     }
 
     /// Bytes of the most memory that a process has at a time in any stage that trains.
@@ -158,15 +173,20 @@ impl Estimate {
             .map(|tokens| tokens as f64 * self.flops_per_token / speed)
     }
 
-    /// Those of them that are not features, which runs of the same may share.
+    /// Bytes that features take on the disk, as far as they are known.
+    pub(super) fn features_on_disk(&self) -> u64 {
+        self.feature_bytes.unwrap_or(0)
+    }
+
+    /// Bytes on the disk that are not those of features, which runs of the same may share.
     pub(super) fn own_disk_bytes(&self) -> u64 {
         self.checkpoint_bytes
     }
 
     /// Bytes that the run takes on the disk, as far as they are known.
     pub(super) fn disk_bytes(&self) -> u64 {
-        let features = self.feature_bytes.unwrap_or(0);
-        self.checkpoint_bytes.saturating_add(features)
+        self.checkpoint_bytes
+            .saturating_add(self.features_on_disk())
     }
 
     /// What [`text`](Self::text) says, as numbers.
@@ -196,6 +216,7 @@ impl Estimate {
                 "loss": memory.loss,
                 "batches": memory.batches,
                 "saving": memory.saving,
+                "texts": self.texts_bytes(),
                 "peak_of_stage": peaks,
             },
             "processes": self.processes,
@@ -282,6 +303,19 @@ impl Estimate {
         ]
     }
 
+    /// What the texts take of memory that is the machine's own, whatever computes.
+    fn texts(&self) -> Option<(&'static str, String)> {
+        let of_each = match self.processes {
+            1 => String::new(),
+            many => format!(", in each of {many} processes"),
+        };
+        let told = format!(
+            "{} of the machine's own{of_each}",
+            bytes(self.texts_bytes()?)
+        );
+        Some(("memory, texts", told))
+    }
+
     fn disk(&self, recipe: &ResolvedRecipe) -> Vec<(&'static str, String)> {
         let later = || "known once `data.train` is there".into();
         let mut lines = vec![("disk, checkpoints", bytes(self.checkpoint_bytes))];
@@ -327,7 +361,11 @@ impl Estimate {
         for (counted, _) in &self.steps {
             let mut own = stages.iter().filter(|stage| stage.name == counted.stage);
             if own.any(Planned::begins_anew) {
-                found.extend(counted.in_vain(recipe.begins_trained(counted.stage)));
+                let (stage, training) = (counted.stage, recipe.training(counted.stage));
+                let begins_trained = recipe.begins_trained(stage);
+                found.extend(
+                    training.patience_in_vain(&format!("the stage `{stage}`"), begins_trained),
+                );
             }
         }
         found

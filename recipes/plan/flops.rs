@@ -26,11 +26,10 @@ impl Computed<'_> {
     /// FLOPs of a step for each position: a forward pass costs 2 for each parameter, a backward pass 4.
     pub(super) fn per_token(&self) -> f64 {
         let (spec, footprint, work) = (self.target, &self.footprint, &self.work);
-        let d_head = spec.d_head as f64;
         // Scores and weighted values over half a row of keys, on average.
-        let attention = 2.0 * self.batch.length as f64 * spec.heads as f64 * d_head;
+        let attention = 2.0 * self.batch.length as f64 * (spec.heads * spec.d_head) as f64;
         // Those of the drafter, which may have other heads, more keys, or no attention at all.
-        let own_attention = 2.0 * self.activations.all_scores * d_head;
+        let own_attention = 2.0 * self.activations.all_scores * self.activations.d_head as f64;
         let target = if self.live {
             2.0 * body_parameters(spec) as f64 + spec.layers as f64 * attention
         } else {
@@ -119,10 +118,11 @@ mod tests {
         computed.per_token()
     }
 
-    /// The same where queries have so many scores.
+    /// The same where queries have so many scores, of heads that are 6 wide.
     fn with_scores(all_scores: f64) -> f64 {
         of(Activations {
             all_scores,
+            d_head: 6,
             rows: 10.0,
             ..Activations::default()
         })
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_drafter_attends_with_its_own_heads() {
-        // Of 6 heads and 10 keys, half of which are seen: scores and weighted values cost 2 FLOPs each for each of the 8 numbers
+        // Of 6 heads and 10 keys, half of which are seen: scores and weighted values cost 2 FLOPs each for each of the 6 numbers
         // of a head, forward once, backward twice, and the scores alone once more.
-        let forward = 2.0 * 2.0 * 8.0 * 60.0 / 2.0;
+        let forward = 2.0 * 2.0 * 6.0 * 60.0 / 2.0;
         let found = with_scores(60.0) - with_scores(0.0);
         assert!((found - 3.5 * forward).abs() < 1e-6, "{found}");
     }

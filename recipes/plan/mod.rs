@@ -9,6 +9,7 @@ use spectrain_checkpoints::columns::beside;
 use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
 use crate::runtime::sizes::{Sizes, unknown_sizes};
+use crate::stages::array::Part;
 
 mod answering;
 mod capture;
@@ -18,6 +19,7 @@ mod estimate;
 mod flops;
 mod memory;
 mod offline;
+mod on_disk;
 mod on_hub;
 mod pace;
 mod parts;
@@ -42,6 +44,7 @@ pub use estimate::Estimate;
 use on_hub::OnHub;
 use resolved::{commented, resolved};
 pub use several::plan_all;
+use several::{Begun, shares};
 use shown::{REFUSED, is_told, refusal};
 use stage_times::{Known, StageTimes};
 use stages::Planned;
@@ -61,7 +64,7 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     let sizes = target_sizes::of(recipe);
     let keys = sizes.as_ref().map(|sizes| resolved(asked, &sizes.spec));
     let keys = keys.unwrap_or_default();
-    let mut text = format!("{}\n", commented(&recipe.toml, &keys));
+    let mut text = format!("{}\n", commented(&recipe.described(), &keys));
     if let Some(origin) = &origin {
         _ = writeln!(text, "recipe: {origin}");
     }
@@ -82,7 +85,8 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     let lines = read.as_ref().map(parts::Read::lines);
     text += &part("read of the target", &lines.unwrap_or_default());
     let found = estimates(asked, sizes.as_ref(), (&stages, &refused), &mut text);
-    let own = asked.device_elsewhere().into_iter().chain(asked.warnings());
+    let here = asked.device_elsewhere().into_iter().chain(asked.in_use());
+    let own = here.chain(asked.warnings());
     let own = own.chain(asked.of_text());
     let warnings = own.chain(of_hub.warnings).chain(found.warnings);
     let warnings = warnings.chain(answering::silent(recipe, &stages));
@@ -93,9 +97,11 @@ fn plan_with(asked: &Asked, hub: &mut OnHub) -> Result<Plan> {
     }
     let becomes =
         |(table, key, value): &(&str, &str, Value)| (format!("{table}.{key}"), value.clone());
+    let left_out = recipe.left_out().into_iter();
+    let left_out = left_out.map(|(table, key, value)| (format!("{table}.{key}"), value));
     let json = json!({
         "recipe": recipe.json,
-        "becomes": keys.iter().map(becomes).collect::<Map<_, _>>(),
+        "becomes": keys.iter().map(becomes).chain(left_out).collect::<Map<_, _>>(),
         "recipe_from": origin,
         "run": run,
         "stages": stages.iter().map(Planned::json).collect::<Vec<_>>(),
@@ -202,6 +208,34 @@ pub fn too_little_room(asked: &Asked) -> Vec<String> {
     known.map_or_else(Vec::new, |known| room::warnings(asked, &known))
 }
 
+/// What a part of the features takes of the disk that it does not have, as far as both are known.
+pub fn too_little_for_part(asked: &Asked, part: Part) -> Option<String> {
+    let known = estimate(asked).ok().flatten()?;
+    room::too_little_for_part(asked, part, &known)
+}
+
+/// What several runs, one after the other, take of the memory and together of the disk that this machine does not have, as far as
+/// both are known; of the disk those that begin. What the run `lender` has made, which is none of them, they take over.
+pub fn too_little_room_for_all(all: &[Asked], lender: Option<&Asked>) -> Vec<String> {
+    let begun: Vec<Begun> = all.iter().map(Begun::noted).collect();
+    let shares = shares(&begun, lender.map(Begun::noted).as_ref());
+    let known = all.iter().map(|asked| estimate(asked).ok().flatten());
+    let known: Vec<Option<Estimate>> = known.collect();
+    let each = || all.iter().zip(&known);
+    let memory = each().map(|(asked, known)| {
+        let known = known.as_ref();
+        let needed = known.and_then(|known| room::needed_memory(asked, known));
+        (asked, needed)
+    });
+    let disk = each().zip(shares).map(|((asked, known), features)| {
+        let known = known.as_ref();
+        (asked, known.map(|known| features.disk_bytes(known)))
+    });
+    let memory = room::too_little_memory_for_all(memory);
+    let disk = room::too_little_disk_for_all(disk);
+    memory.into_iter().chain(disk).collect()
+}
+
 /// What is said where a training stage of the run takes more of its device's memory than the `available` bytes, as far as it is known
 /// what it takes.
 pub fn too_little_on_device(asked: &Asked, stage: &str, available: u64) -> Option<String> {
@@ -209,8 +243,8 @@ pub fn too_little_on_device(asked: &Asked, stage: &str, available: u64) -> Optio
     room::too_little_on_device((stage, peak), asked.device, available)
 }
 
-/// What the run takes, where the sizes of its target need no download. Nothing is hashed: of the data counts what the files say,
-/// whatever a run of this name has counted.
+/// What the run takes, where the sizes of its target need no download. Nothing is hashed: of the data counts what a run
+/// of this name has noted of it where it has prepared it with these settings, or else what the files say.
 ///
 /// # Errors
 /// The drafter does not fit the target, or its own sizes are not known here.
@@ -218,7 +252,6 @@ pub fn estimate(asked: &Asked) -> Result<Option<Estimate>> {
     let Some(sizes) = target_sizes::of(asked.recipe) else {
         return Ok(None);
     };
-    // In the memory is no count of the data, and nothing is said of the disk of a run that may have counted it.
-    let data = TrainingData::of(asked, &[]);
+    let data = TrainingData::noted(asked);
     Estimate::of(asked, &sizes, &data).map(Some)
 }

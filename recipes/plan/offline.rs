@@ -20,7 +20,7 @@ pub(super) fn refusals(recipe: &ResolvedRecipe, start: Option<&Path>) -> Vec<Err
     let further = recipe.evaluate.targets.iter().map(String::as_str);
     let further = further.filter_map(|model| found(target::resolve(model, None)));
     let drafter = recipe.method.model();
-    let drafter = drafter.map(|model| target::resolve_as(WHAT, model, None));
+    let drafter = drafter.map(|(model, revision)| target::resolve_as(WHAT, model, revision));
     let drafter = drafter.map(|folder| folder.context("`drafter.model`"));
     let start = start.map(start_at::folder).into_iter();
     let own = recipe.target_folder().map(drop).err();

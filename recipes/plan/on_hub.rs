@@ -85,7 +85,10 @@ impl OnHub {
         let further = recipe.evaluate.targets.iter();
         let further = further.map(|model| ("evaluate.targets", (model.clone(), None)));
         let drafter = recipe.method.model();
-        let drafter = drafter.map(|model| ("drafter.model", (model.to_owned(), None)));
+        let drafter = drafter.map(|(model, revision)| {
+            let revision = revision.map(str::to_owned);
+            ("drafter.model", (model.to_owned(), revision))
+        });
         let start = asked.start_on_hub().map(|repository| {
             let revision = Some(repository.revision().to_owned());
             ("start", (repository.id().to_owned(), revision))

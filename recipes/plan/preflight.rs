@@ -14,21 +14,25 @@ use spectrain_data::template::ChatTemplate;
 use crate::errors::{Misuse, with_causes};
 use crate::families::described::reading_for;
 use crate::families::model_at_start;
+use crate::families::target_traits::TargetTraits;
 use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::inline::assigned;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportTable, FeatureMode};
 use crate::runs::drafter_at::DrafterAt;
-use crate::runs::run_folder::{self, Existing, RunFolder, RunName, Status, manifest_in};
+use crate::runs::run_folder::{
+    self, Existing, RunFolder, RunName, StageState, Wanted, is_held, manifest_in, stage_state,
+};
 use crate::runtime::capture::servers::check_folders;
 use crate::runtime::pair::with_way_out;
 use crate::runtime::server::client::Client;
-use crate::runtime::sizes::{class_of, folder_of};
+use crate::runtime::sizes::{folder_of, traits_of};
 use crate::runtime::text::{Text, longer_texts};
 use crate::runtime::weights::check_weights;
 use crate::runtime::{device, prompt_sets, start_at, target};
-use crate::stages::inputs::settings;
+use crate::stages::inputs::{effect, settings};
 use crate::stages::order;
+use crate::stages::stage::Stage;
 
 /// Fails with the first of them.
 fn first(refusals: Vec<Error>) -> Result<()> {
@@ -114,6 +118,17 @@ impl<'a> Asked<'a> {
         ))
     }
 
+    /// That another process uses the run, which refuses it until that process has ended.
+    pub(super) fn in_use(&self) -> Option<String> {
+        let run = self.runs.join(&self.recipe.name);
+        is_held(&run).then(|| {
+            format!(
+                "`{}` is in use by another process: until that has ended, the run is refused, and what is said of its stages changes",
+                run.display()
+            )
+        })
+    }
+
     /// What a plan is refused for: the refusals, but for the device's, and those `of_hub`, or where there is none, the first
     /// failures.
     pub(super) fn all_refusals(&self, of_hub: Vec<Error>) -> Vec<Error> {
@@ -157,8 +172,17 @@ impl<'a> Asked<'a> {
             self.unloaded(),
             self.shorter_chains(),
             self.unclear_start(),
+            self.unusual_heads(),
         ];
-        found.into_iter().flatten().collect()
+        found.into_iter().flatten().chain(self.unread()).collect()
+    }
+
+    /// That keys of the drafter and the objective are set and not read.
+    fn unread(&self) -> Vec<String> {
+        let unread = self.recipe.unread().into_iter();
+        unread
+            .map(|(table, key, why)| format!("`{table}.{key}` is set and nothing reads it: {why}"))
+            .collect()
     }
 
     /// Whether an engine is known to load the drafter, as far as the target's sizes are known.
@@ -173,10 +197,8 @@ impl<'a> Asked<'a> {
         let Some(sizes) = sizes else {
             return Ok(Default::default());
         };
-        let class = self.target_class();
-        recipe
-            .method
-            .check_export(to, &sizes.spec, class.as_deref())
+        let target = self.target_traits();
+        recipe.method.check_export(to, &sizes.spec, &target)
     }
 
     /// That an engine which the recipe names would not load the drafter. The usual ones, which most recipes do not name, are
@@ -223,25 +245,49 @@ impl<'a> Asked<'a> {
 
     /// The keys of `[drafter]` that keep an engine from loading the drafter, each by itself, with their values.
     pub fn against(&self, engine: Engine) -> Vec<(String, Value)> {
-        let class = self.target_class();
+        let target = self.target_traits();
         let found = target_sizes::of(self.recipe).map(|sizes| {
             let method = &self.recipe.method;
-            method.against(engine, &sizes.spec, class.as_deref())
+            method.against(engine, &sizes.spec, &target)
         });
         // What is wrong with the settings is refused elsewhere.
         found.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// That no engine would serve the drafter, where the class of a target on this machine says so.
+    /// That the drafter's heads are of a width that the recipe names and engines' kernels may not take.
+    fn unusual_heads(&self) -> Option<String> {
+        const STEP: u64 = 8;
+        const LEAST: u64 = 32;
+        const MOST: u64 = 256;
+        let drafter = &self.recipe.json["drafter"];
+        let widths = [
+            ("drafter.d_head", &drafter["d_head"]),
+            ("drafter.fresh.d_head", &drafter["fresh"]["d_head"]),
+        ];
+        widths.into_iter().find_map(|(key, width)| {
+            let width = width.as_u64().filter(|&width| width > 0)?;
+            let is_usual = (LEAST..=MOST).contains(&width) && width.is_multiple_of(STEP);
+            (!is_usual).then(|| {
+                format!(
+                    "`{key} = {width}`: engines' kernels take multiples of {STEP} from {LEAST} to {MOST}, so that an engine may refuse \
+                     this drafter"
+                )
+            })
+        })
+    }
+
+    /// That no engine would serve the drafter, where the configuration of a target on this machine says so.
     fn unserved(&self) -> Option<String> {
-        let why = self.recipe.method.unserved(&self.target_class()?).ok()??;
+        let why = self.recipe.method.unserved(&self.target_traits()).ok()??;
         Some(format!("no engine would serve this drafter: {why}"))
     }
 
-    /// The class of a target on this machine.
-    fn target_class(&self) -> Option<String> {
+    /// What engines go by of the target, where that is on this machine.
+    fn target_traits(&self) -> TargetTraits {
         let revision = self.recipe.target.revision.as_deref();
-        class_of(self.recipe.model()?, revision)
+        let model = self.recipe.model();
+        let known = model.and_then(|model| traits_of(model, revision));
+        known.unwrap_or_default()
     }
 
     /// That texts are longer than the target was made for.
@@ -420,11 +466,25 @@ impl<'a> Asked<'a> {
         }
         let run = self.runs.join(&recipe.name);
         let stage = order::of(recipe).into_iter().next()?;
+        self.is_noted_as_done(&stage)
+            .then(|| run.join(stage.name).join("target"))
+    }
+
+    /// Whether the run has done a stage with the recipe's settings and will keep it, as its manifest says: nothing is hashed.
+    pub(super) fn is_noted_as_done(&self, stage: &Stage) -> bool {
+        let run = self.runs.join(&self.recipe.name);
         let made = manifest_in(&run, stage.name).ok().flatten();
-        let made = made.filter(|made| made.status == Status::Done)?;
-        let is_kept = self.existing == Existing::Continue
-            && settings(recipe, &stage).is_ok_and(|wanted| wanted == made.settings);
-        is_kept.then(|| run.join(stage.name).join("target"))
+        let (Some(made), Ok(settings)) = (made, settings(self.recipe, stage)) else {
+            return false;
+        };
+        let wanted = Wanted {
+            settings: &settings,
+            inputs: &made.inputs,
+            effect,
+            ends: &|| Ok(0),
+        };
+        let state = stage_state(&run, stage.name, wanted);
+        self.existing == Existing::Continue && matches!(state, Ok(StageState::Done(_)))
     }
 
     /// Whether the keys go together that say how what the target computes is had: here, from servers that are named, or from what was

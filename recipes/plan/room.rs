@@ -3,21 +3,73 @@
 use std::path::Path;
 
 use super::estimate::Estimate;
+use super::on_disk::{bytes_in, left, parts_of};
 use super::words::bytes;
 use crate::plan::preflight::Asked;
 use crate::runs::run_folder::Existing;
 use crate::runtime::device::is_gpu;
 use crate::runtime::machine_memory::MachineMemory;
 use crate::runtime::writable::{free_space, writable};
+use crate::stages::array::Part;
 
 /// What is said where this machine has less than a run takes.
 pub(super) fn warnings(asked: &Asked, estimate: &Estimate) -> Vec<String> {
-    // How much memory a GPU has is not known before it is opened: [`too_little_on_device`].
-    let of_cpu = estimate.all_processes().filter(|_| !is_gpu(asked.device));
-    let memory = of_cpu.and_then(|needed| too_little_memory(needed, MachineMemory::here()?.total));
     let run = asked.runs.join(&asked.recipe.name);
-    let disk = too_little_disk(&run, asked.existing, estimate.disk_bytes());
+    let takes = match begins(&run, asked.existing) {
+        true => "the run takes",
+        false => "the run still takes",
+    };
+    let disk = too_little_disk(takes, &run, left(asked, estimate));
+    let memory = needed_memory(asked, estimate);
+    let memory = memory.and_then(|needed| too_little_memory(needed, MachineMemory::here()?.total));
     memory.into_iter().chain(disk).collect()
+}
+
+/// What is said where the disk under a part of the features has less than the part still takes.
+pub(super) fn too_little_for_part(
+    asked: &Asked,
+    part: Part,
+    estimate: &Estimate,
+) -> Option<String> {
+    let folder = parts_of(asked).join(part.folder());
+    let share = estimate.features_on_disk().div_ceil(part.of.max(1));
+    let needed = share.saturating_sub(bytes_in(&folder));
+    too_little_disk(&format!("part {part} takes"), &folder, needed)
+}
+
+/// Bytes of this machine's memory that a run takes at its peak, as far as they are known.
+pub(super) fn needed_memory(asked: &Asked, estimate: &Estimate) -> Option<u64> {
+    match is_gpu(asked.device) {
+        // How much memory a GPU has is not known before it is opened: [`too_little_on_device`]. The texts are in the machine's own.
+        true => estimate.all_texts(),
+        false => estimate.all_processes(),
+    }
+}
+
+/// What is said where this machine has less memory than that of several runs takes which takes the most, each with the bytes that it
+/// takes, as far as they are known: they run one after the other.
+pub(super) fn too_little_memory_for_all<'a, 'b: 'a>(
+    all: impl Iterator<Item = (&'a Asked<'b>, Option<u64>)>,
+) -> Option<String> {
+    let known = all.filter_map(|(asked, bytes)| Some((asked, bytes?)));
+    let (largest, needed) = known.max_by_key(|(_, bytes)| *bytes)?;
+    let told = too_little_memory(needed, MachineMemory::here()?.total)?;
+    Some(format!("{}: {told}", largest.recipe.name))
+}
+
+/// What is said where the disk has less than those of several runs take together that begin, each with the bytes that it takes, as
+/// far as they are known.
+pub(super) fn too_little_disk_for_all<'a, 'b: 'a>(
+    all: impl Iterator<Item = (&'a Asked<'b>, Option<u64>)>,
+) -> Option<String> {
+    let run = |asked: &Asked| asked.runs.join(&asked.recipe.name);
+    let begin: Vec<_> = all
+        .filter(|(asked, _)| begins(&run(asked), asked.existing))
+        .collect();
+    let needed = begin.iter().filter_map(|(_, bytes)| *bytes);
+    let needed = needed.fold(0, u64::saturating_add);
+    let (first, _) = begin.first()?;
+    too_little_disk("the runs together take", &run(first), needed)
 }
 
 /// What is said where a process of a stage takes more memory of the device of this name, `needed` bytes, than it can have there.
@@ -47,16 +99,18 @@ fn too_little_memory(needed: u64, there: u64) -> Option<String> {
     (needed > there).then(text)
 }
 
-/// What is said of the disk under a run that begins: of one that goes on, a part of the bytes is on the disk already.
-fn too_little_disk(run: &Path, existing: Existing, needed: u64) -> Option<String> {
-    if existing == Existing::Continue && run.exists() {
-        return None;
-    }
+/// Whether a run begins: of one that goes on, a part of the bytes is on the disk already.
+pub(super) fn begins(run: &Path, existing: Existing) -> bool {
+    existing == Existing::SetAside || !run.exists()
+}
+
+/// What is said of the disk under a run; `who` takes so much of it.
+fn too_little_disk(who: &str, run: &Path, needed: u64) -> Option<String> {
     let folder = writable(run).ok()?;
     let free = free_space(&folder)?;
     let text = || {
         format!(
-            "the run takes {} of the disk, and {} are free at `{}`",
+            "{who} {} of the disk, and {} are free at `{}`",
             bytes(needed),
             bytes(free),
             folder.display()
@@ -73,16 +127,17 @@ mod tests {
     fn a_run_that_is_larger_than_the_disk_is_told() {
         let root = tempfile::tempdir().unwrap();
         let run = root.path().join("runs/a");
-        let continued = |needed: u64| too_little_disk(&run, Existing::Continue, needed);
-        assert_eq!(continued(1), None);
-        let told = continued(u64::MAX).unwrap();
+        let of_run = |needed: u64| too_little_disk("the run takes", &run, needed);
+        assert_eq!(of_run(1), None);
+        let told = of_run(u64::MAX).unwrap();
+        assert!(told.starts_with("the run takes "), "{told}");
         assert!(told.contains(" of the disk, and "), "{told}");
         assert!(told.contains(&root.path().display().to_string()), "{told}");
+        assert!(begins(&run, Existing::Continue));
         std::fs::create_dir_all(&run).unwrap();
-        assert_eq!(continued(u64::MAX), None);
+        assert!(!begins(&run, Existing::Continue));
         // What is set aside stays on the disk.
-        let fresh = too_little_disk(&run, Existing::SetAside, u64::MAX);
-        assert!(fresh.is_some());
+        assert!(begins(&run, Existing::SetAside));
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::{Context as _, Error, Result, bail};
 use spectrain_data::dataset::Dataset;
 use spectrain_data::prepare::prepare;
+use spectrain_data::regenerate::check_trained;
 use spectrain_data::sources::Sources;
-use spectrain_data::unusable::Unusable;
 
 use crate::families::drafter_folder::Unheld;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::DataTable;
 use crate::runtime::sizes::folder_of;
 use crate::runtime::target::hub_options;
 use crate::runtime::text::{RowsOf, Text};
@@ -45,7 +46,7 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     let train = train.map(|data| data.at_most(recipe.data.max_samples));
     let train = train.map(|data| match recipe.regenerate {
         // What is trained on is still to be answered.
-        Some(_) => check_rows(&data, recipe.data.unusable).context(TRAIN_DATA),
+        Some(_) => check_given(&data, &recipe.data).context(TRAIN_DATA),
         None => check_train(&text, &data, recipe),
     });
     let eval = here(recipe.data.eval.clone());
@@ -54,8 +55,9 @@ pub(super) fn failures(recipe: &ResolvedRecipe) -> Vec<Error> {
     checks.filter_map(Result::err).collect()
 }
 
-/// Fails unless there are rows that can be read.
-fn check_rows(data: &Dataset, unusable: Unusable) -> Result<()> {
+/// Fails unless there are rows that can be read, and something of them may be trained on once they are answered.
+fn check_given(data: &Dataset, table: &DataTable) -> Result<()> {
+    let unusable = table.unusable;
     let mut read = 0;
     for row in unusable.without(data.rows()?.take(MOST)).take(LEAST) {
         row?;
@@ -64,7 +66,16 @@ fn check_rows(data: &Dataset, unusable: Unusable) -> Result<()> {
     if read == 0 {
         bail!("{data}: expected rows, found none");
     }
-    Ok(())
+    let read = Cell::new(0);
+    let rows = data.rows()?.take_while(|_| {
+        read.set(read.get() + 1);
+        read.get() <= MOST
+    });
+    match check_trained(data, unusable.without(rows), table.mask) {
+        // Of what was not read something may be.
+        Err(_) if read.get() > MOST => Ok(()),
+        checked => Ok(checked?),
+    }
 }
 
 /// Fails where nothing can be trained on, or held out of it and asked where that is wanted, and where a text holds what none may.

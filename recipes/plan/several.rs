@@ -11,6 +11,7 @@ use super::data::TrainingData;
 use super::estimate::Estimate;
 use super::on_hub::OnHub;
 use super::preflight::Asked;
+use super::room;
 use super::shown::{Plan, REFUSED, refusal};
 use super::stage_times::{Known, StageTimes};
 use super::stages::{self, Planned};
@@ -18,8 +19,10 @@ use super::target_sizes;
 use super::words::{bytes, duration, part};
 use crate::errors::with_causes;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runtime::sizes::Sizes;
 use crate::stages::inputs::settings;
 use crate::stages::order;
+use crate::stages::stage::Stage;
 
 /// What a run takes, as far as it is known.
 #[derive(Clone, Copy, Default, Serialize)]
@@ -37,13 +40,9 @@ impl Takes {
     fn of(asked: &Asked, known: Option<&Known>, features: Features, stages: &[Planned]) -> Self {
         let is_trained = |name: &&str| stages.iter().any(|of| of.name == *name && !of.is_left());
         let estimate = known.map(|known| known.estimate);
-        let disk_bytes = match features {
-            Features::Own => Estimate::disk_bytes,
-            Features::Linked => Estimate::own_disk_bytes,
-        };
         Self {
             memory_bytes: estimate.and_then(Estimate::peak),
-            disk_bytes: estimate.map(disk_bytes),
+            disk_bytes: estimate.map(|estimate| features.disk_bytes(estimate)),
             training_seconds: match asked.recipe.training_stages().iter().all(is_trained) {
                 true => Some(0.0),
                 false => estimate.and_then(Estimate::training_seconds),
@@ -79,12 +78,94 @@ impl Takes {
 }
 
 /// Where a run has its features from.
-#[derive(Clone, Copy)]
-enum Features {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Features {
     /// It makes them.
     Own,
-    /// An earlier one has the same.
+    /// Another one has the same.
     Linked,
+}
+
+impl Features {
+    /// Bytes of the disk that are a run's own.
+    pub(super) fn disk_bytes(self, estimate: &Estimate) -> u64 {
+        match self {
+            Self::Own => estimate.disk_bytes(),
+            Self::Linked => estimate.own_disk_bytes(),
+        }
+    }
+}
+
+/// What there is of a run before it is trained.
+pub(super) struct Begun {
+    sizes: Option<Sizes>,
+    /// What becomes of its stages.
+    stages: Vec<Planned>,
+    /// What those before its training are made from, where it is known.
+    before: Option<Value>,
+    /// Whether they are done.
+    has_features: bool,
+    /// See [`room::begins`].
+    begins: bool,
+}
+
+impl Begun {
+    /// Of a run of whose stages this becomes.
+    fn of(asked: &Asked, stages: Vec<Planned>) -> Self {
+        let trains = asked.recipe.method.stages();
+        let mut before = stages.iter().take_while(|of| !trains.contains(&of.name));
+        let has_features = !stages.is_empty() && before.all(|stage| stage.done);
+        Self::with(asked, stages, has_features)
+    }
+
+    /// Of a run by the manifests of its stages, of which it is not found what becomes of them.
+    pub(super) fn noted(asked: &Asked) -> Self {
+        let mut before = before(asked.recipe);
+        let has_features = before.all(|stage| asked.is_noted_as_done(&stage));
+        Self::with(asked, Vec::new(), has_features)
+    }
+
+    fn with(asked: &Asked, stages: Vec<Planned>, has_features: bool) -> Self {
+        let sizes = target_sizes::of(asked.recipe);
+        let before = sizes.as_ref();
+        Self {
+            before: before.and_then(|sizes| before_training(asked.recipe, &sizes.spec)),
+            begins: room::begins(&asked.runs.join(&asked.recipe.name), asked.existing),
+            sizes,
+            stages,
+            has_features,
+        }
+    }
+}
+
+/// Where each of several runs has its features from: of those that are made from the same, one makes them, the first that has done
+/// so, or else, unless the `lender` has, which is none of them, the first that begins: the disk is counted of such runs alone.
+pub(super) fn shares(all: &[Begun], lender: Option<&Begun>) -> Vec<Features> {
+    let maker = |before: &Value| {
+        let is_alike = |other: &Begun| other.before.as_ref() == Some(before);
+        let first = |is: fn(&Begun) -> bool| {
+            let mut all = all.iter();
+            all.position(|other| is_alike(other) && is(other))
+        };
+        let is_lent = lender.is_some_and(|lender| is_alike(lender) && lender.has_features);
+        match first(|other| other.has_features) {
+            None if is_lent => None,
+            None => first(|other| other.begins).or_else(|| first(|_| true)),
+            made => made,
+        }
+    };
+    let of = |(at, run): (usize, &Begun)| match &run.before {
+        Some(before) if maker(before) != Some(at) => Features::Linked,
+        _ => Features::Own,
+    };
+    all.iter().enumerate().map(of).collect()
+}
+
+/// The stages of a run before its training.
+fn before(recipe: &ResolvedRecipe) -> impl Iterator<Item = Stage> {
+    let trains = recipe.method.stages();
+    let stages = order::of(recipe).into_iter();
+    stages.take_while(move |stage| !trains.contains(&stage.name))
 }
 
 /// How long the stages of a run take that are its own and not done, as far as that can be estimated.
@@ -100,13 +181,10 @@ fn seconds(known: &Known, features: Features, planned: &[Planned]) -> f64 {
     StageTimes::of(known, &own).seconds()
 }
 
-/// What the stages before the training of a run are made from: of runs in which that is the same, each later one links what the
-/// first has made. Nothing where it is not known.
+/// What the stages before the training of a run are made from: of runs in which that is the same, one makes it and the others link
+/// it. Nothing where it is not known.
 fn before_training(recipe: &ResolvedRecipe, spec: &TargetSpec) -> Option<Value> {
-    let trains = recipe.method.stages();
-    let stages = order::of(recipe).into_iter();
-    let before = stages.take_while(|stage| !trains.contains(&stage.name));
-    let settings = before.map(|stage| settings(recipe, &stage));
+    let settings = before(recipe).map(|stage| settings(recipe, &stage));
     let settings: Vec<Value> = settings.collect::<anyhow::Result<_>>().ok()?;
     let layers = recipe.method.capture(spec).ok()?.layers;
     let tables = ["data", "target", "features"].map(|table| &recipe.json[table]);
@@ -120,24 +198,18 @@ struct Row<'a> {
     refusals: Vec<Error>,
     /// What becomes of its stages.
     stages: Vec<Planned>,
+    /// See [`room::needed_memory`].
+    memory: Option<u64>,
+    /// What is said of its recipe.
+    of_recipe: Vec<String>,
+    /// What is said of its folder.
+    in_use: Option<String>,
 }
 
 impl<'a> Row<'a> {
-    /// `known` is what the stages before the training of earlier runs are made from.
-    fn of(asked: &Asked<'a>, hub: &mut OnHub, known: &mut Vec<Value>) -> Self {
+    fn of(asked: &Asked<'a>, hub: &mut OnHub, (begun, features): (Begun, Features)) -> Self {
         let refusals = asked.all_refusals(hub.models(asked).refusals);
-        let sizes = target_sizes::of(asked.recipe);
-        let before = sizes.as_ref();
-        let before = before.and_then(|sizes| before_training(asked.recipe, &sizes.spec));
-        let features = match before {
-            Some(before) if known.contains(&before) => Features::Linked,
-            before => {
-                known.extend(before);
-                Features::Own
-            }
-        };
-        // What is wrong with a run's folder is told where it is trained.
-        let stages = stages::stages(asked).unwrap_or_default();
+        let Begun { sizes, stages, .. } = begun;
         let data = TrainingData::of(asked, &stages);
         // Why there is no estimate is among the refusals.
         let estimate = sizes.as_ref();
@@ -150,8 +222,13 @@ impl<'a> Row<'a> {
             data: &data,
             captured: None,
         });
+        let memory = estimate.as_ref();
+        let memory = memory.and_then(|estimate| room::needed_memory(asked, estimate));
         Self {
             name: &asked.recipe.name,
+            memory,
+            of_recipe: asked.warnings(),
+            in_use: asked.in_use(),
             takes: Takes::of(asked, known.as_ref(), features, &stages),
             refusals: stages::with_refusals(refusals, &stages),
             stages,
@@ -168,10 +245,14 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// What of it that has been done is done again, and why.
-    fn again(&self) -> impl Iterator<Item = String> {
+    /// What should be known of it and is not `known` of all, and what of it that has been done is done again, and why.
+    fn warnings(&self, known: &[&String]) -> impl Iterator<Item = String> {
         let again = self.stages.iter().filter(|stage| stage.is_again());
-        again.map(|stage| format!("{}: {} {}", self.name, stage.name, stage.state))
+        let again = again.map(|stage| format!("{} {}", stage.name, stage.state));
+        let own = self.of_recipe.iter();
+        let own = own.filter(move |told| !known.contains(told));
+        let all = self.in_use.iter().chain(own).cloned().chain(again);
+        all.map(|warning| format!("{}: {warning}", self.name))
     }
 
     fn json(&self) -> Value {
@@ -185,13 +266,34 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Plans several runs, each with a name of its own.
-pub fn plan_all(all: &[Asked]) -> Plan {
+/// What should be known of the machine and of the runs; what is said of all of them, once.
+fn warnings(all: &[Asked], rows: &[Row]) -> Vec<String> {
+    let elsewhere = all.first().and_then(Asked::device_elsewhere);
+    let memory = rows.iter().map(|row| row.memory);
+    let memory = room::too_little_memory_for_all(all.iter().zip(memory));
+    let disk = rows.iter().map(|row| row.takes.disk_bytes);
+    let disk = room::too_little_disk_for_all(all.iter().zip(disk));
+    let first = rows.iter().take(1).flat_map(|row| &row.of_recipe);
+    let is_of_all = |told: &&String| rows.iter().all(|row| row.of_recipe.contains(told));
+    let of_all: Vec<&String> = first.filter(is_of_all).collect();
+    let of_machine = elsewhere.into_iter().chain(memory).chain(disk);
+    let of_each = rows.iter().flat_map(|row| row.warnings(&of_all));
+    let once = of_all.iter().map(|told| (*told).clone());
+    of_machine.chain(once).chain(of_each).collect()
+}
+
+/// Plans several runs, each with a name of its own. What the run `lender` has made, which is none of them, they take over.
+pub fn plan_all(all: &[Asked], lender: Option<&Asked>) -> Plan {
     let mut hub = OnHub::of_process();
-    let mut known = Vec::new();
-    let rows = all.iter();
+    // What is wrong with a run's folder is told where it is trained.
+    let stages = |asked: &Asked| stages::stages(asked).unwrap_or_default();
+    let begun = all.iter().map(|asked| Begun::of(asked, stages(asked)));
+    let begun: Vec<Begun> = begun.collect();
+    let lender = lender.map(|asked| Begun::of(asked, stages(asked)));
+    let shares = shares(&begun, lender.as_ref());
+    let rows = all.iter().zip(begun.into_iter().zip(shares));
     let rows: Vec<Row> = rows
-        .map(|asked| Row::of(asked, &mut hub, &mut known))
+        .map(|(asked, begun)| Row::of(asked, &mut hub, begun))
         .collect();
     let together = rows.iter().map(|row| row.takes).reduce(Takes::and);
     let together = together.unwrap_or_default();
@@ -200,9 +302,7 @@ pub fn plan_all(all: &[Asked]) -> Plan {
     lines.push(together.line("one after the other", ""));
     let mut text = table(&lines);
     text.push_str("\n`--plan` without `--sweep` and `--vary` says more of one run.\n");
-    let warnings = all.first().and_then(Asked::device_elsewhere);
-    let warnings = warnings.into_iter();
-    let warnings: Vec<String> = warnings.chain(rows.iter().flat_map(Row::again)).collect();
+    let warnings = warnings(all, &rows);
     text += &part("warnings", &warnings);
     let runs = rows.iter().map(Row::json);
     let json =
@@ -237,4 +337,97 @@ fn table(lines: &[[String; 5]]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::recipe::read;
+    use crate::runs::run_folder::Existing;
+
+    use Features::{Linked, Own};
+
+    /// A run that begins, has begun, or has made its features.
+    #[derive(Clone, Copy)]
+    enum State {
+        Begins,
+        Begun,
+        Done,
+    }
+    use State::{Begins, Done};
+
+    fn run((before, state): (Option<&str>, State)) -> Begun {
+        Begun {
+            sizes: None,
+            stages: Vec::new(),
+            before: before.map(|before| json!(before)),
+            has_features: matches!(state, Done),
+            begins: matches!(state, Begins),
+        }
+    }
+
+    fn shared<const N: usize>(all: [(Option<&str>, State); N]) -> Vec<Features> {
+        shares(&all.map(run), None)
+    }
+
+    #[test]
+    fn of_runs_that_begin_alike_one_makes_the_features_which_is_the_first_that_has_made_them() {
+        let (a, b) = (Some("a"), Some("b"));
+        let found = shared([(a, Begins), (b, Begins), (a, Begins)]);
+        assert_eq!(found, [Own, Own, Linked]);
+        // A value that is new has what another one's run has made, wherever it stands.
+        let found = shared([(a, Begins), (a, Done), (a, Done)]);
+        assert_eq!(found, [Linked, Own, Linked]);
+        assert_eq!(shared([(None, Begins), (None, Begins)]), [Own, Own]);
+    }
+
+    #[test]
+    fn features_that_no_run_has_made_are_counted_with_one_whose_disk_is_counted() {
+        let a = Some("a");
+        let found = shared([(a, State::Begun), (a, Begins), (a, Begins)]);
+        assert_eq!(found, [Linked, Own, Linked]);
+        let found = shared([(a, State::Begun), (a, State::Begun)]);
+        assert_eq!(found, [Own, Linked]);
+    }
+
+    #[test]
+    fn features_that_a_run_beside_them_has_made_are_made_by_none() {
+        let (a, b) = (Some("a"), Some("b"));
+        let all = [(a, Begins), (b, Begins), (a, Begins)].map(run);
+        let beside = |lender| shares(&all, Some(&run(lender)));
+        assert_eq!(beside((a, Done)), [Linked, Own, Linked]);
+        // It is not trained here, so it makes none either.
+        assert_eq!(beside((a, State::Begun)), [Own, Own, Linked]);
+    }
+
+    #[test]
+    fn what_is_said_of_all_runs_is_said_once_and_of_memory_what_the_largest_takes() {
+        let text =
+            "recipe = \"eagle3\"\nname = \"a\"\ntarget.model = \"t\"\ndata.train = \"d.jsonl\"\n";
+        let recipes = ["a", "b"].map(|name| read(text, &[format!("name={name}")]).unwrap());
+        let all = recipes.each_ref().map(|recipe| Asked {
+            recipe,
+            runs: Path::new("absent"),
+            existing: Existing::Continue,
+            device: "cpu",
+            ranks: 1,
+            only: &[],
+            parts: None,
+        });
+        let row = |name, memory, told: [&str; 2]| Row {
+            name,
+            takes: Takes::default(),
+            refusals: Vec::new(),
+            stages: Vec::new(),
+            memory: Some(memory),
+            of_recipe: told.map(str::to_owned).to_vec(),
+            in_use: None,
+        };
+        let rows = [row("a", 1, ["x", "y"]), row("b", u64::MAX, ["y", "z"])];
+        let told = warnings(&all, &rows);
+        assert!(told[0].starts_with("b: the run takes "), "{told:?}");
+        assert_eq!(told[1..], ["y", "a: x", "b: z"]);
+    }
 }

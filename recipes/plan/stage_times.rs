@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::columns::{beside, wrapped};
+use spectrain_data::in_order::threads;
+use spectrain_data::words::by_count;
 use spectrain_eval::{DraftChoice, Reach, drafted};
 use spectrain_models::Sampling;
 
@@ -16,8 +18,10 @@ use crate::runtime::device;
 use crate::runtime::prompt_sets;
 use crate::runtime::sizes::{Sizes, body_parameters};
 
-/// Tokens a second that the stage `prepare` makes of texts.
+/// Tokens a second that a thread of the stage `prepare` makes of texts, measured where one has all.
 const PREPARED: f64 = 250e3;
+/// Threads that are as many times as fast: a guess, as one thread alone reads the rows and writes the samples of all.
+const KEPT_BUSY: usize = 16;
 /// Tokens that a pass over a draft yields. How many, the training decides.
 const YIELD: f64 = 2.0;
 /// Share of a training step that its forward pass takes.
@@ -133,7 +137,7 @@ impl Known<'_> {
             "synthetic" => (self.synthetic(pace), "trains the target".into()),
             "regenerate" => self.regenerate(pace),
             "prepare" => match self.estimate.data_tokens {
-                Some(tokens) => (Some(tokens as f64 / PREPARED), String::new()),
+                Some(tokens) => prepared(tokens, threads().get()),
                 None => later(),
             },
             "features" => self.features(pace),
@@ -239,9 +243,11 @@ impl Known<'_> {
         let together = f64::from(table.concurrency).min(answers.count.max(1.0));
         let all = answers.count * tokens;
         let seconds = all / together * pace.pass(&self.target(), together, together);
+        let number = answers.count as u64;
         let remark = format!(
-            "{} answers {how_long}, {} tokens",
-            grouped(answers.count as u64),
+            "{} {} {how_long}, {} tokens",
+            grouped(number),
+            by_count(number, ["answer", "answers"]),
             count(all as u64)
         );
         (Some(seconds), remark)
@@ -330,13 +336,15 @@ impl Known<'_> {
         let Ok(reach) = recipe.method.reach(&self.sizes.spec) else {
             return (None, "the drafter's sizes are not known here".into());
         };
+        // No more at a time than there are.
+        let size = table.batch_size.min(prompts).max(1) as f64;
         let mut ways = 0;
         let mut seconds = 0.0;
         for sampling in table.samplings() {
             let drafts = drafted(&table.choices(reach.own), &reach, &sampling);
             ways += drafts.len();
             seconds += match recipe.features.mode.computes_target() {
-                true => self.decoded(&sampling, &drafts, (tokens, &reach), pace),
+                true => self.decoded(&sampling, &drafts, (tokens, size, &reach), pace),
                 false => drafts.len() as f64 * tokens * self.reading(pace),
             };
         }
@@ -354,16 +362,15 @@ impl Known<'_> {
         (Some(seconds * targets as f64), remark)
     }
 
-    /// Seconds of what is decoded with one way of sampling, and of the tests of it.
+    /// Seconds of what is decoded with one way of sampling, so many tokens by so many sequences at a time, and of the tests of it.
     fn decoded(
         &self,
         sampling: &Sampling,
         drafts: &[DraftChoice],
-        (tokens, reach): (f64, &Reach),
+        (tokens, size, reach): (f64, f64, &Reach),
         pace: &Pace,
     ) -> f64 {
         let table = &self.asked.recipe.evaluate;
-        let size = table.batch_size.max(1) as f64;
         let plain = tokens / size * pace.pass(&self.target(), size, size);
         let mut seconds = match table.baseline {
             true => plain + (TIMED * plain).min(MOST_TIMED),
@@ -382,6 +389,16 @@ impl Known<'_> {
         let further = further.map(|free| table.choices_of(free, reach.own).len());
         seconds + further.sum::<usize>() as f64 * plain
     }
+}
+
+/// How long so many threads make so many tokens of texts.
+fn prepared(tokens: u64, threads: usize) -> Lasts {
+    let busy = threads.min(KEPT_BUSY);
+    let remark = match threads {
+        1 => String::new(),
+        _ => format!("on {threads} processors"),
+    };
+    (Some(tokens as f64 / (PREPARED * busy as f64)), remark)
 }
 
 /// What is said where the data decides.
@@ -404,5 +421,21 @@ fn extent(choice: &DraftChoice) -> [usize; 2] {
         (None, DraftChoice::Calibrated(calibration)) => [calibration.depth, calibration.nodes],
         (None, DraftChoice::Confident { length, .. }) => [*length; 2],
         (None, _) => [0; 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_prepared_by_all_processors_that_one_thread_can_serve() {
+        let seconds = |threads| prepared(8_000_000_000, threads).0.unwrap();
+        assert_eq!(seconds(1), 32_000.0);
+        assert_eq!(seconds(8), 4000.0);
+        assert_eq!(seconds(16), 2000.0);
+        assert_eq!(seconds(32), 2000.0);
+        assert_eq!(prepared(1, 8).1, "on 8 processors");
+        assert_eq!(prepared(1, 1).1, "");
     }
 }

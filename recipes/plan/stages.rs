@@ -37,8 +37,6 @@ pub(super) struct Planned {
 const CANNOT_RUN: &str = "cannot run: ";
 /// What becomes of a stage that has not begun.
 const RUNS: &str = "runs";
-/// What becomes of a stage that was interrupted.
-const GOES_ON: &str = "goes on where it was interrupted";
 /// How the states begin in which what was done is done again; why follows.
 const STARTS_OVER: &str = "starts over: ";
 const RUNS_AGAIN: &str = "runs again: ";
@@ -190,7 +188,7 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
     });
     let state = match found {
         Ok((_, Some((aside, state)))) => {
-            return taken_back(context, stage.name, (&aside, state));
+            return taken_back(context, stage, (&aside, state));
         }
         Ok((state, None)) => state,
         Err(error) => return Ok(cannot(&error)),
@@ -205,8 +203,9 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
             stays: true,
         },
         StageState::Missing => Becomes::to_do(RUNS),
-        StageState::Interrupted if stage.resumes => Becomes::to_do(GOES_ON),
-        StageState::Interrupted => Becomes::to_do("starts over after an interruption"),
+        StageState::Interrupted => {
+            Becomes::to_do((stage.after_interruption)(context.recipe).told())
+        }
         StageState::Longer { steps, what } => {
             Becomes::to_do(to_other_end(context, stage.name, steps, &what)?)
         }
@@ -227,13 +226,18 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
 /// What becomes of a stage that takes back what was set aside under this name, in this state.
 fn taken_back(
     context: &StageContext,
-    stage: &str,
+    stage: &Stage,
     (aside, state): (&str, StageState),
 ) -> Result<Becomes> {
     let (how, done) = match state {
         StageState::Done(_) => ("which is done".to_owned(), true),
-        StageState::Longer { steps, what } => (to_other_end(context, stage, steps, &what)?, false),
-        _ => (GOES_ON.to_owned(), false),
+        StageState::Longer { steps, what } => {
+            (to_other_end(context, stage.name, steps, &what)?, false)
+        }
+        _ => {
+            let goes_on = (stage.after_interruption)(context.recipe);
+            (goes_on.told().to_owned(), false)
+        }
     };
     Ok(Becomes {
         told: format!("takes back `{}`, {how}", context.folder(aside).display()),
@@ -254,7 +258,6 @@ fn missing_model(context: &StageContext) -> Option<String> {
         .iter()
         .map(|model| (model.as_str(), None));
     let drafter = recipe.method.model().filter(|_| recipe.start.is_none());
-    let drafter = drafter.map(|model| (model, None));
     let mut models = own.into_iter().chain(drafter).chain(further);
     let missing = models.find(|(model, revision)| folder_of(model, *revision).is_none());
     let missing = missing.map(|(model, _)| model.to_owned());

@@ -15,8 +15,6 @@ pub(super) struct Steps {
     is_estimated: bool,
     /// Validations without better weights behind which there are fewer.
     patience: Option<usize>,
-    /// Steps from one validation to the next.
-    validate_every: u64,
     tokens_per_step: u64,
     /// Tokens of all steps, known as the steps are.
     pub(super) trained_tokens: Option<u64>,
@@ -28,11 +26,10 @@ impl Steps {
         training: &TrainConfig,
         data_tokens: Option<u64>,
     ) -> Self {
-        let [tokens, steps, batches, validate_every] = [
+        let [tokens, steps, batches] = [
             training.batch_tokens,
             training.steps,
             training.gradient_accumulation,
-            training.validate_every,
         ]
         .map(|number| number as u64);
         let tokens_per_step = tokens.saturating_mul(batches);
@@ -49,7 +46,6 @@ impl Steps {
             steps,
             is_estimated: training.epochs.is_some(),
             patience: training.patience,
-            validate_every,
             tokens_per_step,
             trained_tokens,
         }
@@ -69,27 +65,6 @@ impl Steps {
             grouped(steps),
             grouped(self.tokens_per_step)
         ))
-    }
-
-    /// That `patience` cannot end the training, where it begins anew and its steps are known. Where it begins trained, those weights are
-    /// validated first.
-    pub(super) fn in_vain(&self, begins_trained: bool) -> Option<String> {
-        let patience = self.patience? as u64;
-        let steps = self.steps.filter(|_| !self.is_estimated)?;
-        let validations = steps.saturating_sub(1) / self.validate_every.max(1);
-        // The first one of all finds the best weights so far.
-        let most = validations.saturating_sub(u64::from(!begins_trained));
-        let noun = match most {
-            1 => "validation",
-            _ => "validations",
-        };
-        (most < patience).then(|| {
-            format!(
-                "`train.patience = {patience}` cannot end the stage `{}`: before its last step no more than {most} {noun} \
-                 (`train.validate_every`) may find no better weights",
-                self.stage
-            )
-        })
     }
 
     /// For programs, under the name of the stage.
@@ -141,28 +116,5 @@ mod tests {
         assert_eq!(counted.words().unwrap(), words);
         let numbers = json!({"steps": 1000, "tokens_per_step": 4096, "patience": 3});
         assert_eq!(counted.json(), ("train".into(), numbers));
-    }
-
-    #[test]
-    fn validations_that_are_too_few_to_end_a_training_are_known_before_it() {
-        let in_vain = |steps, epochs, begins_trained| {
-            let training = TrainConfig {
-                steps,
-                epochs,
-                validate_every: 10,
-                patience: Some(2),
-                ..TrainConfig::default()
-            };
-            Steps::of("train", &training, Some(10_000)).in_vain(begins_trained)
-        };
-        // Behind steps 10, 20 and 30.
-        assert_eq!(in_vain(31, None, false), None);
-        let told = "`train.patience = 2` cannot end the stage `train`: before its last step no more than 1 validation \
-                    (`train.validate_every`) may find no better weights";
-        assert_eq!(in_vain(30, None, false).as_deref(), Some(told));
-        assert_eq!(in_vain(30, None, true), None);
-        assert!(in_vain(20, None, true).is_some());
-        // How many steps these are is not surely known.
-        assert_eq!(in_vain(30, Some(1.0), false), None);
     }
 }

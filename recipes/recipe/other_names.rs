@@ -4,7 +4,7 @@ use crate::trainers::{Becomes, TRAINERS};
 
 /// A name that is used elsewhere, and what recipes call the same; what settings of other trainers become under their own names, their
 /// rows say.
-const NAMES: [(&str, &str); 60] = [
+const NAMES: [(&str, &str); 61] = [
     ("adam_beta1", "beta1"),
     ("adam_beta2", "beta2"),
     ("adam_epsilon", "epsilon"),
@@ -30,6 +30,7 @@ const NAMES: [(&str, &str); 60] = [
     ("accumulation_steps", "gradient_accumulation"),
     ("grad_clip", "max_grad_norm"),
     ("gradient_clipping", "max_grad_norm"),
+    ("head_dim", "d_head"),
     ("huggingface", "hf"),
     ("intermediate_size", "d_ff"),
     ("llama.cpp", "llama-cpp"),

@@ -1,6 +1,6 @@
 //! What is wrong with the value of a key.
 
-use spectrain_models::bounds::{self, Bounded};
+use spectrain_models::bounds::{self, Bounded, OutOfBounds};
 
 use crate::errors::Misuse;
 
@@ -44,9 +44,15 @@ impl From<Problem> for Misuse {
     }
 }
 
+impl From<OutOfBounds> for Problem {
+    fn from(out: OutOfBounds) -> Self {
+        Self::new(out.key, out.mismatch.to_string())
+    }
+}
+
 /// Refuses the first of `numbers` that is out of its bounds.
 pub(crate) fn within(numbers: impl IntoIterator<Item = Bounded>) -> Result<(), Problem> {
-    bounds::check(numbers).map_err(|out| Problem::new(out.key, out.mismatch.to_string()))
+    Ok(bounds::check(numbers)?)
 }
 
 /// Refuses an empty list.

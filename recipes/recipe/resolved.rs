@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::known::open_folder;
 use spectrain_data::mask::Masking;
@@ -14,7 +14,8 @@ use spectrain_train::TrainConfig;
 
 use crate::errors::with_causes;
 use crate::families::footprint::Footprint;
-use crate::families::method::Method;
+use crate::families::method::{Method, left_out};
+use crate::recipe::inline::inline;
 use crate::recipe::problem::{Problem, setting};
 use crate::recipe::shipped::Origin;
 use crate::recipe::tables::{
@@ -90,6 +91,51 @@ impl fmt::Debug for ResolvedRecipe {
 }
 
 impl ResolvedRecipe {
+    /// The keys that were left out and are read nevertheless, by their tables, with what is read.
+    pub(crate) fn left_out(&self) -> Vec<(String, String, Value)> {
+        let of_method = self.method.left_out().into_iter();
+        let of_method = of_method.map(|(table, key, value)| (table.to_owned(), key, value));
+        let train = std::iter::once(("train".to_owned(), &self.train));
+        let stages = self.stages.iter();
+        let stages = stages.map(|(stage, training)| (format!("stages.{stage}"), training));
+        let trainings = train.chain(stages).flat_map(|(table, training)| {
+            let left = left_out(&json!(training), &json!(training.explicit()));
+            left.into_iter()
+                .map(move |(key, value)| (table.clone(), key, value))
+        });
+        of_method.chain(trainings).collect()
+    }
+
+    /// The keys that are set and that nothing reads, by their tables, each with why.
+    pub(crate) fn unread(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+        type Unread = (&'static str, &'static str);
+        let of = |table: &'static str| move |(key, why): Unread| (table, key, why);
+        let drafter = self.method.idle_keys().into_iter().map(of("drafter"));
+        let objective = self.method.unread().into_iter().map(of("objective"));
+        drafter.chain(objective).collect()
+    }
+
+    /// The whole recipe as TOML, with comments that say what is read in the place of keys that were left out; without them where a
+    /// line within some text of it looks like the name of a table.
+    pub(crate) fn described(&self) -> String {
+        let left = self.left_out();
+        let mut text = String::new();
+        for line in self.toml.lines() {
+            text.push_str(line);
+            text.push('\n');
+            let header = line.strip_prefix('[');
+            let table = header.and_then(|line| line.strip_suffix(']'));
+            for (_, key, value) in left.iter().filter(|(of, ..)| Some(&**of) == table) {
+                text.push_str(&format!("# left out: {key} = {}\n", inline(value)));
+            }
+        }
+        let read = |text: &str| text.parse::<toml::Table>().ok();
+        match read(&text) == read(&self.toml) {
+            true => text,
+            false => self.toml.clone(),
+        }
+    }
+
     /// The hub id or folder of the target; the folder that `[synthetic]` makes is not known here.
     pub fn model(&self) -> Option<&str> {
         self.target.model.as_deref()

@@ -52,6 +52,79 @@ fn defaults_are_filled_in_and_written_out() {
 }
 
 #[test]
+fn what_is_read_in_the_place_of_keys_that_were_left_out_is_said_in_comments() {
+    let described = |set: &[&str]| {
+        let recipe = accept(MINIMAL, set);
+        let described = recipe.described();
+        // They set nothing: what they go with can be changed.
+        assert_eq!(accept(&described, &[]).json, recipe.json);
+        described
+    };
+    const XPRESS: [&str; 3] = [
+        "recipe=dflash",
+        "drafter.markov_rank=16",
+        "drafter.markov=xpress",
+    ];
+    for (set, told) in [
+        (
+            &["train.schedule=wsd"][..],
+            &["decay_ratio = 0.2", "decay_shape = \"linear\""][..],
+        ),
+        (
+            &["train.schedule=wsd", "train.decay_ratio=0.3"],
+            &["decay_shape = \"linear\""],
+        ),
+        (
+            &["train.optimizer=muon", "train.learning_rate=0.5"],
+            &["matrix_learning_rate = 5.0"],
+        ),
+        (
+            &["train.optimizer=muon", "train.learning_rate=3e-4"],
+            &["matrix_learning_rate = 0.003"],
+        ),
+        // A line of a text is no place for a comment.
+        (
+            &[
+                "train.schedule=wsd",
+                "data.template_variables={ effort = \"a\\n[train]\\nb\" }",
+            ],
+            &[],
+        ),
+        (
+            &XPRESS,
+            &[
+                "markov_d_ff = 32",
+                "markov_passes = 6",
+                "consistency_weight = 0.3",
+                "consistency_passes = 3",
+                "guess_weight = 0.6",
+            ],
+        ),
+        (
+            &[XPRESS[0], XPRESS[1], XPRESS[2], "objective.masking=some"],
+            &["markov_d_ff = 32", "markov_passes = 6"],
+        ),
+        (&["recipe=dflash"], &[]),
+        (&["recipe=medusa"], &["decay = 0.8"]),
+        (&[], &[]),
+    ] {
+        let described = described(set);
+        let lines = described.lines();
+        let found: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("# left out: "))
+            .collect();
+        assert_eq!(found, told, "{set:?}");
+    }
+}
+
+#[test]
+fn what_a_stage_of_its_own_left_out_stands_in_the_table_of_the_stage() {
+    let of_stage = accept(MINIMAL, &["recipe=deer", "stages.align.schedule=wsd"]).described();
+    let told = "[stages.align]\n# left out: decay_ratio = 0.2\n";
+    assert!(of_stage.contains(told), "{of_stage}");
+}
+
+#[test]
 fn a_key_of_another_kind_of_recipe_or_of_another_table_is_told_with_its_place() {
     let text = format!("{MINIMAL}[drafter]\nfc_norm = true\n");
     let told = refuse(&text, &["recipe=dflash"]);
@@ -359,6 +432,17 @@ fn outputs_of_the_synthetic_stage_must_not_be_given_and_others_must() {
         &[],
     );
     assert!(error.contains("key `data.train`: is missing"), "{error}");
+}
+
+#[test]
+fn heads_of_the_synthetic_target_have_an_even_width() {
+    let synthetic = "recipe = \"eagle3\"\nname = \"a\"\n[synthetic]\n";
+    let of = |width: usize| refuse(synthetic, &[&format!("synthetic.d_head={width}")]);
+    for (width, expected) in [(0, "at least 1"), (5, "an even number")] {
+        let told = format!("expected {expected}, found {width}");
+        let error = of(width);
+        assert!(error.contains("d_head") && error.contains(&told), "{error}");
+    }
 }
 
 #[test]

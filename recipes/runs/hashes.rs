@@ -14,9 +14,10 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hash::{sha256_bytes, sha256_file};
 use spectrain_checkpoints::regular::check_link;
 use spectrain_checkpoints::seal;
+use spectrain_data::features::{Recorded, WrittenShard};
 
 use crate::runs::files::{entries, write_json};
-use crate::runtime::interruption::check_interrupted;
+use crate::runs::hashing::sha256_each;
 use crate::runtime::model_files::{drafter_files, read_json, weight_files};
 
 /// The file of a run that hashes are remembered in.
@@ -26,8 +27,9 @@ pub(crate) const HASHES: &str = "hashes.json";
 const SMALL: u64 = 4 << 20;
 
 /// Hashes of large files.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HashMemory {
+    /// Where it is kept; empty where it is not.
     path: PathBuf,
     known: BTreeMap<String, Known>,
     /// The memories of the runs whose files were linked here. Whoever links these once more has them know how they look since, and
@@ -44,6 +46,25 @@ struct Known {
     #[serde(flatten)]
     look: Look,
     sha256: String,
+}
+
+/// A file that is not read where its hash is known.
+struct Large<'a> {
+    path: &'a Path,
+    place: String,
+    look: Look,
+}
+
+impl<'a> Large<'a> {
+    /// None of a small file, and of a folder.
+    fn of(path: &'a Path, data: &Metadata) -> Option<Self> {
+        let is_large = data.is_file() && data.len() > SMALL;
+        is_large.then(|| Self {
+            path,
+            place: place(path),
+            look: Look::of(data),
+        })
+    }
 }
 
 /// What tells that a file was not touched. Its time of change can be set to what it was; the time at which the system
@@ -146,24 +167,59 @@ impl HashMemory {
             let files: Vec<PathBuf> = entries(path)?.iter().map(|name| path.join(name)).collect();
             return self.of_all(&files);
         }
-        if data.len() <= SMALL {
+        let Some(file) = Large::of(path, &data) else {
             return Ok(sha256_file(path)?);
-        }
-        let (place, look) = (place(path), Look::of(&data));
-        if let Some(known) = self.known.get(&place)
-            && known.look == look
-        {
-            return Ok(known.sha256.clone());
-        }
-        let sha256 = match self.lent(look) {
-            Some(sha256) => sha256,
-            None => {
-                check_interrupted()?;
-                sha256_file(path)?
-            }
         };
-        self.learn(place, look, sha256.clone());
-        Ok(sha256)
+        if let Some(sha256) = self.known(&file) {
+            return Ok(sha256);
+        }
+        self.read_each(std::slice::from_ref(&file))?;
+        self.known(&file)
+            .with_context(|| format!("cannot read `{}`", path.display()))
+    }
+
+    /// The hash of a file that looks as it did when it was learned.
+    fn known(&mut self, file: &Large) -> Option<String> {
+        let Large { place, look, .. } = file;
+        let known = self.known.get(place).filter(|known| known.look == *look);
+        if let Some(known) = known {
+            return Some(known.sha256.clone());
+        }
+        let sha256 = self.lent(*look)?;
+        self.learn(place.clone(), *look, sha256.clone());
+        Some(sha256)
+    }
+
+    /// Learns the hashes of those of these files that are large and unknown, several at a time. What is not there is for whoever
+    /// needs it to say.
+    pub(crate) fn learn_each<'p>(&mut self, paths: impl Iterator<Item = &'p Path>) -> Result<()> {
+        let mut unknown = Vec::new();
+        for path in paths {
+            let data = fs::metadata(path).ok();
+            let file = data.and_then(|data| Large::of(path, &data));
+            unknown.extend(file.filter(|file| self.known(file).is_none()));
+        }
+        self.read_each(&unknown)
+    }
+
+    /// Reads files and learns their hashes. What was read before it is stopped is known.
+    fn read_each(&mut self, files: &[Large]) -> Result<()> {
+        let paths: Vec<&Path> = files.iter().map(|file| file.path).collect();
+        let bytes = files.iter().map(|file| file.look.length).sum();
+        sha256_each(&paths, bytes, &mut |number, sha256| {
+            let Large { place, look, .. } = &files[number];
+            self.learn(place.clone(), *look, sha256);
+        })
+    }
+
+    /// Fails unless files are as they are on record. Those that are known are not read.
+    pub(crate) fn prove(&mut self, files: &[Recorded]) -> Result<()> {
+        self.learn_each(files.iter().map(|file| file.path.as_path()))?;
+        for file in files {
+            let sha256 = self.of(&file.path)?;
+            file.check(&sha256)?;
+        }
+        Ok(())
     }
 
     /// What a lender knows of a file that looks like this.
@@ -189,6 +245,30 @@ impl HashMemory {
         self.lent = None;
     }
 
+    /// Has lenders read again when they are asked next: they may have learned more.
+    pub(crate) fn ask_again(&mut self) {
+        self.lent = None;
+    }
+
+    /// Knows what the memory in the file `path` knows, too, where it knows nothing itself of a file as that looks now.
+    pub(crate) fn recall(&mut self, path: &Path) {
+        for (place, known) in Self::read(path).known {
+            let is_known = self.known.get(&place).is_some_and(|own| {
+                let now = fs::metadata(&place);
+                now.is_ok_and(|data| Look::of(&data) == own.look)
+            });
+            if !is_known {
+                self.known.insert(place, known);
+            }
+        }
+    }
+
+    /// Is kept in the file `path` from now on.
+    pub(crate) fn keep_in(&mut self, path: PathBuf) {
+        self.path = path;
+        self.changed = true;
+    }
+
     /// The memories that are asked, but for this one.
     pub(crate) fn lenders(&self) -> impl Iterator<Item = &Path> {
         let own = place(&self.path);
@@ -207,6 +287,13 @@ impl HashMemory {
             fs::metadata(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         self.learn(place(path), Look::of(&data), sha256.to_owned());
         Ok(())
+    }
+
+    /// Takes the hashes of shards in a folder from who wrote them, as they looked then.
+    pub(crate) fn remember_written(&mut self, folder: &Path, written: &[WrittenShard]) {
+        for WrittenShard { file, sha256, look } in written {
+            self.learn(place(&folder.join(file)), Look::of(look), sha256.clone());
+        }
     }
 
     /// Knows files by how they look since they were linked.
@@ -237,6 +324,7 @@ impl HashMemory {
 
     /// The hash of several files or folders, by their names and contents.
     pub(crate) fn of_all(&mut self, paths: &[PathBuf]) -> Result<String> {
+        self.learn_each(paths.iter().map(PathBuf::as_path))?;
         let mut parts = String::new();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -270,17 +358,24 @@ impl HashMemory {
         self.changed
     }
 
-    /// Keeps what was computed for the next process.
-    pub(crate) fn write(&self) -> Result<()> {
-        if !self.changed {
+    /// Keeps what was computed for the next process, where it is kept at all.
+    pub(crate) fn write(&mut self) -> Result<()> {
+        if !self.changed || self.path.as_os_str().is_empty() {
             return Ok(());
         }
         let files = json!(self.known);
         write_json(
             &self.path,
             &json!({ "sha256": digest(&files), "files": files, "lenders": self.lenders }),
-        )
+        )?;
+        self.changed = false;
+        Ok(())
     }
+}
+
+/// Fails unless files are as they are on record, for whoever keeps no memory of them: large ones are read, several at a time.
+pub(crate) fn prove_files(files: &[Recorded]) -> Result<()> {
+    HashMemory::default().prove(files)
 }
 
 fn place(path: &Path) -> String {
@@ -294,8 +389,11 @@ fn digest(files: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs::File;
+
+    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+
+    use super::*;
 
     #[test]
     fn the_hash_of_a_changed_file_or_folder_is_another() {
@@ -395,6 +493,117 @@ mod tests {
         let sha256 = sha256_file(&file).unwrap();
         assert_eq!(lender.of(&file).unwrap(), sha256);
         assert_eq!(borrower.of(&link).unwrap(), sha256);
+    }
+
+    /// What is on record of a file that was hashed by whoever wrote it.
+    fn recorded(path: &Path) -> Recorded {
+        Recorded {
+            path: path.to_owned(),
+            bytes: SMALL + 1,
+            sha256: sha256_file(path).unwrap(),
+        }
+    }
+
+    #[test]
+    fn files_on_record_are_proven_by_what_is_known_of_them_and_else_read() {
+        let root = tempfile::tempdir().unwrap();
+        let file = large(root.path());
+        let right = recorded(&file);
+        let other = Recorded {
+            sha256: "as remembered".into(),
+            ..right.clone()
+        };
+        let mut hashes = HashMemory::default();
+        hashes.remember(&file, "as remembered").unwrap();
+        hashes.prove(std::slice::from_ref(&other)).unwrap();
+        let refused = hashes.prove(std::slice::from_ref(&right)).unwrap_err();
+        let told = "sha256: expected ";
+        assert!(refused.to_string().contains(told), "{refused}");
+        // Of another length it is another file.
+        File::create(&file).unwrap().set_len(SMALL + 2).unwrap();
+        let right = recorded(&file);
+        hashes.prove(std::slice::from_ref(&right)).unwrap();
+        hashes.prove(&[other]).unwrap_err();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_memory_that_has_seen_a_file_before_it_was_changed_recalls_who_has_seen_it_since() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, file) = (root.path().join("hashes.json"), large(root.path()));
+        let mut stale = HashMemory::default();
+        stale.remember(&file, "before").unwrap();
+        await_clock(root.path(), &fs::metadata(&file).unwrap());
+        File::create(&file).unwrap().set_len(SMALL + 2).unwrap();
+        let mut kept = HashMemory::read(&path);
+        kept.remember(&file, "since").unwrap();
+        kept.write().unwrap();
+        stale.recall(&path);
+        assert_eq!(stale.of(&file).unwrap(), "since");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_shard_that_was_changed_before_its_folder_was_whole_is_noticed() {
+        use std::os::unix::fs::FileExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let (seq, d_model) = (1024, 1100);
+        let header = FeatureHeader {
+            target_sha256: "t".into(),
+            captured_layers: vec![1],
+            d_model,
+            tokens_fingerprint: "f".into(),
+        };
+        let bits = vec![1; seq * d_model];
+        let sample = StoredSample {
+            tokens: &vec![1; seq],
+            loss_mask: &vec![1; seq],
+            captured: &bits,
+            last: &bits,
+        };
+        let mut writer = FeatureWriter::open(root.path(), header, 1).unwrap();
+        for _ in 0..2 {
+            writer.push(&sample).unwrap();
+        }
+        let path = root.path().join("features-00000.arrow");
+        let data = fs::metadata(&path).unwrap();
+        assert!(data.len() > SMALL);
+        await_clock(root.path(), &data);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_at(&[1], 3).unwrap();
+        let written = writer.finish().unwrap();
+        let mut hashes = HashMemory::default();
+        hashes.remember_written(root.path(), &written);
+        let found = |hashes: &mut HashMemory, shard: &WrittenShard| {
+            hashes.of(&root.path().join(&shard.file)).unwrap()
+        };
+        assert_ne!(found(&mut hashes, &written[0]), written[0].sha256);
+        // The other one is known, and so not read.
+        let mut other = written[1].clone();
+        other.sha256 = "as remembered".into();
+        hashes.remember_written(root.path(), std::slice::from_ref(&other));
+        assert_eq!(found(&mut hashes, &other), "as remembered");
+    }
+
+    #[test]
+    fn a_memory_that_is_kept_nowhere_recalls_another_and_keeps_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, file) = (root.path().join("hashes.json"), large(root.path()));
+        let mut kept = HashMemory::read(&path);
+        kept.remember(&file, "as remembered").unwrap();
+        kept.write().unwrap();
+        let before = fs::read(&path).unwrap();
+        let mut hashes = HashMemory::default();
+        hashes.recall(&path);
+        assert_eq!(hashes.of(&file).unwrap(), "as remembered");
+        hashes.remember(&file, "learned").unwrap();
+        hashes.recall(&path);
+        assert_eq!(hashes.of(&file).unwrap(), "learned");
+        hashes.write().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), before);
+        hashes.keep_in(path.clone());
+        hashes.write().unwrap();
+        assert_eq!(HashMemory::read(&path).of(&file).unwrap(), "learned");
     }
 
     #[cfg(unix)]

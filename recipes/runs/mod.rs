@@ -4,6 +4,7 @@ pub mod curves;
 pub mod drafter_at;
 pub(crate) mod files;
 pub(crate) mod hashes;
+mod hashing;
 pub mod outdated;
 pub mod places;
 pub mod prepared;

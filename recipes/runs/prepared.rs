@@ -3,12 +3,28 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use anyhow::Result;
+use serde_json::Value;
 use spectrain_checkpoints::hash::sha256_bytes;
+use spectrain_data::day::Day;
 
-use crate::runs::run_folder::{Status, manifest_in};
+use crate::runs::run_folder::{RunFolder, Status, manifest_in};
 
 /// What has a digest: the folder of the tokens of `data.train`, and that of `data.eval`.
 const PARTS: [&str; 2] = ["train", "eval"];
+
+/// The key of what the stage did that is the day that its chat template may have printed; none where that prints no day.
+pub(crate) const DATE: &str = "date";
+
+/// The day that texts of a run may have in them, once they are prepared, where its chat template prints one.
+///
+/// # Errors
+/// The manifest of the stage cannot be read.
+pub(crate) fn printed_day(run: &RunFolder) -> Result<Option<Day>> {
+    let manifest = run.manifest("prepare")?;
+    let date = manifest.and_then(|mut manifest| Some(manifest.summary.get_mut(DATE)?.take()));
+    Ok(date.and_then(|date: Value| serde_json::from_value(date).ok()))
+}
 
 /// SHA-256 of the tokens and loss masks that a run has prepared of `data.train` and `data.eval`, under `train` and `eval`; nothing
 /// where none are known.

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -10,6 +11,8 @@ use serde_json::Value;
 use spectrain_checkpoints::atomic::{partial_path, write_file};
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
+use spectrain_data::day::Day;
+use spectrain_data::features::{Recorded, WrittenShard};
 
 use crate::runs::files::{remove_whole, write_json};
 use crate::runs::hashes::{HASHES, HashMemory};
@@ -33,8 +36,8 @@ use lock::lock;
 pub(crate) use lock::{LOCK, is_held, lock_for};
 pub use manifest::{
     CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, FOLDER_OF_FEATURES, Inputs, Manifest,
-    OWN_SAMPLING, STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, differences, manifest_in,
-    stage_state,
+    OWN_SAMPLING, PRINTED_DAY, STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, differences,
+    manifest_in, stage_state,
 };
 pub use stale::stale;
 
@@ -55,6 +58,8 @@ pub struct RunFolder {
     recipe: Option<String>,
     /// None where nothing may be written.
     lock: Option<File>,
+    /// Hashes of large files, those that this process has learned, too.
+    memory: Mutex<HashMemory>,
 }
 
 /// What a manifest says of a stage when it starts.
@@ -100,6 +105,7 @@ impl RunFolder {
             let _ = fs::remove_file(partial_path(&path.join(file)));
         }
         let folder = Self {
+            memory: kept_memory(&path),
             path,
             is_new,
             recipe: Some(toml.to_owned()),
@@ -117,6 +123,7 @@ impl RunFolder {
                 name: run.name.into(),
                 spectrain: env!("CARGO_PKG_VERSION").into(),
                 created: now(),
+                day: None,
             };
             write_json(&self.path.join(RUN), &description)?;
         }
@@ -144,6 +151,7 @@ impl RunFolder {
         let path = Self::look(root, name)?;
         let lock = lock(&path)?;
         Ok(Self {
+            memory: kept_memory(&path),
             path,
             is_new: false,
             recipe: None,
@@ -158,11 +166,17 @@ impl RunFolder {
 
     /// A run that another process may use, or that may not be there: nothing is written to it.
     pub(crate) fn unlocked(path: PathBuf) -> Self {
+        let mut memory = HashMemory::default();
+        let kept = path.join(HASHES);
+        memory.recall(&kept);
+        // Whoever has locked the run may learn more.
+        memory.ask(&HashMemory::read(&kept));
         Self {
             path,
             is_new: false,
             recipe: None,
             lock: None,
+            memory: memory.into(),
         }
     }
 
@@ -211,6 +225,23 @@ impl RunFolder {
         &self.path
     }
 
+    /// The day that was noted for chat templates to take for today; none in a run of which nothing is rendered, or by an earlier
+    /// version alone.
+    pub(crate) fn day(&self) -> Option<Day> {
+        Run::of(&self.path)?.day
+    }
+
+    /// Notes the day that chat templates take for today, by whoever has locked the run: it stays when what was rendered on it goes.
+    pub(crate) fn note_day(&self, day: Day) -> Result<()> {
+        match Run::of(&self.path) {
+            Some(run) if self.lock.is_some() && run.day != Some(day) => {
+                let day = Some(day);
+                write_json(&self.path.join(RUN), &Run { day, ..run })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The folder of a stage.
     pub fn stage(&self, stage: &str) -> PathBuf {
         self.path.join(stage)
@@ -230,9 +261,8 @@ impl RunFolder {
         let left = self
             .manifest(stage)?
             .map_or_else(Inputs::new, |done| done.outputs);
-        let mut memory = self.hashes();
-        let damage = outputs::damage(&self.stage(stage), &left, &mut memory)?;
-        self.keep(&memory)?;
+        let damage =
+            self.with_memory(|memory| outputs::damage(&self.stage(stage), &left, memory))?;
         Ok(if damage.is_empty() {
             state
         } else {
@@ -240,15 +270,16 @@ impl RunFolder {
         })
     }
 
-    /// Marks a stage as started, and describes the run by its recipe. The stage's folder is there afterwards; what is in it stays.
+    /// Marks a stage as started, and describes the run by its recipe. The stage's folder is there afterwards; what is in it stays, and
+    /// with it the seconds that it took.
     pub fn start(&self, stage: &str, start: Start) -> Result<Manifest> {
         self.describe()?;
         let folder = self.stage(stage);
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create `{}`", folder.display()))?;
-        let started = self
-            .manifest(stage)?
-            .filter(|old| old.status == Status::Started);
+        let before = self.manifest(stage)?;
+        let seconds = before.as_ref().and_then(|old| old.seconds);
+        let started = before.filter(|old| old.status == Status::Started);
         let manifest = Manifest {
             stage: stage.into(),
             status: Status::Started,
@@ -262,22 +293,27 @@ impl RunFolder {
             seed: start.seed,
             started: started.map_or_else(now, |old| old.started),
             finished: None,
-            seconds: None,
+            seconds,
             summary: Value::Null,
         };
         manifest::write_manifest(&self.path, &manifest)?;
         Ok(manifest)
     }
 
-    /// Marks a stage as done, with what it has left.
+    /// Adds the seconds of a session to a stage that is to go on in another one.
+    pub fn pause(&self, mut manifest: Manifest, seconds: f64) -> Result<()> {
+        manifest.took(seconds);
+        manifest::write_manifest(&self.path, &manifest)
+    }
+
+    /// Marks a stage as done, with what it has left, after so many seconds in this session.
     pub fn finish(&self, mut manifest: Manifest, seconds: f64, summary: Value) -> Result<()> {
         manifest.status = Status::Done;
         manifest.finished = Some(now());
-        manifest.seconds = Some(seconds);
+        manifest.took(seconds);
         manifest.summary = summary;
-        let mut memory = self.hashes();
-        manifest.outputs = outputs::of(&self.stage(&manifest.stage), &mut memory)?;
-        self.keep(&memory)?;
+        let folder = self.stage(&manifest.stage);
+        manifest.outputs = self.with_memory(|memory| outputs::of(&folder, memory))?;
         manifest::write_manifest(&self.path, &manifest)
     }
 
@@ -314,10 +350,12 @@ impl RunFolder {
         let whole = fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
         fs::rename(from, to)
             .with_context(|| format!("cannot move `{}` to `{}`", from.display(), to.display()))?;
-        let mut memory = self.hashes();
-        memory.adopt(&self.hashes(), [&whole, to]);
         // Whoever forgets what a file is reads it once more.
-        let _ = self.keep(&memory);
+        let _ = self.with_memory(|memory| {
+            let before = memory.clone();
+            memory.adopt(&before, [&whole, to]);
+            Ok(())
+        });
         Ok(())
     }
 
@@ -329,58 +367,92 @@ impl RunFolder {
         (!is_free).then(|| self.set_aside(path)).transpose()
     }
 
-    fn hashes(&self) -> HashMemory {
-        HashMemory::read(&self.path.join(HASHES))
+    /// Uses what is known of files. What is learned, even before an error, is kept for the next process; where nothing may be written,
+    /// it is known to this one alone.
+    fn with_memory<T>(&self, using: impl FnOnce(&mut HashMemory) -> Result<T>) -> Result<T> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.ask_again();
+        let used = using(&mut memory);
+        let kept = memory.write();
+        used.and_then(|used| kept.map(|()| used))
     }
 
-    /// Keeps computed hashes for the next process.
-    fn keep(&self, memory: &HashMemory) -> Result<()> {
-        match self.lock {
-            Some(_) => memory.write(),
-            None => Ok(()),
-        }
+    /// Takes the SHA-256 of shards in a folder from who wrote them, perhaps long ago, so that they need not be read again as long as
+    /// they look as they did then.
+    pub(crate) fn remember_written(&self, folder: &Path, written: &[WrittenShard]) -> Result<()> {
+        self.with_memory(|memory| {
+            memory.remember_written(folder, written);
+            Ok(())
+        })
     }
 
     /// Takes the SHA-256 of files from whoever has just written them, so that they need not be read again.
     pub fn remember(&self, files: impl IntoIterator<Item = (PathBuf, String)>) -> Result<()> {
-        let mut memory = self.hashes();
-        for (path, sha256) in files {
-            memory.remember(&path, &sha256)?;
-        }
-        self.keep(&memory)
+        self.with_memory(|memory| {
+            let mut files = files.into_iter();
+            files.try_for_each(|(path, sha256)| memory.remember(&path, &sha256))
+        })
+    }
+
+    /// Knows what was kept in a folder outside of the stages, such as that of a part.
+    pub(crate) fn recall_in(&self, folder: &Path) -> Result<()> {
+        self.with_memory(|memory| {
+            memory.recall(&folder.join(HASHES));
+            Ok(())
+        })
+    }
+
+    /// Keeps what is learned in a folder that this process has locked, where it has not locked the run.
+    pub(crate) fn keep_in(&self, folder: &Path) -> Result<()> {
+        self.with_memory(|memory| {
+            if self.lock.is_none() {
+                memory.keep_in(folder.join(HASHES));
+            }
+            Ok(())
+        })
+    }
+
+    /// Fails unless files of features are as they are on record. Those that are known are not read.
+    ///
+    /// # Errors
+    /// One is another, or cannot be read; the user asked to stop.
+    pub fn prove(&self, files: &[Recorded]) -> Result<()> {
+        self.with_memory(|memory| memory.prove(files))
+    }
+
+    /// Reads those of these files that are large and not known, several at a time.
+    ///
+    /// # Errors
+    /// One cannot be read; the user asked to stop.
+    pub(crate) fn learn(&self, files: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+        let files: Vec<PathBuf> = files.into_iter().collect();
+        self.with_memory(|memory| memory.learn_each(files.iter().map(PathBuf::as_path)))
     }
 
     /// SHA-256 of a file, or of every file of a folder, remembered for files that have not changed since.
     pub fn sha256(&self, path: &Path) -> Result<String> {
-        let mut memory = self.hashes();
-        let hash = memory.of(path)?;
-        self.keep(&memory)?;
-        Ok(hash)
+        self.with_memory(|memory| memory.of(path))
     }
 
     /// SHA-256 of a drafter: its weights, and its configuration without what an evaluation found.
     pub fn sha256_of_drafter(&self, folder: &Path) -> Result<String> {
-        let mut memory = self.hashes();
-        let hash = memory.of_drafter(folder)?;
-        self.keep(&memory)?;
-        Ok(hash)
+        self.with_memory(|memory| memory.of_drafter(folder))
     }
 
     /// SHA-256 of a language model: its weights, and its configuration without what an evaluation found.
     pub fn sha256_of_language_model(&self, folder: &Path) -> Result<String> {
-        let mut memory = self.hashes();
-        let hash = memory.of_language_model(folder)?;
-        self.keep(&memory)?;
-        Ok(hash)
+        self.with_memory(|memory| memory.of_language_model(folder))
     }
 
     /// SHA-256 of several files, by their names and contents.
     pub fn sha256_of(&self, files: &[PathBuf]) -> Result<String> {
-        let mut memory = self.hashes();
-        let hash = memory.of_all(files)?;
-        self.keep(&memory)?;
-        Ok(hash)
+        self.with_memory(|memory| memory.of_all(files))
     }
+}
+
+/// What a run that is locked knows of files.
+fn kept_memory(run: &Path) -> Mutex<HashMemory> {
+    HashMemory::read(&run.join(HASHES)).into()
 }
 
 /// Has a run that was moved or copied go by the name of its folder, by which what it sets aside is known for its own.

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use spectrain_data::regenerate::{
     Answers, ExistingAnswers, Job, RegenerateReport, RegenerateSettings, Retry, ToolRows, Work,
 };
+use spectrain_data::words::by_count;
 
-use crate::cli::progress::{Output, Progress};
+use crate::cli::progress::{Output, Progress, counted};
 use crate::runtime::answerer::decoder::TargetAnswers;
 use crate::runtime::answerer::servers::Servers;
 use crate::runtime::interruption::{Interrupted, interrupted};
@@ -110,8 +111,9 @@ impl Answered {
         let mut progress = output.start("regenerate", total);
         if job.finished() > 0 {
             output.say(format!(
-                "regenerate: goes on after {} of {total} conversations",
-                job.finished()
+                "regenerate: goes on after {} of {}",
+                job.finished(),
+                counted(total, "conversation")
             ));
             progress.set(job.finished(), "");
         }
@@ -160,15 +162,20 @@ impl Answered {
 
 /// Fails where conversations in `out` were not answered.
 pub fn check_answered(report: &RegenerateReport, out: &Path) -> Result<()> {
-    let (failed, total) = (report.failed.len(), report.conversations());
-    let out = out.display();
-    match failed {
-        0 => Ok(()),
-        failed => bail!(
-            "{failed} of {total} conversations were not regenerated; `{out}.report` names them, `{out}` has the \
-             others; the same command tries again"
-        ),
+    let failed = report.failed.len() as u64;
+    if failed == 0 {
+        return Ok(());
     }
+    let (all, out) = (
+        counted(report.conversations(), "conversation"),
+        out.display(),
+    );
+    let were = by_count(failed, ["was", "were"]);
+    let them = by_count(failed, ["it", "them"]);
+    bail!(
+        "{failed} of {all} {were} not regenerated; `{out}.report` names {them}, `{out}` has the others; the same command tries \
+         again"
+    )
 }
 
 #[cfg(test)]
@@ -186,7 +193,7 @@ mod tests {
         };
         report.unchanged.tokens.push(3);
         let told = check_answered(&report, Path::new("out.jsonl")).unwrap_err();
-        let expected = "1 of 5 conversations were not regenerated; `out.jsonl.report` names them";
+        let expected = "1 of 5 conversations was not regenerated; `out.jsonl.report` names it,";
         assert!(told.to_string().starts_with(expected), "{told}");
     }
 }

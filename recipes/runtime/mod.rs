@@ -6,6 +6,7 @@ pub mod bench;
 pub(crate) mod bf16;
 pub mod capture;
 pub(crate) mod columns;
+pub mod computed_by;
 mod contenders;
 mod conversation;
 pub mod decoded;

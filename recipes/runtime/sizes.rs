@@ -8,6 +8,7 @@ use spectrain_models::few_rows::INT8_BLOCK;
 use spectrain_models::{FrozenType, PartsConfig, Routing, TargetSpec, TransformerConfig, is_part};
 
 use crate::errors::with_causes;
+use crate::families::target_traits::TargetTraits;
 use crate::runtime::device::is_gpu;
 use crate::runtime::known_targets;
 use crate::runtime::model_files::read_json;
@@ -127,6 +128,11 @@ pub(crate) fn folder_of(model: &str, revision: Option<&str>) -> Option<PathBuf> 
         return Some(PathBuf::from(model));
     }
     hub::cached(model, revision, &HubOptions::default())
+}
+
+/// What engines go by of a target that is on this machine.
+pub(crate) fn traits_of(model: &str, revision: Option<&str>) -> Option<TargetTraits> {
+    TargetTraits::in_folder(&folder_of(model, revision)?).ok()
 }
 
 /// The class of a model that is on this machine, as its configuration names it.

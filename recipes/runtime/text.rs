@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, json};
 use spectrain_data::Error;
-use spectrain_data::conversation::Content;
+use spectrain_data::conversation::{Content, Sample};
 use spectrain_data::lint::{DRAFT_VOCABULARIES, LintReport, Linter, lint};
 use spectrain_data::mask;
-use spectrain_data::prepare::{PrepareReport, PrepareSettings, check_tokens, prepare};
+use spectrain_data::prepare::{PrepareReport, PrepareSettings, check_tokens, prepare_together};
 use spectrain_data::prompts::Asked;
 use spectrain_data::roles::Roles;
 use spectrain_data::rows::{LocatedRow, read_rows};
@@ -81,10 +81,14 @@ pub(crate) fn longer_texts(longest_by: &str, longest: usize, positions: usize) -
 }
 
 impl Text {
-    /// Reads tokenizer and template of the target in `folder`.
+    /// Reads tokenizer and template of the target in `folder`. To the template it is the day that `data` names, or else today.
     pub fn of(folder: &Path, data: &DataTable) -> Result<Self> {
         let (tokenizer, template) =
             target::text(folder, data.template.as_deref(), &data.template_variables)?;
+        let template = template.map(|template| match data.date {
+            Some(day) => template.at(day.begin()),
+            None => template,
+        });
         let settings = PrepareSettings {
             max_length: data.max_length,
             overlong: data.overlong,
@@ -122,27 +126,26 @@ impl Text {
 
     /// Writes the token shards of the rows of a file, folder or pattern to `folder`.
     pub fn write_file(&self, data: &Path, folder: &Path) -> Result<PrepareReport> {
-        self.write(Box::new(read_rows(data)?), folder, &mut || {})
+        self.write(Box::new(read_rows(data)?), folder, &mut |_| Ok(()))
             .with_context(|| format!("cannot prepare `{}`", data.display()))
     }
 
-    /// Writes the token shards of rows to `folder`; `sample` is called for each sample in them.
+    /// Writes the token shards of rows to `folder`; `sample` is called with each sample in them.
     pub(crate) fn write(
         &self,
         rows: RowsOf<'_>,
         folder: &Path,
-        sample: &mut dyn FnMut(),
+        sample: &mut dyn FnMut(&Sample) -> spectrain_data::Result<()>,
     ) -> Result<PrepareReport> {
         let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
-        let report = prepare(
+        let report = prepare_together(
             rows.take_while(|_| !interrupted()),
             self.template.as_ref(),
             &self.tokenizer,
             &self.settings,
             &mut |kept| {
                 writer.push(&kept)?;
-                sample();
-                Ok(())
+                sample(&kept)
             },
         );
         check_interrupted()?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use burn::prelude::*;
 use burn::tensor::DType;
-use spectrain_data::features::{FeatureHeader, FeatureShards, StoredSample};
+use spectrain_data::features::{FeatureHeader, FeatureShards, Recorded, StoredSample};
 use spectrain_eval::{Judges, OwnText};
 use spectrain_models::{Capture, Features, TargetParts};
 
@@ -30,9 +30,18 @@ pub struct StoredTexts<'a> {
 }
 
 impl<'a> StoredTexts<'a> {
-    /// The features in `folder`, for a drafter that reads `capture` of the model that `target` is of.
-    pub fn open(folder: &Path, capture: &Capture, target: &'a TargetParts) -> Result<Self> {
-        let shards = FeatureShards::open(folder)?;
+    /// The features in `folder`, for a drafter that reads `capture` of the model that `target` is of. `proof` finds their files
+    /// unaltered.
+    ///
+    /// # Errors
+    /// Those of `proof`. The features are not of that model, lack a layer, or cannot be read.
+    pub fn open(
+        folder: &Path,
+        capture: &Capture,
+        target: &'a TargetParts,
+        proof: impl FnOnce(&[Recorded]) -> Result<()>,
+    ) -> Result<Self> {
+        let shards = FeatureShards::open_with(folder, proof)?;
         let header = shards.header();
         if header.d_model != target.spec.d_model {
             bail!(

@@ -1,6 +1,7 @@
 //! A drafter judged by one target, or by several of one family.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -12,14 +13,14 @@ use spectrain_data::conversation::THOUGHT;
 use spectrain_data::tokenizer::{Continuation, Special, Tokenizer};
 use spectrain_eval::{
     CalibrationPrompts, Comparison, Contender, DraftChoice, DraftReport, DrafterReport,
-    EvaluateSettings, Evaluation, LosslessReport, PassRecord, PromptSet, Recommendation, Report,
-    Sample, SampleReport, SettingReport, TargetReport, Thinking, TokenClass, TokenClasses,
-    evaluate_all, samples,
+    EvaluateProgress, EvaluateSettings, Evaluation, Journal, LosslessReport, PassRecord, PromptSet,
+    Recommendation, Report, Sample, SampleReport, SettingReport, TargetReport, Thinking,
+    TokenClass, TokenClasses, evaluate_all, samples,
 };
 
 use spectrain_models::FrozenType;
 
-use crate::cli::progress::{Output, counted};
+use crate::cli::progress::{Output, Progress, counted};
 use crate::families::family::Writing;
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::contenders::{Opened, Session};
@@ -65,13 +66,27 @@ pub struct Trial<'a> {
     pub ends: Ends,
     /// File for the outputs themselves.
     pub outputs: Option<&'a Path>,
+    /// Where to go on from after an interruption, if anybody does.
+    pub kept: Option<Kept<'a>>,
     /// Where progress goes.
     pub output: Output,
+}
+
+/// What was found before an interruption.
+pub struct Kept<'a> {
+    /// The file that has it.
+    pub journal: &'a Path,
+    /// What it depends on beside targets, prompts and settings.
+    pub about: String,
 }
 
 /// What was found with some targets.
 #[derive(Default)]
 struct Findings {
+    /// Whether anything was found before an interruption.
+    goes_on: bool,
+    /// Sequences that were decoded at a time.
+    batch_size: usize,
     drafter: DrafterReport,
     settings: Vec<SettingReport>,
     greedy: Comparison,
@@ -89,6 +104,7 @@ impl Findings {
             tokens,
             differences,
         } = evaluation.greedy;
+        self.batch_size = evaluation.batch_size;
         self.settings.extend(evaluation.settings);
         self.greedy.outputs += outputs;
         self.greedy.tokens += tokens;
@@ -112,7 +128,10 @@ impl Trial<'_> {
             let checked = self.check_room(target);
             checked.with_context(|| format!("the target `{}`", target.report.model))?;
         }
-        let mut found = Findings::default();
+        let mut found = Findings {
+            goes_on: self.goes_on(),
+            ..Findings::default()
+        };
         for target in self.targets {
             match others {
                 [] => self.judge(target, &mut found)?,
@@ -128,7 +147,10 @@ impl Trial<'_> {
         let mut report = Report::new(first.report.clone(), found.drafter, found.settings);
         report.lossless = lossless;
         report.samples = found.samples;
-        report.batch_size = self.table.batch_size;
+        report.batch_size = found.batch_size;
+        if found.batch_size < self.table.batch_size {
+            tracing::warn!("{}", too_few(self.table.batch_size, found.batch_size));
+        }
         report.settings_recommended = found.recommended;
         if !others.is_empty() {
             let targets = self.targets.iter();
@@ -213,30 +235,21 @@ impl Trial<'_> {
             ..self.settings(&opened)
         };
         let several = self.targets.len() > 1;
-        let what = if several {
-            format!("evaluate {}", target.report.model)
-        } else {
-            "evaluate".to_owned()
+        let what = match several {
+            true => format!("evaluate {}", target.report.model),
+            false => "evaluate".to_owned(),
         };
         let mut progress = self.output.start(&what, 1);
         let sessions = opened.sessions(self.table)?;
         let contenders: Vec<Contender> = sessions.iter().map(Session::contender).collect();
+        let mut journal = self.journal(target)?;
         let mut evaluation = evaluate_all(
             &opened.decoder(),
             &contenders,
             self.sets,
             &settings,
-            &mut |step| {
-                progress.extend_to(step.total as u64);
-                let done = step.done as u64;
-                match (step.dataset, step.what) {
-                    ("", what) => progress.set(done, what),
-                    (dataset, "") => progress.set(done, format!("outputs of `{dataset}`")),
-                    (dataset, what) => {
-                        progress.set(done, format!("outputs of `{dataset}`, {what}"))
-                    }
-                }
-            },
+            journal.as_mut(),
+            &mut |step| show(&mut progress, step),
         )?;
         if let (true, Some(first)) = (found.samples.is_empty(), first(&contenders, &evaluation)) {
             let asked = (self.sets, &settings);
@@ -261,8 +274,29 @@ impl Trial<'_> {
         found.drafter = opened.report();
         let outputs = evaluation.outputs.iter().flatten().map(Vec::len);
         progress.finish(counted(outputs.sum::<usize>() as u64, "output"));
+        if let (true, Some(journal)) = (found.goes_on, &journal) {
+            let taken = counted(journal.outputs() as u64, "output");
+            self.output
+                .say(format!("{what}: from before the interruption: {taken}"));
+        }
         found.add(evaluation);
         Ok(())
+    }
+
+    /// Whether anything was found before an interruption.
+    fn goes_on(&self) -> bool {
+        let kept = self.kept.as_ref();
+        let file = kept.and_then(|kept| fs::metadata(kept.journal).ok());
+        file.is_some_and(|file| file.len() > 0)
+    }
+
+    /// What was found with `target` before, and a place for more.
+    fn journal(&self, target: &TrialTarget) -> Result<Option<Journal>> {
+        let Some(Kept { journal, about }) = &self.kept else {
+            return Ok(None);
+        };
+        let about = format!("{about} {:?}", target.report);
+        Ok(Some(Journal::open(journal, &about)?))
     }
 
     /// What serves a draft; of chains alone, which all engines know.
@@ -339,6 +373,25 @@ impl Trial<'_> {
     }
 }
 
+/// That there are fewer prompts than are to be decoded at a time.
+fn too_few(asked: usize, found: usize) -> String {
+    let prompts = counted(found as u64, "prompt");
+    format!(
+        "`batch_size`: expected {asked} prompts at a time, found only {prompts}, so speeds are of {found} at a time"
+    )
+}
+
+/// Shows how far an evaluation is.
+fn show(progress: &mut Progress, step: EvaluateProgress) {
+    progress.extend_to(step.total as u64);
+    let done = step.done as u64;
+    match (step.dataset, step.what) {
+        ("", what) => progress.set(done, what),
+        (dataset, "") => progress.set(done, format!("outputs of `{dataset}`")),
+        (dataset, what) => progress.set(done, format!("outputs of `{dataset}`, {what}")),
+    }
+}
+
 /// The one of which an evaluation's first setting is.
 fn first<'a, 'c, 'p>(
     contenders: &'a [Contender<'c, 'p>],
@@ -405,6 +458,18 @@ mod tests {
         assert_eq!(of_first(&[Some("b"), Some("a")]), Some(Some("b".into())));
         assert_eq!(of_first(&[None, Some("a")]), Some(None));
         assert_eq!(of_first(&[]), None);
+    }
+
+    #[test]
+    fn prompts_that_are_too_few_for_a_batch_are_counted() {
+        for (found, told) in [
+            (1, "found only 1 prompt, so speeds are of 1 at a time"),
+            (3, "found only 3 prompts, so speeds are of 3 at a time"),
+        ] {
+            let warned = too_few(8, found);
+            assert!(warned.contains("expected 8 prompts at a time"), "{warned}");
+            assert!(warned.ends_with(told), "{warned}");
+        }
     }
 
     fn of(drafter: Option<&str>) -> SettingReport {

@@ -325,7 +325,8 @@ mod tests {
         writer.push(&sample).unwrap();
         writer.finish().unwrap();
         let read = |longest: Option<usize>| {
-            let texts = StoredTexts::open(folder.path(), &Capture::default(), &parts).unwrap();
+            let capture = Capture::default();
+            let texts = StoredTexts::open(folder.path(), &capture, &parts, |_| Ok(())).unwrap();
             let answers = Answers::Stored(Box::new(StoredAnswers {
                 texts,
                 longest,

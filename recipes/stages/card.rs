@@ -40,6 +40,9 @@ const HOME: &str = env!("CARGO_PKG_REPOSITORY");
 pub struct Facts {
     /// What reports call the drafter's kind.
     pub kind: String,
+    /// What people call the drafter. Earlier versions have not recorded it.
+    #[serde(default)]
+    pub called: Option<String>,
     /// Its own parameters.
     pub parameters: u64,
     /// The type of its weights.
@@ -65,6 +68,7 @@ impl Facts {
         };
         Ok(Self {
             kind: drafter.kind().to_owned(),
+            called: Some(drafter.called()?.to_owned()),
             parameters: drafter.parameters(),
             dtype: writing.dtype.name().to_lowercase(),
             library: library.map(str::to_owned),
@@ -110,8 +114,8 @@ struct Card<'a> {
 impl Card<'_> {
     fn text(&self) -> Result<String> {
         let mut text = self.front_matter()?;
-        let (family, target) = (self.dialect.family, self.target_words());
-        _ = writeln!(text, "\n# {family} drafter for {target}\n");
+        let (called, target) = (self.called(), self.target_words());
+        _ = writeln!(text, "\n# {called} drafter for {target}\n");
         _ = writeln!(
             text,
             "It drafts tokens for {target}, which verifies them: the output is the target's own, faster. It is of no use without \
@@ -124,6 +128,12 @@ impl Card<'_> {
         text.push_str(&self.licence());
         text.push_str(&self.citation());
         Ok(text)
+    }
+
+    /// What people call the drafter.
+    fn called(&self) -> &str {
+        let called = self.facts.called.as_deref();
+        called.unwrap_or(self.dialect.family)
     }
 
     fn recipe(&self, table: &str) -> &Value {
@@ -178,7 +188,7 @@ impl Card<'_> {
         if self.dialect.is_language_model {
             yaml.push_str("pipeline_tag: text-generation\n");
         }
-        let kind = self.dialect.family.to_lowercase().replace(' ', "-");
+        let kind = self.called().to_lowercase().replace(' ', "-");
         yaml.push_str("tags:\n- speculative-decoding\n- drafter\n- spectrain\n");
         _ = writeln!(yaml, "- {}", quoted(&kind)?);
         let datasets = self.datasets();
@@ -226,7 +236,7 @@ impl Card<'_> {
         let target = &self.provenance["target"];
         let mut text = String::from("| | |\n|---|---|\n");
         let mut row = |name: &str, value: String| _ = writeln!(text, "| {name} | {value} |");
-        row("kind", self.dialect.family.to_owned());
+        row("kind", self.called().to_owned());
         row("parameters", self.facts.parameters.to_string());
         row("weights", self.facts.dtype.clone());
         row("target", self.target_words());
@@ -377,7 +387,8 @@ impl Card<'_> {
         }
         text.push_str(
             "τ is the mean number of tokens for each pass of the target, with the one that the target adds itself; α is the share \
-             of drafted tokens that it accepts. Brackets hold 95 % intervals over prompts.\n\n",
+             of drafted tokens that it accepts, of those that it judges: it judges none behind one that it has rejected. Brackets \
+             hold 95 % intervals over prompts.\n\n",
         );
         text.push_str(&table);
         if let Some(known) = self.report.and_then(|report| report.known_prompts) {
@@ -442,11 +453,7 @@ impl Card<'_> {
     fn citation(&self) -> String {
         let version = self.provenance["spectrain"].as_str();
         let version = printable(version.unwrap_or(env!("CARGO_PKG_VERSION")));
-        let title = format!(
-            "{} drafter for {}",
-            self.dialect.family,
-            self.target_words()
-        );
+        let title = format!("{} drafter for {}", self.called(), self.target_words());
         let title = title.replace('`', "");
         let made = match self.provenance["recipe"].is_object() {
             true => "trained",

@@ -6,17 +6,22 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use spectrain_checkpoints::hash;
 use spectrain_data::dataset::{Dataset, Located, Place};
-use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
+use spectrain_data::day::Day;
+use spectrain_data::features::{FeatureHeader, FeatureWriter, Recorded, SampleRange};
 use spectrain_data::sources::Sources;
+use spectrain_data::tokens::TokenShards;
 
 use spectrain_models::FrozenType;
 
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::recipe::tables::DataTable;
+use crate::runs::prepared::printed_day;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::model_files::{part_files, weight_files};
 use crate::runtime::ranks::Group;
 use crate::runtime::target;
+use crate::runtime::text::Text;
 use crate::stages::array::ArrayJob;
 
 /// What a stage runs with.
@@ -70,6 +75,24 @@ impl StageContext<'_> {
         }
     }
 
+    /// The samples of a prepared set, with the tokens of those of which features are captured here, and of one at least, by which
+    /// servers are proven.
+    pub(super) fn samples_to_capture(&self, set: &str) -> Result<TokenShards> {
+        let wanted = |all: usize| {
+            let share = self.array.share(all);
+            let [first, end] = [share.first, share.end].map(|sample| sample as usize);
+            first..end.max(first + 1)
+        };
+        let folder = self.folder("prepare").join(set);
+        Ok(TokenShards::open_some(folder, wanted)?)
+    }
+
+    /// The texts of a set of which features are captured here.
+    pub fn texts<'t>(&self, tokens: &'t TokenShards) -> impl Iterator<Item = &'t [u32]> + use<'t> {
+        let share = self.array.share(tokens.len());
+        (share.first..share.end).map(move |sample| tokens.get(sample as usize).tokens)
+    }
+
     /// Starts or goes on with features in a folder, of these samples.
     pub fn feature_writer(
         &self,
@@ -78,23 +101,73 @@ impl StageContext<'_> {
         share: SampleRange,
     ) -> Result<FeatureWriter> {
         let per_shard = self.recipe.features.samples_per_shard as u64;
-        Ok(match self.array.part {
-            Some(_) => FeatureWriter::open_part(folder, header, per_shard, share)?,
-            None => FeatureWriter::open(folder, header, per_shard)?,
-        })
+        let part = self.array.part.as_ref().map(|_| share);
+        FeatureWriter::open_with(folder, header, per_shard, part, |files| self.prove(files))
     }
 
     /// Closes a folder of features that is whole, and remembers the hashes of its files.
     pub fn finish_features(&self, writer: FeatureWriter, folder: &Path) -> Result<()> {
-        let written = writer.finish()?.into_iter();
-        self.run
-            .remember(written.map(|(file, sha256)| (folder.join(file), sha256)))
+        self.run.remember_written(folder, &writer.finish()?)
+    }
+
+    /// The same of one that is to be gone on with.
+    pub fn pause_features(&self, writer: FeatureWriter, folder: &Path) -> Result<()> {
+        self.run.remember_written(folder, &writer.pause()?)
+    }
+
+    /// Fails unless files of features are as they are on record. Rank 0 sees to it for all, which have the same folder.
+    pub fn prove(&self, files: &[Recorded]) -> Result<()> {
+        match self.leads() {
+            true => self.run.prove(files),
+            false => Ok(()),
+        }
     }
 
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
         let given = self.recipe.target_folder()?;
         Ok(given.unwrap_or_else(|| self.folder("synthetic").join("target")))
+    }
+
+    /// What turns conversations into tokens, the same on whichever [day](Self::day) it is asked for.
+    pub fn text(&self) -> Result<Text> {
+        let data = DataTable {
+            date: Some(self.day()?),
+            ..self.recipe.data.clone()
+        };
+        Text::of(&self.target_folder()?, &data)
+    }
+
+    /// The day that chat templates take for today, wherever the run renders: that of the recipe, or else the one on which the run began
+    /// to render. It is today where it has not.
+    pub fn day(&self) -> Result<Day> {
+        Ok(self.settled_day()?.unwrap_or_else(Day::today))
+    }
+
+    /// The same day, where it is settled: by the recipe, by the texts that are prepared, by the run, or by when a stage that renders
+    /// began, in this order.
+    fn settled_day(&self) -> Result<Option<Day>> {
+        let given = self.recipe.data.date;
+        // Those of another run may be taken over, with its day in them.
+        let printed = given.map_or_else(|| printed_day(self.run), |day| Ok(Some(day)))?;
+        if let Some(day) = printed.or_else(|| self.run.day()) {
+            return Ok(Some(day));
+        }
+        let answers = self.recipe.regenerate.as_ref().map(|_| "regenerate");
+        for stage in answers.into_iter().chain(["prepare"]) {
+            if let Some(manifest) = self.run.manifest(stage)? {
+                return Ok(Day::of_seconds(manifest.started));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes the day in the run, where it is settled: what is made anew has the same one.
+    pub(super) fn note_day(&self) -> Result<()> {
+        match self.settled_day()? {
+            Some(day) => self.run.note_day(day),
+            None => Ok(()),
+        }
     }
 
     /// What reports call the target.

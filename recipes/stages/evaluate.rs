@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
+use spectrain_data::features::Recorded;
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{
@@ -15,6 +16,7 @@ use spectrain_models::{Target as _, load_target};
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runs::prepared::prepared_in;
+use crate::runtime::computed_by::computed_by;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::prompt_sets::ReadSets;
 use crate::runtime::prompts::calibration;
@@ -22,7 +24,7 @@ use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
-use crate::runtime::trial::{Ends, Trial, TrialTarget, thinking};
+use crate::runtime::trial::{Ends, Kept, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
 use crate::stages::evaluate::choosing::choosing_prompts;
 use crate::stages::evaluate::known::known_prompts;
@@ -41,6 +43,9 @@ const ONE_TEXT: Shape = Shape {
     length: 64,
 };
 
+/// What an interrupted evaluation goes on from, in the stage's folder.
+const JOURNAL: &str = "decoded.journal";
+
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let drafter = context.run.path().join(EXPORTED);
@@ -57,8 +62,11 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.device = device_report(&context.device_name);
     report.seeds.insert("recipe".into(), context.recipe.seed);
     let curves = curves_of(context.run.path())?;
-    write(&report, &context.folder("evaluate"), curves)?;
+    let folder = context.folder("evaluate");
+    write(&report, &folder, curves)?;
     record(context)?;
+    // Nobody goes on from it now, and what is left of it does no harm.
+    drop(std::fs::remove_file(folder.join(JOURNAL)));
     let mut summary = json!({
         "settings": report.settings.iter().map(|setting| json!({
             "target": report.target_of(setting),
@@ -93,6 +101,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         ..
     } = read;
     let calibration = calibration(others, &sets, settings);
+    let journal = context.folder("evaluate").join(JOURNAL);
     let trial = Trial {
         targets: &targets(context)?,
         drafter: Some(drafter),
@@ -103,12 +112,25 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         table: settings,
         ends: Ends::AtStopTokens,
         outputs: None,
+        kept: Some(Kept {
+            journal: &journal,
+            about: about(context, drafter)?,
+        }),
         output: context.output,
     };
     let mut report = trial.report()?;
     report.choosing_prompts = choosing;
     report.known_prompts = known;
     Ok((report, of_hub))
+}
+
+/// What the outputs and their times depend on beside what the recipe says: those of another machine or program are none of this one.
+fn about(context: &StageContext, drafter: &Path) -> Result<String> {
+    let about = json!({
+        "drafter": context.run.sha256_of_drafter(drafter)?,
+        "computed_by": computed_by(&context.device_name),
+    });
+    Ok(about.to_string())
 }
 
 /// Fails where the device does not compute the target as the CPU does over one text.
@@ -140,7 +162,8 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
     let ends = ends_of_answers(context)?;
     for sampling in table.samplings() {
         let answers = answers_at(context, sampling.temperature);
-        let texts = StoredTexts::open(&answers, &capture, &parts.target)?;
+        let proof = |files: &[Recorded]| context.prove(files);
+        let texts = StoredTexts::open(&answers, &capture, &parts.target, proof)?;
         let (texts, left_out) = texts.judged(context.recipe.features.mode);
         if report.texts.is_empty() {
             // All temperatures have the same prompts.

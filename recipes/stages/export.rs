@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
+use spectrain_data::features::Recorded;
 use spectrain_eval::{Reach, Report, evenly};
 use spectrain_models::{Target as _, TargetParts, load_parts};
 
@@ -17,6 +18,7 @@ use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
 use crate::recipe::tables::{Engine, EvaluateTable};
+use crate::runs::hashes::prove_files;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::has_room;
@@ -122,7 +124,9 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
     let target = load_parts(&target, device, context.target_type.dtype)?;
     let trained = open_drafter(trained, &target, device)?;
     let answers = first_answers(context.run.path(), &context.recipe.evaluate);
-    let ground = on_texts(target, trained.as_ref(), &answers, COMPARED_PROMPTS)?;
+    let proof = |files: &[Recorded]| context.prove(files);
+    let of = (&*answers, COMPARED_PROMPTS);
+    let ground = on_texts(target, trained.as_ref(), of, proof)?;
     Ok((Box::new(ground), trained))
 }
 
@@ -130,10 +134,10 @@ fn ground(context: &StageContext, trained: &Path) -> Result<(Box<dyn Ground>, Bo
 fn on_texts(
     target: TargetParts,
     drafter: &dyn Trained,
-    answers: &Path,
-    most: usize,
+    (answers, most): (&Path, usize),
+    proof: impl FnOnce(&[Recorded]) -> Result<()>,
 ) -> Result<OnTexts> {
-    let stored = StoredTexts::open(answers, &drafter.capture()?, &target)?;
+    let stored = StoredTexts::open(answers, &drafter.capture()?, &target, proof)?;
     let texts = (0..stored.len()).flat_map(|prompt| stored.answers(prompt, None));
     let texts = texts.take(most).collect();
     Ok(OnTexts { target, texts })
@@ -277,7 +281,8 @@ impl Conversion<'_> {
         if let Some(answers) = &self.answers {
             let target = load_parts(&self.target, device, DType::F32)?;
             let trained = open_drafter(self.trained, &target, device)?;
-            let ground = on_texts(target, trained.as_ref(), answers, CONVERTED_PROMPTS)?;
+            let of = (&**answers, CONVERTED_PROMPTS);
+            let ground = on_texts(target, trained.as_ref(), of, prove_files)?;
             return Ok((Box::new(ground), trained));
         }
         let (pair, trained) =

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use spectrain_checkpoints::ModelFolder;
 use spectrain_data::features::{FeatureWriter, StoredSample};
 use spectrain_data::packing::PackedBatch;
-use spectrain_data::tokens::TokenShards;
 use spectrain_models::{Capture, Target as _, Transformer, load_target};
 use spectrain_train::{Batch, Rows};
 
@@ -47,7 +46,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
 /// Those of the target here.
 fn computed(context: &StageContext) -> Result<Value> {
     let recipe = context.recipe;
-    let tokens = TokenShards::open(context.folder("prepare").join("train"))?;
+    let tokens = context.samples_to_capture("train")?;
     check_unheld(recipe.method.unheld(), &tokens)?;
     let folder = context.target_folder()?;
     let capture = recipe.method.capture(&target::spec(&folder)?)?;
@@ -59,14 +58,14 @@ fn computed(context: &StageContext) -> Result<Value> {
     let d_model = target.spec().d_model;
     let header = header(context, &capture, tokens.fingerprint(), d_model)?;
     let longest = recipe.data.max_length;
-    let known = Known::open(&recipe.features.from, &header, &folder, longest);
-    let known = known.context("`features.from`")?;
     let folder = context.features_folder();
     let lengths = tokens.lengths();
     let share = context.array.share(lengths.len());
     if share.is_empty() {
         return Ok(json!({"samples": 0}));
     }
+    let (from, texts) = (&recipe.features.from, context.texts(&tokens));
+    let known = Known::open(context, from, &header, texts).context("`features.from`")?;
     let lengths = &lengths[..share.end as usize];
     let mut writer = context.feature_writer(&folder, header, share)?;
     let shape = Shape::of_batch(&recipe.train, longest);
@@ -80,7 +79,7 @@ fn computed(context: &StageContext) -> Result<Value> {
     let (mut next, mut taken) = (resumed, 0);
     while next < lengths.len() {
         if let Err(interrupted) = check_interrupted() {
-            writer.pause()?;
+            context.pause_features(writer, &folder)?;
             return Err(interrupted);
         }
         let sample = tokens.get(next);

@@ -21,7 +21,7 @@ use crate::stages::failure;
 use crate::stages::inputs::HOW;
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
-use crate::stages::stage::Stage;
+use crate::stages::stage::{AfterInterruption, Stage};
 
 /// What is called with the names of stages on the way.
 pub struct Told<'a> {
@@ -60,6 +60,8 @@ fn run_each(context: &StageContext, only: &[String], told: Told) -> Result<()> {
     let stages = selected(context.recipe, only)?;
     let is_selected = |stage: &Stage| is_selected(stage.name, only);
     let last = stages.iter().rposition(is_selected);
+    // An earlier version noted none, and a stage that starts over forgets when it began.
+    context.note_day()?;
     for stage in &stages[..last.map_or(0, |last| last + 1)] {
         check_interrupted().map_err(|_| Interrupted::Run)?;
         let goes_on = |error| or_interrupted(error, Interrupted::Run);
@@ -164,8 +166,10 @@ fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)
             return Ok(());
         }
         StageState::Missing => {}
-        StageState::Interrupted if stage.resumes => say("goes on where it was interrupted".into()),
-        StageState::Interrupted => context.run.clear(name)?,
+        StageState::Interrupted => match (stage.after_interruption)(context.recipe) {
+            AfterInterruption::StartsOver => context.run.clear(name)?,
+            goes_on => say(goes_on.told().into()),
+        },
         StageState::Longer { steps, what } => {
             say(to_other_end(context, name, steps, &what)?);
             longer = Some(steps);
@@ -189,13 +193,20 @@ fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)
     };
     begins(name);
     let manifest = context.run.start(name, start)?;
-    let summary = match parts {
-        Some(parts) => parts.join(context)?,
-        None => (stage.run)(context, name)?,
+    context.note_day()?;
+    let made = match parts {
+        Some(parts) => parts.join(context),
+        None => (stage.run)(context, name),
     };
-    context
-        .run
-        .finish(manifest, started.elapsed().as_secs_f64(), summary)
+    let seconds = started.elapsed().as_secs_f64();
+    match made {
+        Ok(summary) => context.run.finish(manifest, seconds, summary),
+        Err(error) => {
+            // What ended it says more than why its time cannot be noted.
+            let _ = context.run.pause(manifest, seconds);
+            Err(error)
+        }
+    }
 }
 
 /// Of what was set aside of a stage that is in the state `now`, the name of what goes with the recipe as it is now, and its state:
@@ -213,7 +224,7 @@ pub(crate) fn wanted_again(
     if let Some(at) = asides.iter().position(is_done) {
         return Ok(Some(asides.swap_remove(at)));
     }
-    if keeps_work(now) || !stage.resumes {
+    if keeps_work(now) || !stage.kept_aside {
         return Ok(None);
     }
     for (name, state) in asides {
@@ -258,7 +269,7 @@ fn take_back(context: &StageContext, stage: &Stage, aside: &str) -> Result<()> {
 /// folder that is returned.
 fn make_room(context: &StageContext, stage: &Stage) -> Result<Option<PathBuf>> {
     let name = stage.name;
-    if stage.resumes && context.folder(name).exists() && holds_work(context, name)? {
+    if stage.kept_aside && context.folder(name).exists() && holds_work(context, name)? {
         return context.run.set_aside(name).map(Some);
     }
     context.run.clear(name)?;
@@ -387,7 +398,7 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
         Damage::Changed(file) => file.split(['/', '\\']).next(),
         Damage::Missing(_) => None,
     });
-    let changed: BTreeSet<PathBuf> = if stage.resumes {
+    let changed: BTreeSet<PathBuf> = if stage.kept_aside {
         tops.map(|top| Path::new(name).join(top)).collect()
     } else {
         tops.map(|_| PathBuf::from(name)).collect()
@@ -399,7 +410,7 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
             aside.display()
         ));
     }
-    if !stage.resumes {
+    if !stage.kept_aside {
         context.run.clear(name)?;
     }
     context.output.warn(message);

@@ -13,8 +13,8 @@ use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, FeatureMode};
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
-    CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, STOP_TOKENS,
-    StageState, Status, TARGET_NAME, Wanted, stage_state,
+    CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, PRINTED_DAY,
+    STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, stage_state,
 };
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::interruption::check_interrupted;
@@ -141,8 +141,8 @@ impl StageContext<'_> {
         Ok(hash::sha256_bytes(json!(layers).to_string().as_bytes()))
     }
 
-    /// SHA-256 of the tokens at which the target stops, and of how it samples, with what `[regenerate]` says of that; nothing where
-    /// servers answer, which are sent neither.
+    /// SHA-256 of the tokens at which the target stops, of how it samples, with what `[regenerate]` says of that, and of the day that it
+    /// is told; nothing where servers answer, which are sent none of these.
     fn own_decoding(&self) -> Result<Inputs> {
         let table = self.recipe.regenerate.as_ref();
         let Some(table) = table.filter(|table| table.server.is_none()) else {
@@ -152,19 +152,33 @@ impl StageContext<'_> {
         let own = generation_config(&folder)?;
         let sampling = json!(sampling(own.as_ref(), [table.temperature, table.top_p]));
         let sampling = hash::sha256_bytes(sampling.to_string().as_bytes());
-        Ok(Inputs::from([
+        let mut inputs = Inputs::from([
             (STOP_TOKENS.into(), stop_tokens(&folder)?),
             (OWN_SAMPLING.into(), sampling),
-        ]))
+        ]);
+        inputs.extend(self.day_as_input()?);
+        Ok(inputs)
+    }
+
+    /// SHA-256 of the day that the chat template takes for today, whatever settles it; nothing where the template prints none.
+    fn day_as_input(&self) -> Result<Inputs> {
+        let data = &self.recipe.data;
+        let (given, variables) = (data.template.as_deref(), &data.template_variables);
+        let (_, template) = target::text(&self.target_folder()?, given, variables)?;
+        if !template.is_some_and(|template| template.reads_date()) {
+            return Ok(Inputs::new());
+        }
+        let hash = hash::sha256_bytes(self.day()?.to_string().as_bytes());
+        Ok(Inputs::from([(PRINTED_DAY.into(), hash)]))
     }
 
     /// SHA-256 of the language model of `drafter.model`, where training starts from its weights; downloads what is missing.
     pub(super) fn model_sha256(&self) -> Result<Option<String>> {
         let model = self.recipe.method.model();
-        let Some(model) = model.filter(|_| self.recipe.start.is_none()) else {
+        let Some((model, revision)) = model.filter(|_| self.recipe.start.is_none()) else {
             return Ok(None);
         };
-        let folder = target::resolve_as(WHAT, model, None).context(MODEL)?;
+        let folder = target::resolve_as(WHAT, model, revision).context(MODEL)?;
         self.run.sha256_of_language_model(&folder).map(Some)
     }
 
@@ -268,6 +282,7 @@ impl StageContext<'_> {
         let variables = json!(data.template_variables).to_string();
         let hash = hash::sha256_bytes(variables.as_bytes());
         inputs.insert("`data.template_variables`".into(), hash);
+        inputs.extend(self.day_as_input()?);
         Ok(inputs)
     }
 

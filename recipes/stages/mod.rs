@@ -17,7 +17,7 @@ pub mod kept;
 mod length;
 pub mod order;
 pub mod part;
-mod parts;
+pub mod parts;
 pub mod prepare;
 pub mod regenerate;
 pub mod report;

@@ -8,7 +8,7 @@ use crate::families::registry;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::stages::inputs::TRAIN;
-use crate::stages::stage::{Input, Stage, Temperatures};
+use crate::stages::stage::{AfterInterruption, Input, Stage, Temperatures};
 use crate::stages::{evaluate, export, features, prepare, regenerate, synthetic};
 
 /// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
@@ -18,7 +18,8 @@ pub const STAGES: &[Stage] = &[
         wanted: |recipe| recipe.synthetic.is_some(),
         reads: &["seed", "synthetic"],
         inputs: &[],
-        resumes: true,
+        after_interruption: |_| AfterInterruption::GoesOn,
+        kept_aside: true,
         run: |context, _| synthetic::run(context),
     },
     Stage {
@@ -46,7 +47,8 @@ pub const STAGES: &[Stage] = &[
             Input::GivenData,
             Input::OwnDecoding,
         ],
-        resumes: true,
+        after_interruption: |_| AfterInterruption::GoesOn,
+        kept_aside: true,
         run: |context, _| regenerate::run(context),
     },
     Stage {
@@ -58,6 +60,7 @@ pub const STAGES: &[Stage] = &[
             "data.mask",
             "data.turns",
             "data.template_variables",
+            "data.date",
             "data.held_out",
             "data.max_samples",
             "data.min_trained_tokens",
@@ -69,7 +72,8 @@ pub const STAGES: &[Stage] = &[
             Input::EvalData,
             Input::Template,
         ],
-        resumes: false,
+        after_interruption: |_| AfterInterruption::StartsOver,
+        kept_aside: false,
         run: |context, _| prepare::run(context),
     },
     Stage {
@@ -88,7 +92,8 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/train/tokens.json"),
             Input::Output("prepare/eval/tokens.json"),
         ],
-        resumes: true,
+        after_interruption: |_| AfterInterruption::GoesOn,
+        kept_aside: true,
         run: |context, _| features::run(context),
     },
     Stage {
@@ -114,7 +119,8 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/eval/tokens.json"),
             Input::Output("prepare/prompts.json"),
         ],
-        resumes: true,
+        after_interruption: |_| AfterInterruption::GoesOn,
+        kept_aside: true,
         run: |context, _| features::answers::run(context),
     },
     Stage {
@@ -142,7 +148,8 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/counts.json"),
             Input::Before,
         ],
-        resumes: true,
+        after_interruption: |_| AfterInterruption::GoesOn,
+        kept_aside: true,
         run: |context, stage| registry::train(context, stage),
     },
     Stage {
@@ -157,7 +164,8 @@ pub const STAGES: &[Stage] = &[
             Input::Output("prepare/prompts.json"),
             Input::Trained,
         ],
-        resumes: false,
+        after_interruption: |_| AfterInterruption::StartsOver,
+        kept_aside: false,
         run: |context, _| export::run(context),
     },
     Stage {
@@ -173,7 +181,12 @@ pub const STAGES: &[Stage] = &[
             Input::PromptSets,
             Input::Exported,
         ],
-        resumes: false,
+        after_interruption: |recipe| match recipe.features.mode.computes_target() {
+            true => AfterInterruption::TakesWhatFits,
+            // Stored answers are judged in minutes.
+            false => AfterInterruption::StartsOver,
+        },
+        kept_aside: false,
         run: |context, _| evaluate::run(context),
     },
 ];

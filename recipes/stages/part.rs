@@ -13,7 +13,10 @@ use crate::stages::array::{Part, PartOf};
 use crate::stages::context::StageContext;
 use crate::stages::in_order::require_done;
 use crate::stages::order::selected;
-use crate::stages::parts::{Description, Made, PART, PARTS, STAGE, begin, files, is_done, store};
+use crate::stages::parts::{
+    Description, Made, PART, PARTS, STAGE, agree, begin, begin_beside_others, done, files, send,
+    store,
+};
 
 /// Captures a part, or goes on with it. The run's other stages are not touched, and it is not locked: its parts may be captured
 /// at the same time.
@@ -27,34 +30,47 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
         require_done(context, stage)?;
     }
     let store = store(context, given.as_deref())?;
-    let folder = match &store {
-        Store::Folder(folder) => folder.join(part.folder()),
-        Store::Remote(_) => context.run.path().join(PARTS).join(part.folder()),
+    let parts = match &store {
+        Store::Folder(folder) => folder.clone(),
+        Store::Remote(_) => context.run.path().join(PARTS),
     };
+    let folder = parts.join(part.folder());
+    // What it has learned of the target before.
+    context.run.recall_in(&folder)?;
     let made = Made::of(context, &stages[place], part)?;
-    if is_done(&store, &made, part)? {
+    if done(&store, &made, part)?.is_some() {
         context.output.say(format!("part {part}: done before"));
         return Ok(());
     }
+    if given.is_some() {
+        agree(&store, &made, part)?;
+    }
     let _lock = lock_for(&folder, "capture another `--part`")?;
-    begin(&folder, &made, part)?;
-    context.array.part = Some(PartOf {
-        part,
-        folder: folder.clone(),
-    });
-    let summary = (stages[place].run)(context, STAGE)?;
-    let description = Description {
-        made,
-        files: files(&folder)?,
-        summary,
-    };
-    write_json(&folder.join(PART), &description)?;
-    if let Store::Remote(remote) = &store {
-        for file in description.files.keys() {
-            remote.send(&folder.join(file), &format!("{}/{file}", part.folder()))?;
+    context.run.keep_in(&folder)?;
+    match given {
+        Some(_) => begin_beside_others(&store, &folder, &made, part)?,
+        None => begin(&folder, &made, part)?,
+    }
+    // One that was stopped while it was sent is whole here.
+    let description = match done(&Store::Folder(parts), &made, part)? {
+        Some(found) if found.is_whole(context.run, &folder)? => found,
+        _ => {
+            context.array.part = Some(PartOf {
+                part,
+                folder: folder.clone(),
+            });
+            let summary = (stages[place].run)(context, STAGE)?;
+            let description = Description {
+                made,
+                files: files(context.run, &folder)?,
+                summary,
+            };
+            write_json(&folder.join(PART), &description)?;
+            description
         }
-        // The last file says that the others are there.
-        remote.send(&folder.join(PART), &format!("{}/{PART}", part.folder()))?;
+    };
+    if let Store::Remote(remote) = &store {
+        send(context, remote, (part, &folder), &description.files)?;
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot remove `{}`", folder.display()))?;
     }

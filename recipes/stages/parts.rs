@@ -7,28 +7,34 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spectrain_checkpoints::hash::sha256_file;
-use spectrain_data::features::join;
+use spectrain_checkpoints::hash::sha256_file_while;
+use spectrain_data::features::{Recorded, join};
 
+use crate::cli::progress::counted;
 use crate::runs::files::{entries, write_json};
-use crate::runs::run_folder::{COMPUTED_IN, Inputs, differences};
+use crate::runs::prepared::printed_day;
+use crate::runs::run_folder::{COMPUTED_IN, Inputs, RunFolder, differences};
+use crate::runtime::interruption::check_interrupted;
 use crate::runtime::store::{Remote, Store};
 use crate::stages::array::Part;
 use crate::stages::context::StageContext;
+use crate::stages::features::places::FEATURES;
 use crate::stages::inputs::{effect, settings};
 use crate::stages::stage::Stage;
 
 /// The stage that has parts.
-pub(super) const STAGE: &str = "features";
+pub(crate) const STAGE: &str = "features";
 /// Where parts are in a run, where nothing else is said.
-pub(super) const PARTS: &str = "features-parts";
+pub(crate) const PARTS: &str = "features-parts";
 /// Where parts of an object store are in a run, until they are the stage.
-const FETCHED: &str = ".features-parts-fetched";
+pub(crate) const FETCHED: &str = ".features-parts-fetched";
 /// What says how a part was made, written when it is whole.
 pub(super) const PART: &str = "part.json";
 
 /// What says what an unfinished part is made from, written when it begins.
 const BEGUN: &str = "begun.json";
+/// What says which files of a part an object store has: their SHA-256 by their addresses.
+const SENT: &str = "sent.json";
 
 /// `part.json`: what a part was made from, and the files that it has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +56,16 @@ pub(super) struct Made {
     seed: u64,
     settings: Value,
     inputs: Inputs,
+    /// The day that the texts may have in them, where the chat template prints one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    date: Option<String>,
+}
+
+impl Description {
+    /// Whether the folder of the part holds these files, as they were written.
+    pub(super) fn is_whole(&self, run: &RunFolder, folder: &Path) -> Result<bool> {
+        Ok(files(run, folder)? == self.files)
+    }
 }
 
 /// A file of a part.
@@ -63,7 +79,7 @@ pub(super) struct FileOf {
 impl FileOf {
     /// Fails where the file at `path`, which the user knows by `name`, is not as it was written.
     fn check(&self, part: Part, path: &Path, name: &str) -> Result<()> {
-        let sha256 = sha256_file(path)?;
+        let sha256 = sha256_file_while(path, &mut |_| check_interrupted())?;
         if sha256 != self.sha256 {
             bail!(
                 "part {part}: `{name}`: expected the SHA-256 {}, found {sha256}",
@@ -89,6 +105,7 @@ impl Made {
             seed: context.recipe.seed,
             settings,
             inputs: context.inputs(stage)?,
+            date: printed_day(context.run)?.map(|day| day.to_string()),
         })
     }
 
@@ -111,6 +128,17 @@ impl Made {
         differences(both, effect).into_iter().next()
     }
 
+    /// What there is to say of a difference where the texts of both have dates in them, and not the same.
+    fn other_date(&self, found: &Self) -> String {
+        match (&self.date, &found.date) {
+            (Some(own), Some(other)) if own != other => format!(
+                " (the chat template prints the date, which is {own} here and {other} there: with `data.date = \"{other}\"` it is \
+                 that day on all machines)"
+            ),
+            _ => String::new(),
+        }
+    }
+
     /// The type that the target computed in, where it computed here.
     fn computed_in(&self) -> Option<&str> {
         self.settings["target"][COMPUTED_IN].as_str()
@@ -125,13 +153,66 @@ pub(super) fn store(context: &StageContext, given: Option<&str>) -> Result<Store
     }
 }
 
-/// Whether a part is there, whole.
-pub(super) fn is_done(store: &Store, made: &Made, part: Part) -> Result<bool> {
-    let Some(found) = description(store, &part.folder())? else {
-        return Ok(false);
+/// What is said of a part that is there, whole.
+///
+/// # Errors
+/// It was made from something else.
+pub(super) fn done(store: &Store, made: &Made, part: Part) -> Result<Option<Description>> {
+    let found = description(store, &part.folder())?;
+    if let Some(found) = &found {
+        check_made(store, made, part, &found.made)?;
+    }
+    Ok(found)
+}
+
+/// Fails where this part could not be joined with those that have begun there, told by the first other one: before anything is
+/// captured, and not once all is.
+///
+/// # Errors
+/// That part is made from something else, or cannot be read.
+pub(super) fn agree(store: &Store, made: &Made, part: Part) -> Result<()> {
+    let names = store.names()?;
+    let parts = names.iter().filter_map(|name| Part::named(name));
+    for other in parts.filter(|other| *other != part) {
+        if let Some(found) = begun(store, other)? {
+            let made = Made {
+                part: other.part,
+                ..made.clone()
+            };
+            return check_made(store, &made, other, &found);
+        }
+    }
+    Ok(())
+}
+
+/// What a part that has begun is made from.
+fn begun(store: &Store, part: Part) -> Result<Option<Made>> {
+    let folder = part.folder();
+    let name = format!("{folder}/{BEGUN}");
+    let Some(text) = store.read(&name)? else {
+        return Ok(description(store, &folder)?.map(|found| found.made));
     };
-    check_made(store, made, part, &found)?;
-    Ok(true)
+    let found = serde_json::from_slice(&text);
+    found.with_context(|| format!("cannot read `{}/{name}`", store.name()))
+}
+
+/// The same as [`begin`] where other machines work beside this one: tells them what the part is made from, and has it agree with
+/// theirs.
+///
+/// # Errors
+/// Those of [`begin`] and [`agree`].
+pub(super) fn begin_beside_others(
+    store: &Store,
+    folder: &Path,
+    made: &Made,
+    part: Part,
+) -> Result<()> {
+    begin(folder, made, part)?;
+    if let Store::Remote(remote) = store {
+        remote.send(&folder.join(BEGUN), &format!("{}/{BEGUN}", part.folder()))?;
+    }
+    // Of those that begin at the same time each may have seen nobody before; the last one to tell sees all.
+    agree(store, made, part)
 }
 
 /// Notes in the folder of a part, which is locked, what it is made from; it goes on only as it has begun.
@@ -142,7 +223,7 @@ pub(super) fn begin(folder: &Path, made: &Made, part: Part) -> Result<()> {
     let path = folder.join(BEGUN);
     let anew = || format!("remove `{}` to capture it anew", folder.display());
     if !path.exists() {
-        if !files(folder)?.is_empty() {
+        if !paths(folder)?.is_empty() {
             bail!(
                 "part {part}: expected `{}`, which says what its features are made from, found none; {}",
                 path.display(),
@@ -172,12 +253,13 @@ pub(super) fn begin(folder: &Path, made: &Made, part: Part) -> Result<()> {
     }
 }
 
-fn check_made(store: &Store, made: &Made, part: Part, found: &Description) -> Result<()> {
-    match made.difference(&found.made) {
+fn check_made(store: &Store, made: &Made, part: Part, found: &Made) -> Result<()> {
+    match made.difference(found) {
         Some(difference) => bail!(
-            "part {part} in `{}` was made from other inputs or settings: {difference}; put them back, or remove the part's folder there \
-             to capture it anew",
-            store.name()
+            "part {part} in `{}` was made from other inputs or settings: {difference}{}; put them back, or remove the part's folder \
+             there to capture it anew, or the folders of all parts there",
+            store.name(),
+            made.other_date(found)
         ),
         None => Ok(()),
     }
@@ -193,32 +275,67 @@ fn description(store: &Store, folder: &str) -> Result<Option<Description>> {
         .with_context(|| format!("cannot read `{}/{name}`", store.name()))
 }
 
-/// Every file of features in a part.
-pub(super) fn files(folder: &Path) -> Result<BTreeMap<String, FileOf>> {
-    let mut found = BTreeMap::new();
+/// Every file of features in a part, of which the run knows those that were written or read already.
+pub(super) fn files(run: &RunFolder, folder: &Path) -> Result<BTreeMap<String, FileOf>> {
+    let names = paths(folder)?;
+    run.learn(names.iter().map(|name| folder.join(name)))?;
+    let file = |name: String| {
+        let path = folder.join(&name);
+        let data =
+            fs::metadata(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let (bytes, sha256) = (data.len(), run.sha256(&path)?);
+        Ok((name, FileOf { bytes, sha256 }))
+    };
+    names.into_iter().map(file).collect()
+}
+
+/// The path of every file of features in a part.
+fn paths(folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
     for set in sets(folder)? {
         for name in entries(&folder.join(&set))? {
-            let path = folder.join(&set).join(&name);
-            let is_ours = name == "features.json" || name.ends_with(".arrow");
-            if !path.is_file() || !is_ours {
+            let is_ours = name == FEATURES || name.ends_with(".arrow");
+            if !is_ours || !folder.join(&set).join(&name).is_file() {
                 continue;
             }
-            let bytes = fs::metadata(&path)
-                .with_context(|| format!("cannot read `{}`", path.display()))?
-                .len();
-            let file = FileOf {
-                bytes,
-                sha256: sha256_file(&path)?,
-            };
-            let name = if set.is_empty() {
-                name
-            } else {
-                format!("{set}/{name}")
-            };
-            found.insert(name, file);
+            found.push(match set.is_empty() {
+                true => name,
+                false => format!("{set}/{name}"),
+            });
         }
     }
     Ok(found)
+}
+
+/// Sends the files of a part, which are as they were written, and last what says so. Those that were sent before and are there
+/// stay.
+pub(super) fn send(
+    context: &StageContext,
+    remote: &Remote,
+    (part, folder): (Part, &Path),
+    files: &BTreeMap<String, FileOf>,
+) -> Result<()> {
+    let path = folder.join(SENT);
+    let read = fs::read(&path).ok();
+    // What cannot be read is sent again.
+    let sent = read.and_then(|text| serde_json::from_slice(&text).ok());
+    let mut sent: BTreeMap<String, String> = sent.unwrap_or_default();
+    let mut progress = context.progress("send", files.len() as u64);
+    for (file, FileOf { bytes, sha256 }) in files {
+        check_interrupted()?;
+        let name = format!("{}/{file}", part.folder());
+        let address = format!("{}/{name}", remote.name());
+        let was_sent = sent.get(&address) == Some(sha256);
+        if !was_sent || remote.length(&name)? != Some(*bytes) {
+            remote.send(&folder.join(file), &name)?;
+            sent.insert(address, sha256.clone());
+            write_json(&path, &sent)?;
+        }
+        progress.step("files");
+    }
+    remote.send(&folder.join(PART), &format!("{}/{PART}", part.folder()))?;
+    progress.finish(counted(files.len() as u64, "file"));
+    Ok(())
 }
 
 /// The sets of samples in a part: those to train on, and folders of others.
@@ -287,7 +404,7 @@ pub(super) fn find(context: &StageContext, stage: &Stage) -> Result<Option<Parts
             );
         }
         made.part = part.part;
-        check_made(&store, &made, part, &found)?;
+        check_made(&store, &made, part, &found.made)?;
         descriptions.push(found);
     }
     Ok(Some(Parts {
@@ -305,15 +422,21 @@ impl Parts {
     pub(super) fn join(&self, context: &StageContext) -> Result<Value> {
         let (parts, descriptions) = (&self.parts, &self.descriptions);
         let from = match &self.store {
-            Store::Folder(folder) => folder.clone(),
+            Store::Folder(folder) => {
+                for part in parts {
+                    context.run.recall_in(&folder.join(part.folder()))?;
+                }
+                folder.clone()
+            }
             Store::Remote(remote) => fetch(context, remote, parts, descriptions)?,
         };
-        let files = join_all(&from, &context.folder(STAGE), parts, descriptions)?;
-        context.run.remember(files)?;
+        let files = join_all(context, &from, parts, descriptions)?;
         if matches!(self.store, Store::Remote(_)) {
             fs::remove_dir_all(&from)
                 .with_context(|| format!("cannot remove `{}`", from.display()))?;
         }
+        // Behind that: a file that has one name less is another to the system.
+        context.run.remember(files)?;
         let each = descriptions.iter().map(|found| &found.summary);
         Ok(json!({
             "parts": parts.len(),
@@ -389,31 +512,53 @@ fn fetch(
     let folder = context.run.path().join(FETCHED);
     let mut progress = context.progress("fetch", parts.len() as u64);
     for (number, (part, found)) in parts.iter().zip(descriptions).enumerate() {
-        for (file, of) in &found.files {
-            let to = folder.join(part.folder()).join(checked(file)?);
-            if fs::metadata(&to).is_ok_and(|found| found.len() == of.bytes)
-                && sha256_file(&to)? == of.sha256
-            {
-                continue;
-            }
-            if let Some(parent) = to.parent() {
-                fs::create_dir_all(parent)
-                    .with_context(|| format!("cannot create `{}`", parent.display()))?;
-            }
-            let name = format!("{}/{file}", part.folder());
-            remote.fetch(&name, &to, of.bytes)?;
-            of.check(*part, &to, &format!("{}/{name}", remote.name()))?;
-        }
+        let mut fetched = Vec::new();
+        let of_part = fetch_part((context, remote), (*part, found), &folder, &mut fetched);
+        // Whatever ended it: these need not be read again.
+        context.run.remember(fetched)?;
+        of_part?;
         progress.set(1 + number as u64, "parts");
     }
     progress.finish(format!("{} parts", parts.len()));
     Ok(folder)
 }
 
+/// Fetches the files of a part into its folder in `folder`, and says which were `fetched`, with their SHA-256.
+fn fetch_part(
+    (context, remote): (&StageContext, &Remote),
+    (part, found): (Part, &Description),
+    folder: &Path,
+    fetched: &mut Vec<(PathBuf, String)>,
+) -> Result<()> {
+    let mut files = Vec::new();
+    for (file, of) in &found.files {
+        let to = folder.join(part.folder()).join(checked(file)?);
+        let may_stay = fs::metadata(&to).is_ok_and(|found| found.len() == of.bytes);
+        files.push((file, of, to, may_stay));
+    }
+    let there = files.iter().filter(|(.., may_stay)| *may_stay);
+    let there = there.map(|(_, _, to, _)| to.clone());
+    context.run.learn(there)?;
+    for (file, of, to, may_stay) in files {
+        if may_stay && context.run.sha256(&to)? == of.sha256 {
+            continue;
+        }
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent)
+                .with_context(|| format!("cannot create `{}`", parent.display()))?;
+        }
+        let name = format!("{}/{file}", part.folder());
+        remote.fetch(&name, &to, of.bytes)?;
+        of.check(part, &to, &format!("{}/{name}", remote.name()))?;
+        fetched.push((to, of.sha256.clone()));
+    }
+    Ok(())
+}
+
 /// Makes each set of samples one folder of its parts.
 fn join_all(
+    context: &StageContext,
     from: &Path,
-    folder: &Path,
     parts: &[Part],
     descriptions: &[Description],
 ) -> Result<Vec<(PathBuf, String)>> {
@@ -422,7 +567,7 @@ fn join_all(
         let own = from.join(part.folder());
         for (file, of) in &found.files {
             let path = own.join(checked(file)?);
-            let index = file.strip_suffix("features.json");
+            let index = file.strip_suffix(FEATURES);
             let Some(set) = index.map(|set| set.trim_end_matches('/')) else {
                 continue;
             };
@@ -432,8 +577,9 @@ fn join_all(
     }
     let mut files = Vec::new();
     for (set, parts) in sets {
-        let to = folder.join(&set);
-        let shards = join(&parts, &to)?;
+        let to = context.folder(STAGE).join(&set);
+        let proof = |files: &[Recorded]| context.run.prove(files);
+        let shards = join(&parts, &to, proof, &check_interrupted)?;
         files.extend(
             shards
                 .into_iter()
@@ -459,6 +605,7 @@ mod tests {
             inputs: inputs
                 .map(|&(name, hash)| (name.into(), hash.into()))
                 .collect(),
+            date: None,
         }
     }
 
@@ -519,6 +666,66 @@ mod tests {
         let [gpu, cpu] =
             ["bf16", "f32"].map(|computed_in| made(computed("auto", computed_in), &[]));
         assert_eq!(cpu.difference(&gpu), None);
+    }
+
+    #[test]
+    fn a_part_is_refused_before_it_begins_where_another_has_begun_from_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::Folder(folder.path().to_owned());
+        let [first, second] = [1, 2].map(|part| Part { part, of: 2 });
+        let on = |day: Option<&str>, tokens: &str, part: Part| Made {
+            part: part.part,
+            date: day.map(str::to_owned),
+            ..made(json!({}), &[("`prepare/train/tokens.json`", tokens)])
+        };
+        agree(&store, &on(None, "a", first), first).unwrap();
+        let there = folder.path().join(first.folder());
+        fs::create_dir(&there).unwrap();
+        begin(&there, &on(Some("2026-11-28"), "a", first), first).unwrap();
+        agree(&store, &on(Some("2026-11-28"), "a", second), second).unwrap();
+        // Its own folder says what becomes of it.
+        agree(&store, &on(None, "b", first), first).unwrap();
+        let refused = |made: &Made| agree(&store, made, second).unwrap_err().to_string();
+        let told = refused(&on(Some("2026-11-29"), "b", second));
+        for part in [
+            "part 1/2 in `",
+            "`prepare/train/tokens.json` has changed",
+            "2026-11-29 here and 2026-11-28 there",
+            "`data.date = \"2026-11-28\"`",
+        ] {
+            assert!(told.contains(part), "{told}");
+        }
+        // Of the same day it is something else that differs.
+        let told = refused(&on(Some("2026-11-28"), "b", second));
+        assert!(!told.contains("data.date"), "{told}");
+        let of_three = Made {
+            of: 3,
+            ..on(Some("2026-11-28"), "a", second)
+        };
+        assert!(refused(&of_three).contains("`of`: expected 3, found 2"));
+    }
+
+    #[test]
+    fn a_part_is_refused_that_has_begun_at_the_same_time_as_another_one_from_something_else() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::Folder(root.path().to_owned());
+        let begin = |part: u64, tokens: &str| {
+            let (made, part) = (made(json!({}), &[("tokens", tokens)]), Part { part, of: 3 });
+            let made = Made {
+                part: part.part,
+                of: part.of,
+                ..made
+            };
+            let folder = root.path().join(part.folder());
+            fs::create_dir(&folder).unwrap();
+            begin_beside_others(&store, &folder, &made, part)
+        };
+        begin(1, "a").unwrap();
+        begin(2, "a").unwrap();
+        let told = begin(3, "b").unwrap_err().to_string();
+        for part in ["tokens has changed", "or the folders of all parts there"] {
+            assert!(told.contains(part), "{told}");
+        }
     }
 
     #[test]

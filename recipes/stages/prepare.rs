@@ -7,17 +7,19 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spectrain_checkpoints::atomic::write_file;
+use spectrain_data::conversation::Sample;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::held_out::HeldOut;
 use spectrain_data::hub_data::FetchedData;
 use spectrain_data::prepare::{Category, PrepareReport};
 use spectrain_data::prompts::Labels;
 use spectrain_data::rows::LocatedRow;
-use spectrain_data::tokens::TokenShards;
-use spectrain_data::vocabulary::count_tokens;
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::vocabulary::TokenCounts;
 use spectrain_eval::Prompt;
 
 use crate::cli::progress::counted;
+use crate::runs::prepared::DATE;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::prompts::{too_long, without_prompt};
@@ -42,14 +44,16 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let target = context.target_folder()?;
     // One that was downloaded just now was not looked at before.
     check_weights(&target, context.recipe.features.mode)?;
-    let text = Text::of(&target, data)?;
+    let text = context.text()?;
     let sets = Sets::of(context, &text)?;
     sets.announce(context);
+    let mut counts = TokenCounts::new(text.settings.vocab);
     let train = write_tokens(
         &text,
         context,
         (sets.train()?, &sets.train.to_string()),
         ("train", TRAIN_DATA),
+        &mut |sample| counts.add(sample),
     )?;
     let unusable = sets.train.unusable();
     let of_eval = sets
@@ -63,11 +67,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
         context,
         (sets.eval()?, &of_eval),
         ("eval", eval_data),
+        &mut |_| Ok(()),
     )?;
 
-    let shards = TokenShards::open(folder.join("train"))?;
-    let counts = count_tokens(shards.iter(), text.settings.vocab)?;
-    write(&folder.join("counts.json"), &json!(counts))?;
+    write(&folder.join("counts.json"), &json!(counts.counts()))?;
 
     let prompts = text.prompts(sets.eval()?);
     let prompts = prompts.map_err(|error| not_asked(error, eval_data))?;
@@ -85,6 +88,10 @@ pub fn run(context: &StageContext) -> Result<Value> {
         "prompts": prompts.prompts.len(),
         "warnings": problems,
     });
+    let template = text.template.as_ref();
+    if template.is_some_and(ChatTemplate::reads_date) {
+        summary[DATE] = json!(context.day()?);
+    }
     sets.record(context, &mut summary, unusable);
     if let Some(held_out) = &sets.held_out {
         let (prompts, rows) = (held_out.prompts(), held_out.rows());
@@ -347,19 +354,22 @@ impl From<StoredPrompt> for Prompt {
     }
 }
 
-/// Writes the tokens of a set of rows into the folder of its name; `data` is what users know it by.
+/// Writes the tokens of a set of rows into the folder of its name, and calls `look` with each sample; `data` is what users know the
+/// rows by.
 fn write_tokens(
     text: &Text,
     context: &StageContext,
     (rows, sources): (RowsOf<'_>, &str),
     (name, data): (&str, &str),
+    look: &mut dyn FnMut(&Sample) -> spectrain_data::Result<()>,
 ) -> Result<PrepareReport> {
     let mut progress = context.progress(&format!("prepare {name}"), 0);
     let mut samples = 0;
     let folder = context.folder("prepare").join(name);
-    let report = text.write(rows, &folder, &mut || {
+    let report = text.write(rows, &folder, &mut |sample| {
         samples += 1;
         progress.set(samples, "samples");
+        look(sample)
     });
     let report = report.map_err(|error| not_prepared(error, data, sources))?;
     progress.finish(report.totals());

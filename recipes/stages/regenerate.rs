@@ -5,7 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 use spectrain_data::Error;
-use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings};
+use spectrain_data::dataset::Dataset;
+use spectrain_data::regenerate::{
+    ExistingAnswers, RegenerateReport, RegenerateSettings, check_trained,
+};
 
 use crate::cli::progress::counted;
 use crate::recipe::tables::{FailedRows, RegenerateTable};
@@ -13,16 +16,18 @@ use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
 use crate::runtime::answerer::server::{ServerSettings, body};
 use crate::runtime::answerer::servers::Servers;
 use crate::runtime::answerer::{Answered, Answerer, Pace, check_answered};
+use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::server::key::ApiKey;
 use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
-use crate::stages::prepare::LEFT_OUT;
+use crate::stages::prepare::{LEFT_OUT, TRAIN_DATA};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let table = context.recipe.regenerate.as_ref();
     let table = table.context("the recipe has no table `[regenerate]`")?;
     let (data, out) = (context.given_data()?, context.regenerated());
+    check_given(context, &data)?;
     let answerer = match &table.server {
         Some(addresses) => {
             let variables = &context.recipe.data.template_variables;
@@ -70,6 +75,15 @@ pub fn run(context: &StageContext) -> Result<Value> {
     context.output.say(format!("regenerate: {report}"));
     check_failed(context, table, &report)?;
     Ok(json!(report))
+}
+
+/// Fails where nothing would be trained on, however it is answered.
+fn check_given(context: &StageContext, data: &Dataset) -> Result<()> {
+    let table = &context.recipe.data;
+    let rows = data.rows()?.take_while(|_| !interrupted());
+    let checked = check_trained(data, table.unusable.without(rows), table.mask);
+    check_interrupted()?;
+    checked.context(TRAIN_DATA)
 }
 
 /// Fails where conversations were not answered that are not to be left out.
@@ -129,6 +143,7 @@ fn decoded(context: &StageContext, table: &RegenerateTable) -> Result<TargetAnsw
         name: &context.target_name()?,
         template: data.template.as_deref(),
         variables: data.template_variables.clone(),
+        day: Some(context.day()?),
         device: context.device.clone(),
         held: context.target_type,
         sampling: [table.temperature, table.top_p],

@@ -10,7 +10,7 @@ use burn::prelude::Device;
 use burn::tensor::DType as BurnDType;
 use serde_json::Value;
 use spectrain_checkpoints::{DType, ModelFolder, hash, state};
-use spectrain_data::features::FeatureShards;
+use spectrain_data::features::{FeatureShards, Recorded};
 use spectrain_data::tokens::TokenShards;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_eval::Decoder;
@@ -181,7 +181,7 @@ impl<'a> Setup<'a> {
         if let Some(shards) = self.opened.borrow().get(folder) {
             return Ok(shards.clone());
         }
-        let shards = FeatureShards::open(folder)?;
+        let shards = FeatureShards::open_with(folder, |files| context.prove(files))?;
         shards.require(&header(
             context,
             &self.capture,
@@ -268,7 +268,8 @@ impl<'a> Setup<'a> {
                 context.output.warn(why);
                 return Ok(Answers::None);
             }
-            let texts = StoredTexts::open(&folder, &self.capture, &self.parts)?;
+            let proof = |files: &[Recorded]| context.prove(files);
+            let texts = StoredTexts::open(&folder, &self.capture, &self.parts, proof)?;
             let (texts, _) = texts.judged(context.recipe.features.mode);
             return Ok(Answers::Stored(Box::new(StoredAnswers {
                 texts,

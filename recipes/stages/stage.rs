@@ -17,11 +17,37 @@ pub struct Stage {
     pub reads: &'static [&'static str],
     /// Everything else that it reads.
     pub inputs: &'static [Input],
-    /// Whether it goes on where it was interrupted; the folder of one that does not is cleared. What such a stage leaves takes long
-    /// to make, so it is kept aside where the stage starts over.
-    pub resumes: bool,
+    /// What it does where it was interrupted.
+    pub after_interruption: fn(&ResolvedRecipe) -> AfterInterruption,
+    /// Whether what it has made is kept aside where it starts over, as it takes long to make and may be wanted again. Only of
+    /// stages that go on.
+    pub kept_aside: bool,
     /// Does it under its name, and returns what was done in numbers.
     pub run: fn(&StageContext, &'static str) -> Result<Value>,
+}
+
+/// What a stage does that was interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterInterruption {
+    /// It goes on from there.
+    GoesOn,
+    /// It takes what it has decoded, as far as that was by the same program on a machine of this kind.
+    TakesWhatFits,
+    /// It begins anew in an empty folder.
+    StartsOver,
+}
+
+impl AfterInterruption {
+    /// The same for people.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::GoesOn => "goes on where it was interrupted",
+            Self::TakesWhatFits => {
+                "goes on with what this program has decoded on a machine like this one"
+            }
+            Self::StartsOver => "starts over after an interruption",
+        }
+    }
 }
 
 /// Something a stage reads besides the recipe.
@@ -57,7 +83,8 @@ pub enum Input {
     CapturedLayers,
     /// The tokens at which the target stops.
     StopTokens,
-    /// The tokens at which the target stops, and how it samples where `[regenerate]` does not say it, where it answers here.
+    /// Where the target answers here: the tokens at which it stops, how it samples where `[regenerate]` does not say it, and the day that
+    /// the chat template prints, if it prints one.
     OwnDecoding,
     /// Stored features of the samples to train on and of held-out ones, as far as they were made elsewhere.
     Features,

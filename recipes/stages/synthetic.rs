@@ -14,7 +14,7 @@ use spectrain_data::template::ChatTemplate;
 use spectrain_data::tokenizer::{Tokenizer, train_byte_level_bpe};
 use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_models::{
-    Bias, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
+    RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
     Fit, FitSummary, NextToken, Samples, Together, TokensOnly, Train, TrainConfig, Trainee,
@@ -245,28 +245,24 @@ fn train_config(table: &SyntheticTable) -> TrainConfig {
 }
 
 fn target_config(table: &SyntheticTable, vocab: usize) -> TransformerConfig {
-    TransformerConfig {
-        spec: TargetSpec {
-            layers: table.layers,
-            d_model: table.d_model,
-            d_ff: table.d_ff,
-            heads: table.heads,
-            kv_heads: table.kv_heads,
-            d_head: table.d_head,
-            vocab,
-            norm_epsilon: 1e-6,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            max_positions: MADE_POSITIONS,
-            routing: None,
+    let spec = TargetSpec {
+        layers: table.layers,
+        d_model: table.d_model,
+        d_ff: table.d_ff,
+        heads: table.heads,
+        kv_heads: table.kv_heads,
+        d_head: table.d_head,
+        vocab,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Default,
         },
-        qkv_bias: Bias::Without,
-        output_bias: Bias::Without,
-        mlp_bias: Bias::Without,
-        head_norm: true,
+        max_positions: MADE_POSITIONS,
+        routing: None,
+    };
+    TransformerConfig {
         tied_head: true,
-        windows: vec![None; table.layers],
+        ..TransformerConfig::qwen3(spec)
     }
 }

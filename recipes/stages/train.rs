@@ -94,7 +94,8 @@ fn first<D: Shipped>(
 ) -> Result<D> {
     let (recipe, parts) = (context.recipe, setup.parts.clone());
     if let Some(start) = D::model_at_start(config) {
-        let folder = target::resolve_as(WHAT, start.model, None).context("`drafter.model`")?;
+        let folder = target::resolve_as(WHAT, start.model, start.revision);
+        let folder = folder.context("`drafter.model`")?;
         check_tokenizer(&folder, &parts)?;
     }
     check_unheld(D::unheld(config), &setup.tokens)?;
@@ -191,7 +192,7 @@ pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedRep
         step,
         ended: ended(&fit),
         simulated_tau: found.simulated_tau,
-        simulated_length: found.simulated_tau.map(|_| found.conditional.len()),
+        simulated_length: found.simulated_tau.map(|_| found.alpha.len()),
         tau: found.tau,
         tau_ci95: found.tau_ci95,
         draft_length: found.draft_length,

@@ -4,12 +4,13 @@ use std::mem::{replace, take};
 
 use anyhow::Result;
 use burn::prelude::*;
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::packing::PackedBatch;
 use spectrain_eval::{ENOUGH, Judges, OwnCheck, evenly};
 use spectrain_models::TargetParts;
 use spectrain_train::{BatchSource, Samples, TextFound};
 
-use crate::cli::progress::Output;
+use crate::cli::progress::{Output, counted};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::interruption::{check_interrupted, interrupted};
@@ -106,12 +107,17 @@ impl<'a> TrainedText<'a> {
             FeatureMode::Streamed => "held-out tokens",
             _ => "tokens that are trained on",
         };
+        // A target that the run has made has learnt the text that it made, and there is no other.
+        let is_learnt = self.recipe.synthetic.is_some();
+        let problem = check.problem().filter(|_| !is_learnt);
+        let verdict = match is_learnt {
+            true => "the target has learnt this text".to_owned(),
+            false => verdict(check.missing(), problem.as_ref()),
+        };
         output.say(format!(
-            "{stage}: what the target says of {} {which}: {figures}",
+            "{stage}: what the target says of {} {which}: {figures}: {verdict}",
             figures.tokens
         ));
-        // A target that the run has made has learnt the text that it made, and there is no other.
-        let problem = check.problem().filter(|_| self.recipe.synthetic.is_none());
         if let Some(problem) = problem {
             let advice = match (mode, &self.recipe.regenerate) {
                 (FeatureMode::Imported, _) => {
@@ -132,6 +138,18 @@ impl<'a> TrainedText<'a> {
             likeliest: figures.likeliest,
             excess_surprise: figures.excess_surprise,
         })
+    }
+}
+
+/// What figures mean that lack so many tokens for a verdict, or else by which the target surely did not write the text.
+fn verdict(missing: usize, problem: Option<&Mismatch>) -> String {
+    match (missing, problem) {
+        (0, None) => "the text looks like the target's own".to_owned(),
+        (0, Some(_)) => "the text is not the target's own".to_owned(),
+        (missing, _) => {
+            let missing = counted(missing as u64, "token");
+            format!("{missing} too few to tell whether the text is the target's own")
+        }
     }
 }
 
@@ -200,6 +218,27 @@ mod tests {
         writer.finish(serde_json::Map::new()).unwrap();
         let shards = Arc::new(TokenShards::open(folder.path()).unwrap());
         Samples::new(shards, row_length, rows, 0)
+    }
+
+    #[test]
+    fn figures_are_followed_by_what_they_mean() {
+        let problem = Mismatch::new("own texts", "others");
+        for (missing, problem, told) in [
+            (0, None, "the text looks like the target's own"),
+            (0, Some(&problem), "the text is not the target's own"),
+            (
+                1,
+                None,
+                "1 token too few to tell whether the text is the target's own",
+            ),
+            (
+                7,
+                None,
+                "7 tokens too few to tell whether the text is the target's own",
+            ),
+        ] {
+            assert_eq!(verdict(missing, problem), told);
+        }
     }
 
     #[test]

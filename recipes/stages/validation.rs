@@ -206,7 +206,9 @@ impl HeldOut {
         let chains = self.steps.first().map_or(0, |step| step.reached);
         if chains > 0 {
             let kept: usize = self.steps.iter().map(|step| step.kept).sum();
-            found.conditional = each(&|step| share(step.kept as f64, step.reached));
+            let reached = self.steps.iter().take_while(|step| step.reached > 0);
+            let kept_of = |step: &StepReport| share(step.kept as f64, step.reached);
+            found.conditional = reached.map(kept_of).collect();
             found.simulated_tau = Some(1.0 + share(kept as f64, chains));
         }
         found
@@ -282,6 +284,11 @@ mod tests {
         let found = of(vec![first, second]);
         assert_eq!(found.conditional, [3.0 / 4.0, 1.0 / 3.0]);
         assert_eq!(found.simulated_tau, Some(2.0));
+        // Of a step that no chain came to nothing is known; that none left the one before is.
+        let missed = StepReport { kept: 0, ..second };
+        let found = of(vec![first, missed, step]);
+        assert_eq!(found.conditional, [3.0 / 4.0, 0.0]);
+        assert_eq!(found.alpha, [0.5; 3]);
     }
 
     #[test]

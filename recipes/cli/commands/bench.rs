@@ -10,7 +10,8 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_train::Divergence;
 
 use crate::cli::progress::print;
-use crate::errors::Misuse;
+use crate::errors::{Misuse, with_causes};
+use crate::recipe::read::overridden;
 use crate::recipe::tables::TargetType;
 use crate::runtime::bench::{Setup, Size, Task};
 use crate::runtime::device::{self, memory_of};
@@ -160,24 +161,18 @@ fn given(divergence: &Divergence) -> Result<String> {
     Ok(toml::Value::try_from(divergence)?.to_string())
 }
 
-/// A divergence as TOML, or its bare name, that can be minimised.
+/// A divergence that can be minimised, given as `--set objective.divergence` of a recipe takes it.
 fn divergence(given: &str) -> Result<Divergence, String> {
-    /// It by a key.
-    #[derive(serde::Deserialize)]
-    struct Table {
-        divergence: Divergence,
-    }
-    let is_bare = given.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-    let value = if is_bare {
-        format!("\"{given}\"")
-    } else {
-        given.to_owned()
-    };
-    let table: Table = toml::from_str(&format!("divergence = {value}"))
-        .map_err(|error| error.message().to_owned())?;
-    match table.divergence.problem() {
+    let mut table =
+        overridden(&[format!("divergence={given}")]).map_err(|error| with_causes(&error))?;
+    let value = table
+        .remove("divergence")
+        .ok_or("expected a divergence, found none")?;
+    let told = |error: toml::de::Error| error.message().to_owned();
+    let read: Divergence = value.try_into().map_err(told)?;
+    match read.problem() {
         Some((expected, found)) => Err(Mismatch::new(expected, found).to_string()),
-        None => Ok(table.divergence),
+        None => Ok(read),
     }
 }
 
@@ -245,6 +240,8 @@ mod tests {
     fn a_case_reads_the_divergence_that_it_is_given() {
         for text in [
             "kl",
+            " kl ",
+            "\"kl\"",
             "tv_plus_plus",
             "{ jsd = 0.3 }",
             "{ top_k = 10 }",

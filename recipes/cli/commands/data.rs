@@ -221,7 +221,7 @@ fn prepare(
     check_written("--out", out, "--data", is_replaced(dataset, out))?;
     let text = arguments.open(unusable)?;
     arguments.warn(&text)?;
-    let written = text.write(Box::new(dataset.rows()?), out, &mut || {});
+    let written = text.write(Box::new(dataset.rows()?), out, &mut |_| Ok(()));
     let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
     let unusable = dataset.unusable();
     if !unusable.is_none() {

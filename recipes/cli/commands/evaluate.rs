@@ -42,7 +42,7 @@ mod workers;
 use arguments::{ServedArguments, Servers};
 use prompts::ServedPrompts;
 use sweep::{Sweep, failure};
-use targets::{check_target, on_thinking, targets};
+use targets::{check_target, choosing_in_sglang, on_thinking, targets};
 
 /// Prompts of each set where nothing else is said.
 const COUNT: usize = 64;
@@ -99,7 +99,8 @@ pub struct EvaluateArguments {
     /// A draft of another shape: `dynamic:60`, `static:eagle-25`, or as in a recipe, `{ shape = "dynamic", nodes = 60 }`; may be repeated
     #[arg(long = "draft", value_name = "SHAPE", value_parser = draft, requires = "drafter")]
     drafts: Vec<DraftChoice>,
-    /// Sequences to decode at a time, with the drafter and without; outputs do not depend on it, speeds do
+    /// Sequences to decode at a time, with the drafter and without, or all prompts where they are fewer; outputs do not depend on
+    /// it, speeds do
     #[arg(long, value_name = "N", default_value_t = ONE_BY_ONE)]
     batch_size: usize,
     /// The most tokens to decode after each prompt [default: 128; for features, whole answers]
@@ -167,7 +168,10 @@ pub fn run(arguments: &EvaluateArguments) -> Result<()> {
         output.warn(warning);
     }
     let (sets, others) = (read.sets, read.others);
-    let sweep = servers.map(|servers| arguments.sweep(servers, &targets[0].folder, &sets));
+    let sweep = servers.map(|servers| {
+        let folders = (&*targets[0].folder, folder.as_deref());
+        arguments.sweep(servers, folders, &sets)
+    });
     let sweep = sweep.transpose()?;
     let mut report = if arguments.decodes() {
         arguments.decode(folder.as_deref(), &targets, (&sets, others), &table)?
@@ -264,6 +268,7 @@ impl EvaluateArguments {
                 Ends::AtStopTokens
             },
             outputs: self.outputs.as_deref(),
+            kept: None,
             output: Output::detect(),
         };
         let prompts = || sets.iter().flat_map(|set| &set.prompts);
@@ -285,7 +290,7 @@ impl EvaluateArguments {
     fn sweep<'a>(
         &'a self,
         servers: Servers,
-        target: &Path,
+        (target, drafter): (&Path, Option<&Path>),
         sets: &[PromptSet],
     ) -> Result<Sweep<'a>> {
         let stop = match self.ignore_stop {
@@ -293,7 +298,8 @@ impl EvaluateArguments {
             false => target::stop_tokens_by_text(target)?,
         };
         let prompts = ServedPrompts::new(sets, self.longest(), stop);
-        Sweep::ready(servers, prompts, &self.served.concurrency)
+        let choosing = drafter.and_then(|drafter| choosing_in_sglang(drafter, target));
+        Sweep::ready(servers, prompts, &self.served.concurrency, choosing)
     }
 
     /// Tokens of an answer, at most.

@@ -44,7 +44,7 @@ pub struct FeaturesImport {
     /// The dataset with `input_ids` and `loss_mask`, where it is in another folder
     #[arg(long, value_name = "DIR")]
     rows: Option<PathBuf>,
-    /// The layer ids that the server was started with, such as `2,18,33,36`
+    /// The layer ids that the server was started with, such as `2,18,33,36`; the last one twice where the drafter reads that layer, too
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     layer_ids: Option<Vec<u32>>,
     /// Which tokens are trained on in texts without a loss mask
@@ -164,6 +164,11 @@ fn imported(report: &ImportReport, out: &Path) -> String {
             text.push_str(
                 "warning: the texts fit the target's logits best at half their size or less. Either they were written at a high \
                  temperature, or by another model, or the target's configuration lacks a factor of its logits\n",
+            );
+        } else if !best.tells_size() {
+            text.push_str(
+                "not checked: whether the target's configuration lacks a factor of its logits; texts that were sampled at temperature 1 \
+                 would tell, and those that say the likeliest tokens alone do not\n",
             );
         }
     }

@@ -188,7 +188,7 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
     });
     let drafter = run.path().join(IMPORTED);
     taken.drafter.write(&drafter, wanted.dtype, &provenance)?;
-    let mut text = format!("{family} drafter, {}\n", taken.summary());
+    let mut text = format!("{} drafter, {}\n", taken.drafter.called()?, taken.summary());
     for other in others {
         text.push_str(&format!("not taken: {}\n", other.summary()));
         if taken.decoded.may_be_chance(&other.decoded) {

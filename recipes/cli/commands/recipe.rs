@@ -239,28 +239,34 @@ impl RecipeArguments {
     /// Trains every combination of the swept values in a run of its own, and prints τ of each.
     fn run_sweep(&self, name: &str, combinations: &[Combination]) -> Result<()> {
         let recipes = self.read_all(name, combinations)?;
+        let beside = self.run_beside(name, &recipes);
+        // What is swept need not stand in the recipe, which then cannot be read.
+        let lender = beside.as_ref();
+        let lender = lender.and_then(|_| self.read(&self.overrides).ok());
+        let device = self.device.device.as_str();
+        let lender = lender.as_ref().map(|of| self.asked(of, device, 1));
+        let all = recipes.iter().map(|of| self.asked(of, device, 1));
+        let all: Vec<Asked> = all.collect();
         if self.plan {
-            let asked = recipes
-                .iter()
-                .map(|recipe| self.asked(recipe, &self.device.device, 1));
-            return show(plan::plan_all(&asked.collect::<Vec<_>>()), self.json);
+            return show(plan::plan_all(&all, lender.as_ref()), self.json);
         }
-        for (combination, recipe) in combinations.iter().zip(&recipes) {
-            let asked = self.asked(recipe, &self.device.device, 1);
+        for (combination, asked) in combinations.iter().zip(&all) {
             asked.check().with_context(|| combination.to_string())?;
+        }
+        for warning in plan::too_little_room_for_all(&all, lender.as_ref()) {
+            self.output().warn(warning);
         }
         let folder = |recipe: &ResolvedRecipe| self.runs.join(&recipe.name);
         // Those that have failed, or come later and are there, may have made what another needs. Where all start anew, none that was
         // there before has.
         let mut others: Vec<PathBuf> = match self.fresh {
             true => Vec::new(),
-            false => recipes.iter().map(folder).collect(),
+            false => recipes.iter().map(folder).chain(beside).collect(),
         };
         let (mut done, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
             let of_all = format!("{} of {}: {combination}", number + 1, recipes.len());
             tell(&of_all);
-            let device = self.device.device.as_str();
             let led = self.open(recipe, device, 1).and_then(|run| {
                 if self.fresh {
                     others.push(run.path().to_owned());
@@ -288,6 +294,14 @@ impl RecipeArguments {
             None => Ok(()),
             Some(first) => Err(first.context(format!("{failed} of {} runs failed", recipes.len()))),
         }
+    }
+
+    /// The run of the recipe as it is, of this name, where it is there and none of those of these recipes, which take over what it has
+    /// made.
+    fn run_beside(&self, name: &str, recipes: &[ResolvedRecipe]) -> Option<PathBuf> {
+        let run = self.runs.join(name);
+        let is_beside = !self.fresh && recipes.iter().all(|recipe| recipe.name != name);
+        (is_beside && run.exists()).then_some(run)
     }
 
     fn existing(&self) -> Existing {
@@ -334,18 +348,19 @@ impl RecipeArguments {
             self.output().warn(warning);
         }
         match self.part {
-            None => RunFolder::open(asked.run(), &recipe.toml, self.existing()),
+            None => RunFolder::open(asked.run(), &recipe.described(), self.existing()),
             // Other parts may be captured in the same run.
             Some(_) => RunFolder::shared(&self.runs, &recipe.name),
         }
     }
 
-    /// What is said where this machine has too little room for a run. Those of a sweep share what the first of them has made, and a
-    /// part is one of many that share a run.
+    /// What is said where this machine has too little room for a run, or for a part of its features. Those of a sweep share what one of
+    /// them has made, which is told of all together.
     fn room(&self, asked: &Asked) -> Vec<String> {
-        match self.are_several() || self.part.is_some() {
-            true => Vec::new(),
-            false => plan::too_little_room(asked),
+        match (self.part, self.are_several()) {
+            (Some(part), _) => Vec::from_iter(plan::too_little_for_part(asked, part)),
+            (None, true) => Vec::new(),
+            (None, false) => plan::too_little_room(asked),
         }
     }
 

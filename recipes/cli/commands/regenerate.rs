@@ -137,6 +137,7 @@ impl Asked {
                     name,
                     template: None,
                     variables: arguments.template.given(),
+                    day: None,
                     device,
                     held,
                     sampling: [arguments.temperature, arguments.top_p],

@@ -67,7 +67,8 @@ pub struct ReportArguments {
     baseline: Option<PathBuf>,
     /// Exit with status 1 if τ has significantly fallen by more than this, such as `-0.05`, over all prompts or on one of the
     /// datasets: if the 95 % interval of the difference lies below 0 and the difference is below this; also if nothing can be
-    /// compared with a setting of the baseline, or only a chain of another length
+    /// compared with a setting of the baseline, or only a chain of another length, or if all of its prompts together are fewer than
+    /// 6 conversations; smaller datasets beside others are only named in a warning
     #[arg(
         long,
         value_name = "DIFFERENCE",

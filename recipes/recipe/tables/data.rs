@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use spectrain_data::day::Day;
 use spectrain_data::held_out::LARGEST_SHARE;
 use spectrain_data::mask::Masking;
 use spectrain_data::prepare::{Overlong, Turns};
@@ -57,6 +58,11 @@ pub struct DataTable {
     /// Variables that the chat template reads besides the conversation, such as `{ enable_thinking = false }`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub template_variables: Map<String, Value>,
+    /// The day that a chat template which prints the date takes for today, such as `"2026-11-29"`, wherever this run renders. Left
+    /// out: the day on which the run began to render.
+    #[schemars(with = "Option<String>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub date: Option<Day>,
     /// How many samples a conversation with several answers becomes. `"expand"` needs `mask = "assistant"`.
     pub turns: Turns,
     /// Samples with fewer tokens to train on than this are left out.
@@ -78,6 +84,7 @@ impl Default for DataTable {
             mask: Masking::Assistant,
             template: None,
             template_variables: Map::new(),
+            date: None,
             turns: Turns::Auto,
             min_trained_tokens: 1,
             unusable: Unusable::Refuse,

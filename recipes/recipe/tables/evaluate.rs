@@ -42,7 +42,8 @@ pub struct EvaluateTable {
     /// `{ name = "early-layers", layers = 4 }`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub training_free: Vec<TrainingFree>,
-    /// Sequences to decode at a time, with the drafter and without. Outputs do not depend on it, speeds do.
+    /// Sequences to decode at a time, with the drafter and without; of fewer prompts all of them. Outputs do not depend on it,
+    /// speeds do.
     pub batch_size: usize,
     /// Tokens to decode after each prompt, at most.
     pub max_new_tokens: usize,

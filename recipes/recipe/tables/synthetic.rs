@@ -96,12 +96,7 @@ impl SyntheticTable {
                 ),
             ));
         }
-        if !self.d_head.is_multiple_of(2) {
-            return Err(Problem::new(
-                "d_head",
-                format!("expected an even number, found {}", self.d_head),
-            ));
-        }
+        bounds::check_heads("d_head", self.d_head)?;
         if self.batch_tokens < self.max_length {
             return Err(Problem::new(
                 "batch_tokens",

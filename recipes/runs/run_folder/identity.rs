@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::atomic::partial_path;
+use spectrain_data::day::Day;
 
 use crate::errors::Misuse;
 use crate::runs::files::entries;
@@ -34,13 +35,16 @@ pub struct RunName<'a> {
     pub recipe: &'a str,
 }
 
-/// `run.json`, written when the folder is made.
+/// `run.json`, written when the folder is made, and again where the folder has another name or the run another day.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) recipe: String,
     pub(super) name: String,
     pub(super) spectrain: String,
     pub(super) created: u64,
+    /// The day that chat templates take for today, once something of the run is rendered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) day: Option<Day>,
 }
 
 impl Run {

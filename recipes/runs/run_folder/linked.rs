@@ -51,16 +51,17 @@ fn follow(run: &RunFolder, [from, to]: [&Path; 2], links: &Links) -> Result<()> 
     };
     let mut known = HashMemory::read(&other.join(HASHES));
     known.follow(links);
-    let mut memory = run.hashes();
-    memory.follow(links);
-    memory.adopt(&known, [from, to]);
-    memory.ask(&known);
-    for lender in memory.lenders() {
-        if let Some(folder) = lender.parent() {
-            let _ = follow_in(folder, links);
+    run.with_memory(|memory| {
+        memory.follow(links);
+        memory.adopt(&known, [from, to]);
+        memory.ask(&known);
+        for lender in memory.lenders() {
+            if let Some(folder) = lender.parent() {
+                let _ = follow_in(folder, links);
+            }
         }
-    }
-    run.keep(&memory)
+        Ok(())
+    })
 }
 
 /// Has the run in a folder know its files by how they look now. Nothing is written to one that another process uses.

@@ -29,12 +29,20 @@ pub const CAPTURED_LAYERS: &str = "the list of captured layers";
 pub const STOP_TOKENS: &str = "the list of stop tokens";
 /// The input that says how the target samples.
 pub const OWN_SAMPLING: &str = "the target's own sampling";
+/// The input that is the day that the chat template prints.
+pub const PRINTED_DAY: &str = "the day that the chat template prints";
 
 /// The input that is the name of the target.
 pub const TARGET_NAME: &str = "the name of the target";
 
 /// What inputs begin with that one version records and another does not: that one is there or is missing says nothing of a change.
-const RECORDED_LATER: [&str; 4] = [CAPTURED_LAYERS, STOP_TOKENS, OWN_SAMPLING, TARGET_NAME];
+const RECORDED_LATER: [&str; 5] = [
+    CAPTURED_LAYERS,
+    STOP_TOKENS,
+    OWN_SAMPLING,
+    PRINTED_DAY,
+    TARGET_NAME,
+];
 
 /// What the inputs begin with that are answers in the run.
 const ANSWERS: &str = "`answers/";
@@ -89,12 +97,19 @@ pub struct Manifest {
     /// When it was finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<u64>,
-    /// Seconds that the process that finished it took.
+    /// Seconds that it took, in all the processes that worked on it and ended by themselves: of one that was killed nobody knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// What it did, in numbers.
     #[serde(default)]
     pub summary: Value,
+}
+
+impl Manifest {
+    /// Adds the seconds of a session.
+    pub(super) fn took(&mut self, seconds: f64) {
+        self.seconds = Some(self.seconds.unwrap_or_default() + seconds);
+    }
 }
 
 /// A part of a training under other settings than what came after it.

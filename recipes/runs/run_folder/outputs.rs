@@ -21,7 +21,9 @@ const STATES: &str = "step-";
 /// SHA-256 of every file that a stage vouches for, by its path in `folder`.
 pub(super) fn of(folder: &Path, memory: &mut HashMemory) -> Result<Inputs> {
     let mut outputs = Inputs::new();
-    for file in files(folder)? {
+    let files = files(folder)?;
+    learn(folder, files.iter(), memory)?;
+    for file in files {
         let hash = hash(&folder.join(&file), memory)?;
         outputs.insert(file, hash);
     }
@@ -33,6 +35,7 @@ pub(super) fn damage(folder: &Path, left: &Inputs, memory: &mut HashMemory) -> R
     let mut damage = Vec::new();
     // Earlier versions vouched for journals.
     let left = left.iter().filter(|(file, _)| !file.ends_with(JOURNAL));
+    learn(folder, left.clone().map(|(file, _)| file), memory)?;
     for (file, expected) in left {
         let path = folder.join(file);
         match fs::metadata(&path) {
@@ -48,6 +51,16 @@ pub(super) fn damage(folder: &Path, left: &Inputs, memory: &mut HashMemory) -> R
         }
     }
     Ok(damage)
+}
+
+/// Reads the files in `folder` that are unknown, several at a time.
+fn learn<'f>(
+    folder: &Path,
+    files: impl Iterator<Item = &'f String>,
+    memory: &mut HashMemory,
+) -> Result<()> {
+    let paths: Vec<PathBuf> = files.map(|file| folder.join(file)).collect();
+    memory.learn_each(paths.iter().map(PathBuf::as_path))
 }
 
 fn is_gone(error: &std::io::Error) -> bool {

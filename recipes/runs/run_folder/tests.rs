@@ -381,6 +381,39 @@ fn what_is_set_aside_and_taken_back_is_known_without_being_read() {
     assert!(run.asides("train").unwrap().is_empty());
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_learned_where_nothing_may_be_written_is_known_and_kept_beside_what_may() {
+    let root = tempfile::tempdir().unwrap();
+    let locked = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let shared = || RunFolder::shared(root.path(), "a").unwrap();
+    let (run, part) = (shared(), root.path().join("part"));
+    fs::create_dir(&part).unwrap();
+    let large = |name: &str| {
+        let path = root.path().join(name);
+        let file = File::create(&path).unwrap();
+        file.set_len((4 << 20) + 1).unwrap();
+        path
+    };
+    let [first, second] = ["first", "second"].map(large);
+    // Other hashes than their own, so that it shows who reads them.
+    run.remember([(first.clone(), "one".to_owned())]).unwrap();
+    assert_eq!(run.sha256(&first).unwrap(), "one");
+    assert!(!run.path().join(HASHES).exists());
+    // What the one that has locked it learns meanwhile is known, too.
+    let learned = [(second.clone(), "two".to_owned())];
+    locked.remember(learned).unwrap();
+    let kept = fs::read(run.path().join(HASHES)).unwrap();
+    assert_eq!(run.sha256(&second).unwrap(), "two");
+    run.keep_in(&part).unwrap();
+    assert_eq!(fs::read(run.path().join(HASHES)).unwrap(), kept);
+    let next = shared();
+    next.recall_in(&part).unwrap();
+    assert_eq!(next.sha256(&first).unwrap(), "one");
+    let unaware = shared().sha256(&first).unwrap();
+    assert_ne!(unaware, "one");
+}
+
 #[test]
 fn a_stage_is_missing_then_interrupted_then_done() {
     let root = tempfile::tempdir().unwrap();
@@ -393,6 +426,28 @@ fn a_stage_is_missing_then_interrupted_then_done() {
     run.finish(manifest, 2.0, json!({"loss": 0.5})).unwrap();
     assert_eq!(state(), StageState::Done(json!({"loss": 0.5})));
     assert_eq!(run.manifest("train").unwrap().unwrap().seed, 7);
+}
+
+#[test]
+fn the_seconds_of_a_stage_are_those_of_all_its_sessions() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let start = || run.start("train", start(&json!({}), "1")).unwrap();
+    let seconds = || run.manifest("train").unwrap().unwrap().seconds;
+    let first = start();
+    assert_eq!(seconds(), None);
+    run.pause(first, 2.0).unwrap();
+    assert_eq!(seconds(), Some(2.0));
+    // One that is killed says nothing.
+    start();
+    run.finish(start(), 3.0, Value::Null).unwrap();
+    assert_eq!(seconds(), Some(5.0));
+    // To a later end it goes on.
+    run.finish(start(), 1.0, Value::Null).unwrap();
+    assert_eq!(seconds(), Some(6.0));
+    run.clear("train").unwrap();
+    run.finish(start(), 4.0, Value::Null).unwrap();
+    assert_eq!(seconds(), Some(4.0));
 }
 
 #[test]
@@ -620,6 +675,7 @@ fn what_an_earlier_version_did_not_record_or_read_otherwise_is_no_change() {
     let later = [
         CAPTURED_LAYERS,
         OWN_SAMPLING,
+        PRINTED_DAY,
         STOP_TOKENS,
         TARGET_NAME,
         &of_another,

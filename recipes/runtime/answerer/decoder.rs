@@ -11,6 +11,7 @@ use burn::prelude::Device;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::Message;
+use spectrain_data::day::Day;
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
 use spectrain_data::tokenizer::{Special, Tokenizer};
@@ -54,6 +55,8 @@ pub struct Decoding<'a> {
     pub template: Option<&'a Path>,
     /// Variables of the chat template.
     pub variables: Map<String, Value>,
+    /// The day that the chat template takes for today, where that is another one.
+    pub day: Option<Day>,
     /// Where it is decoded.
     pub device: Device,
     /// Type of its weights.
@@ -75,6 +78,10 @@ impl TargetAnswers {
         let (tokenizer, template) = target::text(folder, wanted.template, &wanted.variables)?;
         let Some(template) = template else {
             bail!("the target `{name}` has no chat template, which conversations need");
+        };
+        let template = match wanted.day {
+            Some(day) => template.at(day.begin()),
+            None => template,
         };
         let model = ModelFolder::open(folder)?;
         let target = load_target(&model, &wanted.device, wanted.held)?;

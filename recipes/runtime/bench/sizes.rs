@@ -11,7 +11,7 @@ use spectrain_data::packing::{PackedBatch, layout};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::listing::Listing;
 use spectrain_models::{
-    Bias, FrozenType, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer,
+    FrozenType, RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer,
     TransformerConfig,
 };
 use spectrain_train::{Batch, Divergence, Rows};
@@ -134,15 +134,7 @@ pub(super) fn spec(d_model: usize, [heads, d_head]: [usize; 2], vocab: usize) ->
 }
 
 pub(super) fn target(spec: &TargetSpec, held: FrozenType, device: &Device) -> Result<Transformer> {
-    let config = TransformerConfig {
-        windows: vec![None; spec.layers],
-        spec: spec.clone(),
-        qkv_bias: Bias::Without,
-        output_bias: Bias::Without,
-        mlp_bias: Bias::Without,
-        head_norm: true,
-        tied_head: false,
-    };
+    let config = TransformerConfig::qwen3(spec.clone());
     if held.dtype == DType::F32 {
         let mut random = RandomWeights::new(1);
         let scope = Scope::root(&mut random, device, held.dtype);

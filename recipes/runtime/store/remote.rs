@@ -86,13 +86,11 @@ impl Remote {
 
     /// The contents of a small file.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let Some(length) = self.length(name)? else {
+            return Ok(None);
+        };
         let key = self.key(name);
         let cannot = || format!("cannot read `{}/{name}`", self.name);
-        let length = match self.runtime.block_on(self.store.head(&key)) {
-            Ok(found) => found.size,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error).with_context(cannot),
-        };
         if length > SMALL {
             return Err(anyhow!("expected at most {SMALL} bytes, found {length}"))
                 .with_context(cannot);
@@ -102,6 +100,18 @@ impl Remote {
         }
         let found = self.runtime.block_on(self.store.get_range(&key, 0..length));
         Ok(Some(found.with_context(cannot)?.to_vec()))
+    }
+
+    /// The length of a file; nothing where it is not there.
+    ///
+    /// # Errors
+    /// The store does not say.
+    pub fn length(&self, name: &str) -> Result<Option<u64>> {
+        match self.runtime.block_on(self.store.head(&self.key(name))) {
+            Ok(found) => Ok(Some(found.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read `{}/{name}`", self.name)),
+        }
     }
 
     /// Sends a file.
@@ -236,6 +246,7 @@ mod tests {
             remote.fetch("part/file", &to, length).unwrap();
             assert_eq!(fs::read(&to).unwrap(), bytes);
             assert_eq!(remote.read("part/file").unwrap(), Some(bytes));
+            assert_eq!(remote.length("part/file").unwrap(), Some(length));
         }
         assert_eq!(remote.names().unwrap(), ["part"]);
         assert_eq!(remote.read("part/other").unwrap(), None);

@@ -10,7 +10,6 @@ use crate::recipe::tables::EvaluateTable;
 use crate::runtime::prompt_sets::{self, ReadSets};
 use crate::runtime::prompts::{beside, distinct, has_room, repeated, split};
 use crate::runtime::target;
-use crate::runtime::text::Text;
 use crate::stages::context::StageContext;
 use crate::stages::prepare;
 
@@ -68,7 +67,7 @@ impl Evaluated {
 
     fn of_sets(context: &StageContext, held_out: Vec<Prompt>, places: usize) -> Result<Self> {
         let table = &context.recipe.evaluate;
-        let mut text = Text::of(&context.target_folder()?, &context.recipe.data)?;
+        let mut text = context.text()?;
         // Of training rows their prompts need not know.
         text.settings.max_length = places.saturating_sub(table.max_new_tokens).max(1);
         let read = prompt_sets::read(table.sets(), &text, table.of_each_set());

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use spectrain_data::features::{FeatureHeader, FeatureWriter};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::load_parts;
 
@@ -97,12 +97,12 @@ impl<'a> Capturing<'a> {
     pub fn write(&mut self, folder: &Path, texts: Texts) -> Result<[usize; 2]> {
         let context = self.context;
         let header = self.header(texts.fingerprint.clone())?;
-        let known = self.known(&header, texts.may_be_known)?;
         let share = context.array.share(texts.count);
         let end = share.end as usize;
         if share.is_empty() {
             return Ok([end, 0]);
         }
+        let known = self.known(&header, &texts, share)?;
         let writer = context.feature_writer(folder, header, share)?;
         let first = writer.next_sample() as usize;
         let missing = (first..end).filter(|&sample| !known.has(&(texts.ask)(sample).tokens));
@@ -131,7 +131,7 @@ impl<'a> Capturing<'a> {
             Ok(shares) => shares,
             Err(error) => {
                 // What came first is the cause, as of a disk that is full.
-                if let Err(further) = sink.writer.pause() {
+                if let Err(further) = context.pause_features(sink.writer, folder) {
                     context.output.warn(further);
                 }
                 return Err(error);
@@ -145,15 +145,14 @@ impl<'a> Capturing<'a> {
         Ok([first, end - first - missing.len()])
     }
 
-    /// Features that are there already, of texts that may be among them.
-    fn known(&self, header: &FeatureHeader, may_be_known: bool) -> Result<Known> {
-        let recipe = self.context.recipe;
-        let folders = match may_be_known {
-            true => &recipe.features.from[..],
+    /// Features that are there already, of this share of the texts if they may be among them.
+    fn known(&self, header: &FeatureHeader, texts: &Texts, share: SampleRange) -> Result<Known> {
+        let folders = match texts.may_be_known {
+            true => &self.context.recipe.features.from[..],
             false => &[],
         };
-        let target = self.context.target_folder()?;
-        let known = Known::open(folders, header, &target, recipe.data.max_length);
+        let texts = (share.first..share.end).map(|sample| (texts.ask)(sample as usize).tokens);
+        let known = Known::open(self.context, folders, header, texts);
         known.context("`features.from`")
     }
 

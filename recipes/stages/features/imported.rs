@@ -21,10 +21,9 @@ use crate::stages::features::places::{HELD_OUT, answers_at};
 /// Runs the stage `features`.
 pub(super) fn run(context: &StageContext) -> Result<Value> {
     let stage = context.features_folder();
-    let prepared = context.folder("prepare");
-    let train = TokenShards::open(prepared.join("train"))?;
-    let held_out = TokenShards::open(prepared.join("eval"))?;
-    let known = known(context, &wanted(context, &train)?)?;
+    let train = context.samples_to_capture("train")?;
+    let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
+    let known = known(context, &[&train, &held_out])?;
     let with = (Masks::Prepared, &known);
     write(context, &stage, ("features", "data.train"), &train, with)?;
     let named = ("held out", "data.eval");
@@ -35,7 +34,7 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
 /// Runs the stage `answers`: held-out texts are what drafters are judged by, at every temperature.
 pub(super) fn answers(context: &StageContext) -> Result<Value> {
     let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
-    let known = known(context, &wanted(context, &held_out)?)?;
+    let known = known(context, &[&held_out])?;
     let with = (Masks::of_answers(context.recipe), &known);
     check_told_apart(&held_out, with)?;
     for sampling in context.recipe.evaluate.samplings() {
@@ -63,7 +62,7 @@ fn write(
     let mut progress = context.progress(what, share.end);
     for number in writer.next_sample() as usize..share.end as usize {
         if let Err(interrupted) = check_interrupted() {
-            writer.pause()?;
+            context.pause_features(writer, folder)?;
             return Err(interrupted);
         }
         let sample = tokens.get(number);
@@ -110,13 +109,15 @@ fn wanted(context: &StageContext, tokens: &TokenShards) -> Result<FeatureHeader>
     header(context, &capture, tokens.fingerprint(), spec.d_model)
 }
 
-/// The imported features.
-fn known(context: &StageContext, wanted: &FeatureHeader) -> Result<Known> {
+/// The imported features, of what is captured here of these sets.
+fn known(context: &StageContext, sets: &[&TokenShards]) -> Result<Known> {
     let Some(folder) = &context.recipe.features.imported else {
         let message =
             "`features.imported` is missing: the folder that `spectrain features import` wrote";
         return Err(Misuse(message.into()).into());
     };
-    let (target, longest) = (context.target_folder()?, context.recipe.data.max_length);
-    Known::open(std::slice::from_ref(folder), wanted, &target, longest)
+    // What they must be of beside their texts is the same for all sets.
+    let wanted = wanted(context, sets[0])?;
+    let texts = sets.iter().flat_map(|tokens| context.texts(tokens));
+    Known::open(context, std::slice::from_ref(folder), &wanted, texts)
 }

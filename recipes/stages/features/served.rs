@@ -17,9 +17,8 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
     for remark in target::remarks(&context.target_folder()?)? {
         context.output.warn(remark);
     }
-    let prepared = context.folder("prepare");
-    let tokens = TokenShards::open(prepared.join("train"))?;
-    let held_out = TokenShards::open(prepared.join("eval"))?;
+    let tokens = context.samples_to_capture("train")?;
+    let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
     let mut capturing = Capturing::open(context, [&tokens, &held_out])?;
     let folder = context.features_folder();
     let mut summary = json!({});

@@ -53,9 +53,9 @@ pub fn open(
     let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.len() + answer).collect();
     let what = "held-out prompts with their answers";
     servers.check_lengths(&prompts, (what, "set `evaluate.max_new_tokens`"))?;
-    let proven = (0..sets[0].len())
-        .take(PROVEN)
-        .map(|sample| sets[0].get(sample).tokens.to_vec());
+    // A part of an array job has the tokens of its own samples alone.
+    let proven = sets[0].iter().map(|sample| sample.tokens.to_vec());
+    let proven = proven.filter(|tokens| !tokens.is_empty()).take(PROVEN);
     servers.prove(&proven.collect::<Vec<_>>(), context.output)?;
     Ok(servers)
 }

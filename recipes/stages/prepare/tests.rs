@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::Map;
+use spectrain_data::conversation::Message;
+use spectrain_data::template::GenerationPrompt;
 use spectrain_data::tokenizer::Special;
+use spectrain_data::tokens::TokenShards;
 
 use super::*;
 use crate::recipe;
@@ -89,6 +92,125 @@ fn variables_of_the_template_decide_on_samples_and_prompts_and_are_recorded() {
     let variables = json!({"enable_thinking": false});
     assert_eq!(set.settings["data"]["template_variables"], variables);
     assert_eq!(set.index["template_variables"], variables);
+}
+
+/// ChatML in which answers begin behind a date that prompts end with.
+const DATED: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{{ strftime_now('%d %B') }}{% endif %}";
+/// A day in seconds since 1970.
+const LEAP_DAY: u64 = 1_709_164_800;
+
+#[test]
+fn a_template_that_prints_the_date_prints_that_of_the_recipe() {
+    let root = fixture();
+    fs::write(root.path().join("target/chat_template.jinja"), DATED).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let (summary, left) = prepared(root.path(), &(keys + "data.date = \"2024-02-29\"\n"));
+    assert!(
+        left.prompts[0].ends_with("assistant\n29 February"),
+        "{}",
+        left.prompts[0]
+    );
+    assert_eq!(summary["date"], json!("2024-02-29"));
+    assert_eq!(left.settings["data"]["date"], json!("2024-02-29"));
+    let refused = recipe::read(
+        &(recipe_text(root.path()) + "data.date = \"29 Feb 2024\"\n"),
+        &[],
+    );
+    let refused = format!("{:#}", refused.err().unwrap());
+    assert!(refused.contains("a day such as `2026-11-29`"), "{refused}");
+}
+
+#[test]
+fn a_template_that_prints_the_date_prints_on_all_days_that_on_which_the_run_began_to_render() {
+    let root = fixture();
+    fs::write(root.path().join("target/chat_template.jinja"), DATED).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let recipe = recipe::read(&(recipe_text(root.path()) + &keys), &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        stages::run(context, &["prepare".into()]).unwrap();
+        // As an earlier version left it, which had no key for the day and noted none.
+        let run = context.run.path().join("run.json");
+        let mut noted: Value = serde_json::from_str(&fs::read_to_string(&run).unwrap()).unwrap();
+        let day = noted.as_object_mut().unwrap().shift_remove("day");
+        assert_eq!(day.as_ref(), Some(&json!(context.day().unwrap())));
+        fs::write(&run, noted.to_string()).unwrap();
+        let path = context.folder("prepare").join("manifest.json");
+        let text = fs::read_to_string(&path).unwrap();
+        let mut manifest: Value = serde_json::from_str(&text).unwrap();
+        manifest["started"] = json!(LEAP_DAY);
+        let keys = manifest["settings"]["data"].as_object_mut().unwrap();
+        assert_eq!(keys.shift_remove("date"), Some(Value::Null));
+        let told = manifest["summary"].as_object_mut().unwrap();
+        assert_eq!(told.shift_remove("date"), day);
+        manifest.as_object_mut().unwrap().shift_remove("sha256");
+        fs::write(&path, manifest.to_string()).unwrap();
+
+        let text = context.text().unwrap();
+        let asked = [Message::new("user", "one")];
+        let prompt = text.template.unwrap();
+        let prompt = prompt.render(&asked[..], GenerationPrompt::With).unwrap();
+        assert!(prompt.ends_with("assistant\n29 February"), "{prompt}");
+        // It is still done.
+        stages::run(context, &["prepare".into()]).unwrap();
+        let manifest = context.run.manifest("prepare").unwrap().unwrap();
+        assert_eq!(manifest.started, LEAP_DAY);
+    });
+    let keys = keys + "data.max_length = 1024\n";
+    let recipe = recipe::read(&(recipe_text(root.path()) + &keys), &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        stages::run(context, &["prepare".into()]).unwrap();
+        let manifest = context.run.manifest("prepare").unwrap().unwrap();
+        assert_ne!(manifest.started, LEAP_DAY);
+        assert_eq!(manifest.summary["date"], json!("2024-02-29"));
+        context.run.clear("prepare").unwrap();
+        assert_eq!(context.day().unwrap().to_string(), "2024-02-29");
+    });
+}
+
+#[test]
+fn the_day_of_prepared_texts_is_that_which_they_say() {
+    let root = fixture();
+    fs::write(root.path().join("target/chat_template.jinja"), DATED).unwrap();
+    let keys = format!("data.eval = {:?}\n", root.path().join("eval.jsonl"));
+    let given = keys.clone() + "data.date = \"2024-02-29\"\n";
+    prepared(root.path(), &given);
+    let recipe = recipe::read(&(recipe_text(root.path()) + &keys), &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        let told = || context.day().unwrap().to_string();
+        assert_eq!(told(), "2024-02-29");
+        // Whatever the run has noted before it took them over.
+        let day = "2024-03-01".parse().unwrap();
+        context.run.note_day(day).unwrap();
+        assert_eq!(told(), "2024-02-29");
+    });
+}
+
+#[test]
+fn tokens_are_counted_as_they_are_written_with_copies_by_weight() {
+    let root = fixture();
+    let file = root.path().join("train.jsonl");
+    let text = recipe_text(root.path());
+    let without = text.lines().filter(|line| !line.starts_with("data.train"));
+    let recipe = without.collect::<Vec<_>>().join("\n")
+        + &format!(
+            "\ndata.eval = {:?}\n[[data.train]]\npath = {file:?}\nweight = 3\n",
+            root.path().join("eval.jsonl")
+        );
+    let recipe = recipe::read(&recipe, &[]).unwrap();
+    with_recipe(root.path(), &recipe, |context| {
+        stages::run(context, &["prepare".into()]).unwrap();
+        let shards = TokenShards::open(context.folder("prepare").join("train")).unwrap();
+        let counts = counts(context.run).unwrap();
+        let mut expected = vec![0; counts.len()];
+        for sample in shards.iter() {
+            for (&token, &trained) in sample.tokens.iter().zip(sample.loss_mask) {
+                expected[token as usize] += u64::from(trained);
+            }
+        }
+        assert_eq!(counts, expected);
+        assert_eq!(counts.iter().sum::<u64>(), shards.index().trained_tokens);
+    });
 }
 
 #[test]

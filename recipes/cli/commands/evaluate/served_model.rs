@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use spectrain_checkpoints::launch::Choosing;
 use spectrain_data::regenerate::Failure;
+use spectrain_eval::ChainTokens;
 use spectrain_eval::served::acceptance::DraftCounts;
 use spectrain_eval::served::answer::{Answer, Incoming};
 use spectrain_eval::served::counters::{Counters, Engine};
@@ -44,16 +46,29 @@ pub(super) struct ServedModel {
     pub(super) role: Role,
     pub(super) model: Model,
     pub(super) engine: Option<Engine>,
+    /// Whether it is SGLang and says that it draws what it drafts above temperature 0, or does not.
+    draws: Option<bool>,
     /// Whether it is SGLang and says that its drafts are chains.
     drafts_chains: bool,
     client: Client,
 }
 
+/// Which tokens a server drafts above temperature 0: the likeliest or drawn ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chooses {
+    /// These, as it says itself.
+    Surely(ChainTokens),
+    /// These unless options that it does not tell say otherwise.
+    Usually(ChainTokens),
+}
+
 /// SGLang's description of itself, of which only this is read.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ServerInfo {
     /// Tokens that a step of a draft continues, by the options that are in force: more than one make a tree.
     speculative_eagle_topk: Option<u64>,
+    /// Whether drafts are drawn that would be of the likeliest tokens without this.
+    speculative_use_rejection_sampling: Option<bool>,
 }
 
 impl ServedModel {
@@ -78,23 +93,28 @@ impl ServedModel {
                 _ => None,
             },
             model,
+            draws: None,
             drafts_chains: false,
             client,
         };
         if let Some(counters) = found.counters()? {
             found.engine = Some(counters.engine);
         }
-        found.drafts_chains = found.engine == Some(Engine::Sglang) && found.says_chains();
+        if found.engine == Some(Engine::Sglang) {
+            // Older versions and some gateways have no such page.
+            let page = found.client.get("/server_info").unwrap_or_default();
+            let info = serde_json::from_slice::<ServerInfo>(&page).unwrap_or_default();
+            // Its counts do not tell: all tokens of a tree are drafted, too, and no more of them accepted than its longest path has.
+            found.drafts_chains = info.speculative_eagle_topk == Some(1);
+            found.draws = info.speculative_use_rejection_sampling;
+        }
         Ok(found)
     }
 
-    /// Whether SGLang says that its drafts are chains, which its counts do not tell: all tokens of a tree are drafted, too, and
-    /// no more of them accepted than its longest path has.
-    fn says_chains(&self) -> bool {
-        // Older versions and some gateways have no such page.
-        let page = self.client.get("/server_info").unwrap_or_default();
-        serde_json::from_slice::<ServerInfo>(&page)
-            .is_ok_and(|info| info.speculative_eagle_topk == Some(1))
+    /// Which tokens it drafts above temperature 0 with a drafter with which SGLang goes by `choosing`.
+    pub(super) fn chooses(&self, choosing: Option<Choosing>) -> Chooses {
+        let choosing = choosing.filter(|_| self.engine == Some(Engine::Sglang));
+        chooses(choosing, self.draws)
     }
 
     /// The server's address.
@@ -220,5 +240,52 @@ impl ServedModel {
             body["return_spec_tokens_details"] = json!(true);
         }
         body
+    }
+}
+
+/// Which tokens a server drafts that goes by `choosing`, where that is known, and says that its option to draw is on or off. Only some
+/// drafters go by that option.
+fn chooses(choosing: Option<Choosing>, draws: Option<bool>) -> Chooses {
+    use ChainTokens::{Drawn, Likeliest};
+    match (choosing, draws) {
+        (Some(Choosing::Drawn), _) => Chooses::Surely(Drawn),
+        // A variable of its environment has it draft the likeliest, which it does not tell.
+        (Some(Choosing::DrawnUnless(_)), _) => Chooses::Usually(Drawn),
+        // Neither can be ruled out where it says that it does what it cannot do well with this drafter, or not at all.
+        (Some(Choosing::Likeliest), Some(true)) => Chooses::Usually(Likeliest),
+        (Some(Choosing::Likeliest), _) => Chooses::Surely(Likeliest),
+        (Some(Choosing::LikeliestUnless(_)), Some(true)) => Chooses::Surely(Drawn),
+        (Some(Choosing::LikeliestUnless(_)), Some(false)) => Chooses::Surely(Likeliest),
+        (None, Some(true)) => Chooses::Usually(Drawn),
+        (Some(Choosing::LikeliestUnless(_)), None) | (None, Some(false) | None) => {
+            Chooses::Usually(Likeliest)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_to_draw_decides_only_where_the_drafter_goes_by_it() {
+        use ChainTokens::{Drawn, Likeliest};
+        use Chooses::{Surely, Usually};
+        for draws in [None, Some(false), Some(true)] {
+            let by = |choosing| chooses(Some(choosing), draws);
+            assert_eq!(by(Choosing::Drawn), Surely(Drawn));
+            assert_eq!(by(Choosing::DrawnUnless("a variable")), Usually(Drawn));
+        }
+        let likeliest = |draws| chooses(Some(Choosing::Likeliest), draws);
+        assert_eq!([None, Some(false)].map(likeliest), [Surely(Likeliest); 2]);
+        assert_eq!(likeliest(Some(true)), Usually(Likeliest));
+        let unless = Some(Choosing::LikeliestUnless("an option"));
+        assert_eq!(chooses(unless, Some(true)), Surely(Drawn));
+        assert_eq!(chooses(unless, Some(false)), Surely(Likeliest));
+        assert_eq!(chooses(unless, None), Usually(Likeliest));
+        assert_eq!(chooses(None, Some(true)), Usually(Drawn));
+        for draws in [None, Some(false)] {
+            assert_eq!(chooses(None, draws), Usually(Likeliest));
+        }
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use spectrain_checkpoints::launch::Choosing;
 use spectrain_eval::served::figures::{ServedFigures, ServedRun};
 use spectrain_eval::served::outputs::{ComparedWith, ServedOutputs};
 use spectrain_eval::served::report::{InTree, Role, ServedReport};
-use spectrain_eval::{ChainTokens, DraftReport, SettingReport};
+use spectrain_eval::{DraftReport, SettingReport};
 use spectrain_models::Sampling;
 
 use super::arguments::Servers;
 use super::prompts::ServedPrompts;
 use super::ready::{Tells, ready};
 use super::run::{Ran, Run, asked};
-use super::served_model::ServedModel;
+use super::served_model::{Chooses, ServedModel};
 use super::workers::Turns;
 use crate::cli::progress::{Output, Progress};
 use crate::recipe::tables::EvaluateTable;
@@ -26,6 +27,8 @@ pub(super) struct Sweep<'a> {
     tells: Tells,
     prompts: ServedPrompts,
     concurrency: &'a [u16],
+    /// What SGLang drafts above temperature 0 with the drafter that is decoded with here, too.
+    choosing: Option<Choosing>,
 }
 
 /// A run, or why it came to no end.
@@ -37,6 +40,7 @@ impl<'a> Sweep<'a> {
         servers: Servers,
         prompts: ServedPrompts,
         concurrency: &'a [u16],
+        choosing: Option<Choosing>,
     ) -> Result<Self> {
         let tells = ready(&servers.drafter, &prompts)?;
         if let Some(baseline) = &servers.baseline {
@@ -47,6 +51,7 @@ impl<'a> Sweep<'a> {
             tells,
             prompts,
             concurrency,
+            choosing,
         })
     }
 
@@ -87,7 +92,8 @@ impl<'a> Sweep<'a> {
                 if let Some(outcome) = &drafts {
                     let mut report = self.report(drafter, &at, outcome, plain_run);
                     self.compare(&mut report, &at, outcome, plain_run, ComparedWith::Baseline);
-                    add_in_tree(&mut report, &sampling, settings);
+                    let chooses = drafter.chooses(self.choosing);
+                    add_in_tree(&mut report, (&sampling, chooses), settings);
                     reports.push(report);
                 }
                 if let (Some(outcome), Some(server)) = (&plain, baseline) {
@@ -212,9 +218,13 @@ struct At {
     seed: u64,
 }
 
-/// Adds to the report of a server with a drafter what this program found with such drafts: chains of its length, of the likeliest
-/// tokens.
-fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[SettingReport]) {
+/// Adds to the report of a server with a drafter what this program found with such drafts: chains of its length, of tokens that are
+/// chosen as there.
+fn add_in_tree(
+    report: &mut ServedReport,
+    (sampling, chooses): (&Sampling, Chooses),
+    settings: &[SettingReport],
+) {
     let Some(figures) = &report.figures else {
         return;
     };
@@ -242,38 +252,97 @@ fn add_in_tree(report: &mut ServedReport, sampling: &Sampling, settings: &[Setti
         report.notes.push(note);
         return;
     }
-    let is_same = |setting: &&SettingReport| {
-        let is_chain = match setting.draft {
-            DraftReport::Chain { length: of, tokens } => {
-                of == length && tokens != Some(ChainTokens::Drawn)
-            }
-            _ => false,
-        };
+    let is_alike = |setting: &&SettingReport| {
+        let is_chain =
+            matches!(setting.draft, DraftReport::Chain { length: of, .. } if of == length);
         is_chain && setting.drafter.is_none() && !setting.lossy && setting.sampling() == *sampling
     };
-    match settings.into_iter().find(is_same) {
-        Some(setting) => {
-            let of_server = figures.tau_ci95;
-            let found = InTree {
-                setting: setting.heading(),
-                target: setting.target.clone(),
-                tau: setting.overall.tau,
-                tau_ci95: setting.overall.tau_ci95,
-                survival: setting.overall.survival.clone(),
-            };
-            if let (Some(served), Some(here)) = (of_server, found.tau_ci95)
-                && (served[1] < here[0] || here[1] < served[0])
-            {
-                let note = "the intervals of the server's τ and of the in-tree τ (spectrain's own) do not overlap, though \
-                            prompts and drafter are the same";
-                report.notes.push(note.to_owned());
-            }
-            report.in_tree = Some(found);
-        }
-        None => report.notes.push(format!(
+    let alike: Vec<&SettingReport> = settings.into_iter().filter(is_alike).collect();
+    let Some(rows) = Rows::of(alike, chooses) else {
+        report.notes.push(format!(
             "the server drafts chains of {length}, and spectrain itself decoded none of that length (in-tree): \
              `--draft-length {length}` adds them"
-        )),
+        ));
+        return;
+    };
+    let notes = rows.notes(figures.tau_ci95);
+    report.notes.extend(notes);
+    report.in_tree = Some(rows.in_tree());
+}
+
+/// What this program found with chains as long as a server's.
+struct Rows<'a> {
+    /// With tokens that are chosen as the server chooses them, for all that is known.
+    likely: &'a SettingReport,
+    /// With tokens chosen in the other way, where the server may do that.
+    other: Option<&'a SettingReport>,
+    /// Whether it is known how the server chooses them.
+    is_known: bool,
+}
+
+impl<'a> Rows<'a> {
+    /// Of chains as long. `None` where there are none of tokens that are chosen as the server may choose them.
+    fn of(alike: Vec<&'a SettingReport>, chooses: Chooses) -> Option<Self> {
+        let (wanted, is_said) = match chooses {
+            Chooses::Surely(wanted) => (wanted, true),
+            Chooses::Usually(wanted) => (wanted, false),
+        };
+        let chosen = |setting: &SettingReport| match setting.draft {
+            DraftReport::Chain { tokens, .. } => tokens,
+            _ => None,
+        };
+        // At temperature 0 there is but one way.
+        let is_wanted = |setting: &&SettingReport| chosen(setting).is_none_or(|of| of == wanted);
+        let (so, otherwise): (Vec<_>, Vec<_>) = alike.into_iter().partition(is_wanted);
+        let otherwise = otherwise.into_iter().filter(|_| !is_said);
+        let mut rows = so.into_iter().chain(otherwise);
+        let likely = rows.next()?;
+        Some(Self {
+            likely,
+            other: rows.next(),
+            is_known: is_said || chosen(likely).is_none(),
+        })
+    }
+
+    /// What must be known to compare them with τ of the server, which has this interval.
+    fn notes(&self, served: Option<[f64; 2]>) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(other) = self.other {
+            let [likely, other] = [self.likely, other].map(|row| {
+                let tau = row.overall.tau.map(|tau| format!("{tau:.2}"));
+                format!("{} with {}", tau.as_deref().unwrap_or("–"), row.heading())
+            });
+            notes.push(format!(
+                "the server does not say whether it drafts the likeliest tokens or draws them: the in-tree τ (spectrain's own) is \
+                 {likely}, as by default, and {other}"
+            ));
+        }
+        let is_apart = |row: &SettingReport| {
+            let intervals = served.zip(row.overall.tau_ci95);
+            intervals.is_some_and(|(served, here)| served[1] < here[0] || here[1] < served[0])
+        };
+        if is_apart(self.likely) && self.other.is_none_or(is_apart) {
+            let though = match self.is_known {
+                true => ", though prompts and drafter are the same",
+                false => "",
+            };
+            notes.push(format!(
+                "the intervals of the server's τ and of the in-tree τ (spectrain's own) do not overlap{though}"
+            ));
+        }
+        notes
+    }
+
+    /// The row that stands beside the server's figures.
+    fn in_tree(&self) -> InTree {
+        let overall = &self.likely.overall;
+        InTree {
+            setting: self.likely.heading(),
+            target: self.likely.target.clone(),
+            tau: overall.tau,
+            tau_ci95: overall.tau_ci95,
+            survival: overall.survival.clone(),
+        }
     }
 }
 

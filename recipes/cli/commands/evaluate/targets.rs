@@ -4,9 +4,12 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use spectrain_checkpoints::ModelFolder;
+use spectrain_checkpoints::known::{dialect_of, open_folder};
+use spectrain_checkpoints::launch::{Choosing, Server};
 use spectrain_eval::TargetReport;
 use spectrain_models::FrozenType;
 
+use crate::families::described::reading_for;
 use crate::runtime::target;
 use crate::runtime::text::Text;
 use crate::runtime::trial::TrialTarget;
@@ -72,4 +75,16 @@ pub(super) fn check_target(drafter: &Path, targets: &[TrialTarget]) -> Result<()
         "{}; judge it all the same with `--other-target`",
         named.is_not(drafter, &targets[0].report.model)
     )
+}
+
+/// What SGLang drafts above temperature 0 with the drafter in this folder, as its launch commands say; none where it does not run it.
+pub(super) fn choosing_in_sglang(drafter: &Path, target: &Path) -> Option<Choosing> {
+    // A folder that cannot be read is an error where it is decoded with.
+    let model = open_folder(drafter).ok()?;
+    let dialect = dialect_of(&model).ok()?;
+    let reading = reading_for(&target::spec(target).ok()?);
+    let opened = dialect.open(&model, reading).ok()?;
+    let lines = dialect.launch_lines(&opened.settings, drafter, "", 1);
+    let is_sglang = |server: Option<Server>| matches!(server, Some(Server::Sglang(_)));
+    lines.iter().find(|line| is_sglang(line.server))?.choosing
 }

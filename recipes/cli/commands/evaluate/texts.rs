@@ -15,6 +15,7 @@ use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::tables::{EvaluateTable, FeatureMode};
 use crate::runs::drafter_at::DrafterAt;
+use crate::runs::hashes::prove_files;
 use crate::runs::run_folder::manifest_in;
 use crate::runtime::device::device_report;
 use crate::runtime::prompts::repeated;
@@ -48,7 +49,8 @@ impl EvaluateArguments {
         let at = DrafterAt::find(self.drafter.as_deref().unwrap_or_default(), &self.runs)?;
         let (target, drafter) = (target::resolve_parts(model, None)?, at.folder()?);
         let parts = Parts::open(&target, &drafter, &device, dtype)?;
-        let texts = StoredTexts::open(folder, &parts.drafter.capture()?, &parts.target)?;
+        let capture = parts.drafter.capture()?;
+        let texts = StoredTexts::open(folder, &capture, &parts.target, prove_files)?;
         let target_sha256 = texts.header().target_sha256.clone();
         if !self.other_target {
             check_target(&drafter, &target_sha256, &target)?;

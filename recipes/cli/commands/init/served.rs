@@ -2,15 +2,15 @@
 
 use super::keys::Keys;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runtime::sizes::class_of;
+use crate::runtime::sizes::traits_of;
 
 /// The key of `[drafter]` with which another engine serves some drafters, beside other targets.
 const AFTER_FINAL_NORM: &str = "after_final_norm";
 
-/// Why no engine serves the drafter beside its target; nothing where one does, or where the target's class is not known.
+/// Why no engine serves the drafter beside its target; nothing where one does, or where the target is not on this machine.
 pub(super) fn unserved(recipe: &ResolvedRecipe) -> Option<String> {
-    let class = class_of(recipe.model()?, recipe.target.revision.as_deref())?;
-    recipe.method.unserved(&class).ok()?
+    let target = traits_of(recipe.model()?, recipe.target.revision.as_deref())?;
+    recipe.method.unserved(&target).ok()?
 }
 
 /// The key of `[drafter]` with which an engine may serve a drafter that none serves as it is; `is_set` says of a key, named with its

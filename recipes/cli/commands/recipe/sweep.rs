@@ -26,11 +26,22 @@ const HASHED: usize = 8;
 const SEED: &str = "seed";
 /// The key that every run has a value of its own of.
 const NAME: &str = "name";
-/// The table that decides nothing but how a drafter is judged.
-const EVALUATE: &str = "evaluate";
+/// The tables that decide nothing of what is trained, each with what to do where nothing else is swept.
+const UNTRAINED: [(&str, &str); 3] = [
+    (
+        "evaluate",
+        "`[evaluate]` takes several settings at once, such as `draft_lengths = [3, 5]`, and `spectrain evaluate` judges a drafter \
+         anew",
+    ),
+    (
+        "export",
+        "`spectrain export` writes a trained drafter once more, in another type or for another engine",
+    ),
+    ("track", "where figures are sent changes no drafter"),
+];
 
 /// Keys that decide which target drafters are judged by, and on what.
-const JUDGED_BY: [&str; 9] = [
+const JUDGED_BY: [&str; 10] = [
     "target.model",
     "target.revision",
     "target.dtype",
@@ -40,6 +51,7 @@ const JUDGED_BY: [&str; 9] = [
     "evaluate.max_new_tokens",
     "data.template",
     "data.template_variables",
+    "data.date",
 ];
 /// Those that decide which prompts are held out, where no others are evaluated.
 const HELD_OUT_BY: [&str; 5] = [
@@ -272,18 +284,11 @@ pub(super) fn recipes(
         }
         let mut alike = recipes.iter().filter(|other| trained_alike(other, &recipe));
         if let Some(other) = alike.next() {
-            let is_judged_otherwise = other.json[EVALUATE] != recipe.json[EVALUATE];
-            let advice = match is_judged_otherwise {
-                true => {
-                    "`[evaluate]` takes several settings at once, such as `draft_lengths = [3, 5]`, and `spectrain evaluate` judges \
-                     a drafter anew"
-                }
-                false => "give each value once",
-            };
             let message = format!(
-                "`--sweep`, `--vary`: expected another drafter of each combination, found that `{}` and `{}` would train the same one; \
-                 {advice}",
-                other.name, recipe.name
+                "`--sweep`, `--vary`: expected another drafter of each combination, found that `{}` and `{}` would train the same one; {}",
+                other.name,
+                recipe.name,
+                instead(other, &recipe)
             );
             return Err(Misuse(message).into());
         }
@@ -293,12 +298,41 @@ pub(super) fn recipes(
     Ok(recipes)
 }
 
-/// Whether two recipes train the same drafter, whatever it is called and however it is judged.
+/// What to do in place of training the drafter of both recipes twice.
+fn instead(one: &ResolvedRecipe, other: &ResolvedRecipe) -> String {
+    let mut untrained = UNTRAINED.iter();
+    let differs = |(table, _): &&(&str, &str)| one.json[*table] != other.json[*table];
+    if let Some((_, advice)) = untrained.find(differs) {
+        return (*advice).to_owned();
+    }
+    let differs =
+        |(table, key, _): &(&str, &str, &str)| one.json[*table][*key] != other.json[*table][*key];
+    match unread(one, other).find(differs) {
+        Some((table, key, why)) => format!("nothing reads `{table}.{key}`: {why}"),
+        None => "give each value once".into(),
+    }
+}
+
+/// The keys, by their tables, that are set in one of two recipes and that nothing reads there, each with why. If the other one reads
+/// them, the two differ in more than these.
+fn unread(
+    one: &ResolvedRecipe,
+    other: &ResolvedRecipe,
+) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    one.unread().into_iter().chain(other.unread())
+}
+
+/// Whether two recipes train the same drafter, whatever it is called, however it is written, judged and told of, and whatever is set
+/// that nothing reads.
 fn trained_alike(one: &ResolvedRecipe, other: &ResolvedRecipe) -> bool {
     let trained = |recipe: &ResolvedRecipe| {
         let mut json = recipe.json.clone();
-        for key in [NAME, EVALUATE] {
+        let untrained = UNTRAINED.iter().map(|(table, _)| *table);
+        for key in untrained.chain([NAME]) {
             json[key] = Value::Null;
+        }
+        for (table, key, _) in unread(one, other) {
+            json[table][key] = Value::Null;
         }
         json
     };
@@ -505,6 +539,7 @@ mod tests {
         for (set, told) in [
             ("evaluate.draft_lengths=[3],[5]", "`draft_lengths = [3, 5]`"),
             ("objective.decay=0.8,0.80", "give each value once"),
+            ("export.dtype=f32,bf16", "`spectrain export` writes"),
         ] {
             let all = combinations(&[], &[swept(set)]).unwrap();
             let refused = recipes("a", &all, &read).unwrap_err();
@@ -519,6 +554,22 @@ mod tests {
         let all = combinations(&[default], &[]).unwrap();
         let refused = recipes("a", &all, &read).unwrap_err().to_string();
         assert!(refused.contains("`a` and `a-divergence-kl`"), "{refused}");
+        // Nor is another one trained with what nothing reads.
+        let text = text.replace("eagle3", "dflash");
+        let with = |set: &str, more: &str| {
+            let all = combinations(&[], &[swept(set)]).unwrap();
+            let more = [more.to_owned(), "drafter.mask_token=5".into()];
+            let read = |overrides: &[String]| recipe::read(&text, &[overrides, &more[..]].concat());
+            recipes("a", &all, &read)
+        };
+        let (weights, rank) = ("objective.selector_weight=1.0,0.5", "drafter.selector_rank");
+        let refused = with(weights, &format!("{rank}=0")).unwrap_err().to_string();
+        let told = "nothing reads `objective.selector_weight`: the drafter has no selector";
+        assert!(refused.contains(told), "{refused}");
+        assert_eq!(with(weights, &format!("{rank}=4")).unwrap().len(), 2);
+        let ranks = format!("{rank}=0,4");
+        let both = with(&ranks, "objective.selector_weight=0.5");
+        assert_eq!(both.unwrap().len(), 2);
     }
 
     #[test]

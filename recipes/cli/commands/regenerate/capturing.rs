@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,6 +11,7 @@ use spectrain_checkpoints::DType;
 use spectrain_checkpoints::{ModelFolder, hash};
 use spectrain_data::conversation::{Content, Exchange};
 use spectrain_data::dataset::Dataset;
+use spectrain_data::day::Day;
 use spectrain_data::features::{FeatureHeader, FeatureWriter, set_aside};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Truncated, Written};
 use spectrain_data::rows::LocatedRow;
@@ -25,13 +26,15 @@ use crate::cli::progress::Output;
 use crate::errors::Misuse;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
-use crate::runs::hashes::HashMemory;
+use crate::recipe::tables::DataTable;
+use crate::runs::hashes::{HASHES, HashMemory};
 use crate::runs::run_folder::lock_for;
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::server::{Answering, Asked, Captured};
 use crate::runtime::capture::servers::{PROVEN, Servers};
 use crate::runtime::capture::stored::digest;
+use crate::runtime::interruption::check_interrupted;
 use crate::runtime::model_files::part_files;
 use crate::runtime::server::client::{Client, lasting};
 use crate::runtime::server::pool::Pool;
@@ -43,6 +46,9 @@ struct Kept {
     writer: FeatureWriter,
     /// Digests of the texts that they are of, by earlier runs too: where a turn fails, those before it are asked for again.
     texts: HashSet<String>,
+    /// Where they are, and what is known of their files there.
+    folder: PathBuf,
+    memory: HashMemory,
 }
 
 /// Servers of a target, and where the features of what they write are kept.
@@ -76,14 +82,7 @@ impl CapturedAnswers {
         let target = target_of(&recipe)?;
         let mut variables = recipe.data.template_variables.clone();
         variables.extend(arguments.template.given());
-        let given = recipe.data.template.as_deref();
-        let (tokenizer, template) = target::text(&target, given, &variables)?;
-        let Some(template) = template else {
-            bail!(
-                "the target `{}` has no chat template, which conversations need",
-                target.display()
-            );
-        };
+        let (tokenizer, template, day) = text_of(&target, &recipe.data, &variables)?;
         let waiting = arguments.waiting(recipe.features.wait, output);
         let mut servers = servers(&recipe, &target, waiting)?;
         let model = ModelFolder::open_some(&target, &|_| false)?;
@@ -93,7 +92,7 @@ impl CapturedAnswers {
         let target_sha256 = HashMemory::default().of_all(&part_files(&target)?)?;
         let seed = arguments.seed.unwrap_or_default();
         let stop = target::stop_tokens(&model)?;
-        let settings = json!({
+        let mut settings = json!({
             "target": target_sha256,
             "layers": servers.layers.layers,
             "template": template_sha256(&template, &tokenizer),
@@ -104,6 +103,9 @@ impl CapturedAnswers {
             "seed": seed,
             "template_variables": variables,
         });
+        if let Some(day) = day {
+            settings["date"] = json!(day);
+        }
         let header = FeatureHeader {
             target_sha256,
             captured_layers: servers.layers.layers.clone(),
@@ -152,15 +154,22 @@ impl CapturedAnswers {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let Some(Kept { writer, .. }) = features else {
+        let Some(Kept {
+            writer,
+            folder,
+            mut memory,
+            ..
+        }) = features
+        else {
             return Ok(0);
         };
         let samples = writer.next_sample();
-        if is_complete && samples > 0 {
-            writer.finish()?;
-        } else {
-            writer.pause()?;
-        }
+        let written = match is_complete && samples > 0 {
+            true => writer.finish()?,
+            false => writer.pause()?,
+        };
+        memory.remember_written(&folder, &written);
+        memory.write()?;
         Ok(samples)
     }
 
@@ -287,13 +296,25 @@ fn locked(
 impl Kept {
     /// Begins a folder, or goes on with it.
     fn open(folder: &Path, header: FeatureHeader, samples_per_shard: usize) -> Result<Self> {
-        let writer = FeatureWriter::open(folder, header, samples_per_shard as u64)?;
+        let mut memory = HashMemory::read(&folder.join(HASHES));
+        let per_shard = samples_per_shard as u64;
+        let opened =
+            FeatureWriter::open_with(folder, header, per_shard, None, |files| memory.prove(files));
+        // What was read until it was stopped is known the next time.
+        memory.write()?;
+        let writer = opened?;
         let mut texts = HashSet::new();
         writer.each_sample(&mut |sample| {
+            check_interrupted()?;
             texts.insert(digest(sample.tokens));
             anyhow::Ok(())
         })?;
-        Ok(Self { writer, texts })
+        Ok(Self {
+            writer,
+            texts,
+            folder: folder.to_owned(),
+            memory,
+        })
     }
 }
 
@@ -311,6 +332,26 @@ fn template_sha256(template: &ChatTemplate, tokenizer: &Tokenizer) -> String {
     let special = [tokenizer.bos_token(), tokenizer.eos_token()];
     let text = json!([template.source(), special]).to_string();
     hash::sha256_bytes(text.as_bytes())
+}
+
+/// What turns conversations into texts of the target in a folder, with these variables, as of the day in the recipe; and that day,
+/// where the chat template prints it.
+fn text_of(
+    target: &Path,
+    data: &DataTable,
+    variables: &Map<String, Value>,
+) -> Result<(Tokenizer, ChatTemplate, Option<Day>)> {
+    let (tokenizer, template) = target::text(target, data.template.as_deref(), variables)?;
+    let Some(template) = template else {
+        bail!(
+            "the target `{}` has no chat template, which conversations need",
+            target.display()
+        );
+    };
+    Ok(match data.date.filter(|_| template.reads_date()) {
+        Some(day) => (tokenizer, template.at(day.begin()), Some(day)),
+        None => (tokenizer, template, None),
+    })
 }
 
 /// The folder of a recipe's target; of its weights what a drafter shares.
@@ -363,6 +404,33 @@ const MOST_PROVEN: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_is_rendered_as_of_the_recipes_day_which_counts_where_it_is_printed() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat_tokenizer");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("template.jinja");
+        let mut data = DataTable {
+            template: Some(file.clone()),
+            ..DataTable::default()
+        };
+        let day: Day = "2024-02-29".parse().unwrap();
+        let said = [Message::new("user", "one")];
+        for (source, expected, counts) in [
+            ("{{ strftime_now('%d %B') }}", "29 February", true),
+            ("{{ messages[0].content }}", "one", false),
+        ] {
+            std::fs::write(&file, source).unwrap();
+            data.date = Some(day);
+            let (_, template, found) = text_of(&golden, &data, &Map::new()).unwrap();
+            let text = template.render(&said[..], GenerationPrompt::With);
+            assert_eq!(text.unwrap(), expected);
+            assert_eq!(found, counts.then_some(day));
+            data.date = None;
+            let (_, _, found) = text_of(&golden, &data, &Map::new()).unwrap();
+            assert_eq!(found, None);
+        }
+    }
 
     #[test]
     fn servers_are_proven_on_rows_with_tools_that_the_template_refuses() {

@@ -3,9 +3,12 @@
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::printable;
-use spectrain_eval::{Error as EvalError, PairedReport, PairedReports, Report, paired_parts};
+use spectrain_eval::{
+    Error as EvalError, PairedReport, PairedReports, PairedVerdict, Report, paired_parts,
+};
 
 use super::same_prompts;
+use crate::cli::progress::tell;
 
 /// A report's name, and its differences from the baseline.
 pub(super) type Compared = (String, PairedReports);
@@ -67,19 +70,42 @@ fn with_verdict(pair: &PairedReport) -> Result<Value> {
     Ok(value)
 }
 
-/// Fails where τ has fallen below `least`, or may have, as something of the baseline is not compared.
+/// Fails where τ has fallen below `least`, or may have: something of the baseline is not compared, or by too few conversations. A
+/// warning names datasets of too few where all prompts together are enough.
 pub(super) fn judge(least: f64, compared: &[Compared]) -> Result<()> {
-    let (mut fallen, mut uncompared) = (Vec::new(), Vec::new());
+    let (mut fallen, mut few, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    let mut uncompared = Vec::new();
     for (name, pairs) in compared {
+        let heading = |pair: &PairedReport| format!("{name}, {}", printable(&pair.heading()));
         let of_this = pairs.found.iter().filter(|pair| pair.falls_below(least));
-        fallen.extend(of_this.map(|pair| format!("{name}, {}", printable(&pair.heading()))));
+        fallen.extend(of_this.map(heading));
+        let of_this = pairs.found.iter();
+        for pair in of_this.filter(|pair| !pair.other_lengths && !is_judged(pair)) {
+            let mut others = pairs.found.iter();
+            let is_beside = others.any(|other| other.setting == pair.setting && is_judged(other));
+            let told = if is_beside { &mut beside } else { &mut few };
+            told.push(format!("{} ({})", heading(pair), pair.conversations));
+        }
         let of_this = pairs.uncompared.iter();
         uncompared.extend(of_this.map(|way| format!("{name}, {}", printable(way))));
+    }
+    let enough = PairedReport::LEAST;
+    if !beside.is_empty() {
+        let all = beside.join("; ");
+        tell(format!(
+            "warning: `--fail-below` does not judge datasets of fewer than {enough} conversations by themselves: {all}"
+        ));
     }
     let mut found = Vec::new();
     if !fallen.is_empty() {
         let all = fallen.join("; ");
         found.push(format!("τ has fallen by more than {}: {all}", least.abs()));
+    }
+    if !few.is_empty() {
+        let all = few.join("; ");
+        found.push(format!(
+            "`--fail-below`: expected {enough} conversations or more to judge by, found fewer for {all}"
+        ));
     }
     if !uncompared.is_empty() {
         let all = uncompared.join("; ");
@@ -91,4 +117,9 @@ pub(super) fn judge(least: f64, compared: &[Compared]) -> Result<()> {
         true => Ok(()),
         false => bail!(found.join("; ")),
     }
+}
+
+/// Whether there are conversations enough to say anything.
+fn is_judged(pair: &PairedReport) -> bool {
+    pair.verdict() != PairedVerdict::TooFew
 }
