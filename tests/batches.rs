@@ -2,12 +2,14 @@
 //! the same passes, whatever their lengths and whoever ends first.
 use burn::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_eval::{DecodeSettings, Decoder, Generation, PassRecord, Seconds, VerifierChoice};
+use spectrain_eval::{
+    DecodeSettings, Decoder, Generation, PassRecord, Seconds, Verifier, VerifierChoice,
+};
 use spectrain_models::device::test_device;
 use spectrain_models::weights::host_f32;
 use spectrain_models::{
-    Caches, Capture, Children, DraftShape, LogitRows, Pass, Sampling, SequencePass, StaticTree,
-    Target, Transformer, TransformerConfig, chain,
+    Caches, Capture, Children, DraftShape, LogitRows, Pass, Proposer, Sampling, SequencePass,
+    StaticTree, Target, Transformer, TransformerConfig, chain,
 };
 
 use crate::samples::trials;
@@ -39,6 +41,22 @@ fn untimed(generation: &Generation) -> (Vec<u32>, Vec<PassRecord>) {
     (generation.tokens.clone(), passes)
 }
 
+/// What follows each prompt, decoded alone.
+fn one_by_one(
+    decoder: &Decoder,
+    mut session: Box<dyn Proposer + '_>,
+    verifier: &dyn Verifier,
+    settings: &DecodeSettings,
+) -> Vec<(Vec<u32>, Vec<PassRecord>)> {
+    let prompts = prompts();
+    let decoded = prompts.iter().enumerate().map(|(number, prompt)| {
+        let rng = &mut rng(number);
+        let found = decoder.generate(session.as_mut(), verifier, prompt, settings, rng);
+        untimed(&found.unwrap())
+    });
+    decoded.collect()
+}
+
 #[test]
 fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other() {
     let target = tiny::target(&test_device());
@@ -48,9 +66,15 @@ fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other
         let drafter = trial.drafter(&target.parts());
         let capture = trial.method().capture(&target.parts().spec).unwrap();
         let decoder = Decoder::new(&target, &capture);
-        for (draft, temperature, stop) in [
-            (DraftShape::Chain { length: 4 }, 0.0, vec![7, 9]),
-            (DraftShape::Chain { length: 4 }, 1.0, vec![2, 5]),
+        // How many prompts at a time: fewer than there are, some that are done first, and more.
+        for (draft, temperature, stop, sizes) in [
+            (
+                DraftShape::Chain { length: 4 },
+                0.0,
+                vec![7, 9],
+                &[2, 7][..],
+            ),
+            (DraftShape::Chain { length: 4 }, 1.0, vec![2, 5], &[5]),
             (
                 DraftShape::Static {
                     tree: tree.clone(),
@@ -58,6 +82,7 @@ fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other
                 },
                 1.0,
                 vec![],
+                &[2],
             ),
         ] {
             let sampling = Sampling::at(temperature);
@@ -69,16 +94,9 @@ fn every_recipe_decodes_a_batch_of_ragged_prompts_as_it_does_one_after_the_other
                 stop,
                 shadow: None,
             };
-            let mut session = drafter.session();
-            let alone: Vec<_> = (prompts().iter().enumerate())
-                .map(|(number, prompt)| {
-                    let rng = &mut rng(number);
-                    let found =
-                        decoder.generate(session.as_mut(), verifier, prompt, &settings, rng);
-                    untimed(&found.unwrap())
-                })
-                .collect();
-            for size in [2, 5, 7] {
+            let session = drafter.session();
+            let alone = one_by_one(&decoder, session, verifier, &settings);
+            for &size in sizes {
                 let mut sessions: Vec<_> = (0..size).map(|_| drafter.session()).collect();
                 let asked = prompts().into_iter().enumerate();
                 let asked = asked

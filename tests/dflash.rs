@@ -270,6 +270,13 @@ fn training_blocks_equal_drafts() {
 }
 
 #[test]
+fn training_blocks_of_heads_of_another_width_than_the_targets_equal_drafts() {
+    for d_head in [6, 12] {
+        blocks_equal_drafts(&DFlashConfig { d_head, ..config() });
+    }
+}
+
+#[test]
 fn training_blocks_with_windows_and_causal_places_equal_drafts() {
     blocks_equal_drafts(&DFlashConfig {
         window: 6,

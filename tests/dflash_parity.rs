@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::Drafter as _;
-use spectrain_models::dflash::{Context, DFlash, DFlashConfig};
+use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
 use spectrain_models::weights::{export, host_f32};
 use spectrain_train::{Batch, BlockLoss, BlockLossConfig, Objective as _, Step};
 
@@ -61,6 +61,11 @@ fn assert_blocks(what: &str, got: &[f32], expected: &[f32], anchors: &Anchors) {
 fn drafter(case: &Case) -> DFlash {
     let config: DFlashConfig = keys(&case.figures);
     let config = DFlashConfig {
+        // A case has the width of a unit that its bias may be without.
+        markov_state: match config.markov {
+            MarkovKind::Domino => config.markov_state,
+            _ => DFlashConfig::default().markov_state,
+        },
         captured_layers: match config.context {
             Context::Features => vec![0, 1],
             Context::Tokens => Vec::new(),

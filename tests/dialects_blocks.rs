@@ -393,6 +393,40 @@ fn a_folder_of_speculators_need_not_say_how_many_layers_its_target_has() {
 }
 
 #[test]
+fn what_blocks_see_where_layers_slide_and_nothing_is_said_is_as_each_reader_takes_it() {
+    let unsaid = |number: usize| {
+        let folder = sample("dflash", number).folder(Some(Engine::Speculators));
+        folder.unwrap().with_config(|config| {
+            remove(config, &["sliding_window_non_causal"]);
+            let layer = &mut config["transformer_layer_config"];
+            remove(layer, &["is_causal"]);
+            layer["layer_types"] = json!(["sliding_attention", "sliding_attention"]);
+            layer["sliding_window"] = json!(9);
+        })
+    };
+    let causal = |folder: &Folder| -> Vec<bool> {
+        let model = ModelFolder::open(folder.path()).unwrap();
+        let reading = Reading {
+            target_layers: Some(6),
+            ..Reading::default()
+        };
+        let ways = SPECULATORS.meanings(&model, &reading, None).unwrap();
+        let of_way = |reading: Reading| SPECULATORS.open(&model, reading).unwrap();
+        let ways = ways.into_iter().map(|way| of_way(way.reading));
+        ways.map(|opened| opened.settings.flag("causal")).collect()
+    };
+    assert_eq!(causal(&unsaid(SLIDES)), [true, false]);
+    assert_eq!(causal(&unsaid(SECOND)), [false]);
+    for (said, expected) in [(true, false), (false, true)] {
+        for number in [SLIDES, SECOND] {
+            let folder = unsaid(number)
+                .with_config(|config| config["sliding_window_non_causal"] = json!(said));
+            assert_eq!(causal(&folder), [expected], "{number}");
+        }
+    }
+}
+
+#[test]
 fn the_length_of_a_block_and_windows_are_read_in_the_table_of_dflash_too() {
     let expected = dflash(SECOND).settings(&DFLASH).unwrap();
     let nested = dflash(SECOND).with_config(|config| {
@@ -520,6 +554,23 @@ fn the_head_folders_of_medusas_authors_name_no_sizes() {
 }
 
 #[test]
+fn heads_that_the_authors_key_does_not_count_are_taken_too() {
+    let written = sample("medusa", 0).drafter();
+    let with = |heads: usize| {
+        let config = json!({"medusa_num_heads": heads, "medusa_num_layers": 1});
+        let folder = Folder::of("medusa", 0).renamed(|name| by_authors(name, 1));
+        folder.rewrite(config, &folder.tensors());
+        folder
+    };
+    let found = with(2).open().unwrap();
+    assert_eq!(sorted(found.tensors()), sorted(written.tensors()));
+    // None may be missing, and in vLLM's spelling the key decides.
+    with(4).is_refused(".3.");
+    let ours = Folder::of("medusa", 0).with_config(|config| config["num_heads"] = json!(2));
+    ours.is_refused(".2.");
+}
+
+#[test]
 fn counts_of_heads_that_contradict_each_other_are_refused() {
     let with =
         |key: &str, value: Value| Folder::of("medusa", 0).with_config(|config| config[key] = value);
@@ -585,4 +636,36 @@ fn a_hydra_folder_with_numbers_that_no_layer_has_is_not_read() {
             .get("draft_vocab_size")
             .is_none()
     );
+}
+
+#[test]
+fn sizes_of_heads_that_a_folder_leaves_out_are_those_of_its_type() {
+    let without = |key: &str| Folder::of("dflash", 0).without(&[key]);
+    without("head_dim").is_refused("_norm.weight");
+    let found = without("head_dim").settings(&DFLASH).unwrap();
+    assert_eq!(found.size("d_head"), 128);
+    without("num_key_value_heads")
+        .is_refused("a divisor of `4`, as this `model_type` has `32` without it");
+    // Of a Llama both follow from the other sizes.
+    let llama = |key: &str| Folder::of("eagle3", 0).without(&[key]);
+    llama("head_dim").open().unwrap();
+    llama("num_key_value_heads").is_refused("_proj.weight");
+}
+
+#[test]
+fn a_folder_of_speculators_has_the_sizes_of_the_type_of_its_layers() {
+    let without = |key: &str| {
+        let folder = sample("dflash", PLAIN).folder(Some(Engine::Speculators));
+        folder.unwrap().with_config(|config| {
+            // What the library says of a drafter at the top.
+            config["model_type"] = json!("speculator_model");
+            remove(&mut config["transformer_layer_config"], &[key]);
+        })
+    };
+    let found = without("head_dim").settings(&SPECULATORS).unwrap();
+    assert_eq!(found.size("d_head"), 128);
+    let error = without("num_key_value_heads").settings(&SPECULATORS);
+    let error = error.unwrap_err().to_string();
+    let told = "a divisor of `4`, as this `model_type` has `32` without it";
+    assert!(error.contains(told), "{error}");
 }

@@ -9,7 +9,7 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::launch::Server;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
-use crate::samples::{Folder, remove, sample, sorted};
+use crate::samples::{Folder, parts, remove, sample, sorted};
 
 /// The sample with a draft vocabulary.
 const HALF: usize = 1;
@@ -19,6 +19,8 @@ const TOP: &str = "eagle_aux_hidden_state_layer_ids";
 
 /// The sample of two layers.
 const DEEP: usize = 9;
+/// The one whose heads are wider than the target's.
+const WIDE: usize = 12;
 
 fn eagle3() -> Folder {
     Folder::of("eagle3", HALF)
@@ -221,6 +223,90 @@ fn a_published_folder_with_narrow_ids_an_embedding_and_an_old_scaling_is_read() 
 }
 
 #[test]
+fn a_base_inside_an_old_table_of_scaling_counts_and_must_agree_with_others() {
+    let dialects: [(&str, &'static spectrain_checkpoints::dialect::Dialect); 2] =
+        [("eagle1", &EAGLE1), ("eagle3", &EAGLE3)];
+    for (recipe, dialect) in dialects {
+        let with = |beside: Value| {
+            let folder = Folder::of(recipe, 0).with_config(|config| {
+                remove(config, &["rope_parameters"]);
+                config["rope_theta"] = beside;
+                config["rope_scaling"] = json!({"rope_type": "default", "rope_theta": 5e5});
+            });
+            folder.settings(dialect)
+        };
+        for beside in [Value::Null, json!(5e5)] {
+            let rope = with(beside).unwrap().rope().unwrap();
+            assert_eq!((rope.rope_theta, rope.scaling), (5e5, None), "{recipe}");
+        }
+        let error = with(json!(1e4)).unwrap_err().to_string();
+        assert!(error.contains("`rope_scaling.rope_theta`"), "{error}");
+    }
+}
+
+#[test]
+fn a_scaling_that_changes_nothing_in_text_is_none() {
+    let folder = eagle3().with_config(|config| {
+        remove(config, &["rope_parameters"]);
+        config["rope_scaling"] = json!({"type": "mrope", "mrope_section": [1, 1, 2]});
+    });
+    let rope = folder.settings(&EAGLE3).unwrap().rope().unwrap();
+    assert_eq!(rope.scaling, None);
+    folder.open().unwrap();
+}
+
+#[test]
+fn heads_of_another_width_than_the_targets_are_asked_for_where_training_starts_from_them() {
+    let spec = parts().spec;
+    let start = |table: usize, folder: usize| {
+        let method = sample("eagle3", table).resolved().method;
+        let checked = method.check_start(Folder::of("eagle3", folder).path(), &spec);
+        checked.map_err(|error| format!("{error:#}"))
+    };
+    assert_eq!(start(WIDE, WIDE), Ok(()));
+    let error = start(0, WIDE).unwrap_err();
+    let told = "`d_head`: expected 8, found 12";
+    assert!(
+        error.contains(told) && error.contains("`d_head = 12`"),
+        "{error}"
+    );
+    let error = start(WIDE, 0).unwrap_err();
+    let told = "`d_head`: expected 12, found 8";
+    assert!(error.contains(told), "{error}");
+    // Without the key it follows from the other sizes, as engines take it.
+    let plain = Folder::of("eagle3", WIDE).without(&["head_dim"]);
+    plain.is_refused("_proj.weight");
+}
+
+#[test]
+fn training_starts_from_no_drafter_with_a_setting_that_the_recipe_lacks() {
+    // The number of tokens is kept, and a head over some of them is always the drafter's own.
+    for (recipe, taken) in [
+        ("eagle1", &[0][..]),
+        ("eagle3", &[0, 1, 3]),
+        ("peagle", &[0]),
+        ("dflash", &[0]),
+    ] {
+        let (plain, spec) = (sample(recipe, 0), parts().spec);
+        let method = plain.resolved().method;
+        for number in 0..plain.recipe.samples.len() {
+            let folder = Folder::of(recipe, number);
+            let checked = method.check_start(folder.path(), &spec);
+            let told = checked.map_err(|error| format!("{error:#}")).err();
+            let is_refused = told
+                .as_ref()
+                .is_some_and(|told| told.contains("has other settings than `[drafter]`"));
+            assert_eq!(
+                told.is_none(),
+                taken.contains(&number),
+                "{recipe} {number}: {told:?}"
+            );
+            assert_eq!(is_refused, told.is_some(), "{recipe} {number}: {told:?}");
+        }
+    }
+}
+
+#[test]
 fn a_tensor_under_both_spellings_is_refused() {
     let folder = eagle3().with_tensors(|tensors| {
         let norm = NamedTensor::from_f32("layers.0.hidden_norm.weight", [32], vec![0.0; 32]);
@@ -355,13 +441,7 @@ fn one_key_of_layer_ids_alone_can_be_meant_in_two_ways() {
 
 #[test]
 fn layer_ids_that_are_none_are_refused_whatever_another_key_says() {
-    for value in [
-        json!([5, 4, 2]),
-        json!([2, 2, 4]),
-        json!([]),
-        json!("x"),
-        json!(3),
-    ] {
+    for value in [json!([5, 4, 2]), json!([2, 2, 4]), json!("x"), json!(3)] {
         for key in [TOP, "eagle_config", "aux_hidden_states_layer_ids"] {
             let folder = eagle3().with_config(|config| config[key] = value.clone());
             let error = meanings(&folder, 9, None).unwrap_err().to_string();
@@ -371,6 +451,39 @@ fn layer_ids_that_are_none_are_refused_whatever_another_key_says() {
             );
         }
     }
+}
+
+#[test]
+fn an_empty_list_of_layer_ids_says_nothing() {
+    let empty = |keys: &[&str]| {
+        eagle3().with_config(|config| {
+            for key in keys {
+                match *key {
+                    "eagle_config" => config[*key] = json!({ TOP: [] }),
+                    key => config[key] = json!([]),
+                }
+            }
+        })
+    };
+    let nested = empty(&[TOP]);
+    let of_nested = eagle3().without(&[TOP]);
+    assert_eq!(ways(&nested, 6), ways(&of_nested, 6));
+    let top = empty(&["eagle_config", "aux_hidden_states_layer_ids"]);
+    let of_top = eagle3().without(&["eagle_config"]);
+    assert_eq!(ways(&top, 6), ways(&of_top, 6));
+    assert_eq!(
+        top.settings(&EAGLE3).unwrap(),
+        of_top.settings(&EAGLE3).unwrap()
+    );
+    assert_eq!(ways(&empty(&[TOP, "eagle_config"]), 6), [(None, false)]);
+}
+
+#[test]
+fn where_the_residual_of_a_peagle_folder_for_speculators_starts_is_not_in_question() {
+    let folder = sample("peagle", 0).folder(Some(Engine::Speculators));
+    let unsaid = folder.unwrap().without(&["norm_before_residual"]);
+    let found = meanings(&unsaid, 6, None).unwrap();
+    assert!(found.len() == 1 && !found[0].reading.norm_before_residual);
 }
 
 #[test]
@@ -408,7 +521,6 @@ fn eagle_3_configurations_of_another_computation_are_refused_by_key() {
         ("rms_norm_eps", json!(1e-300)),
         ("rms_norm_eps", json!(-1.0)),
         ("rope_theta", json!(1e300)),
-        ("model_type", json!("qwen3")),
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),
         ("tie_word_embeddings", json!(true)),
@@ -426,6 +538,35 @@ fn eagle_3_configurations_of_another_computation_are_refused_by_key() {
         (TOP, json!([4, 2])),
     ];
     are_refused(changes, eagle3, &EAGLE3);
+}
+
+#[test]
+fn classes_that_vllm_loads_with_llamas_code_are_llamas_layer() {
+    let (expected, plain) = (eagle3().open().unwrap(), eagle3().config());
+    for (class, kind) in [
+        ("Eagle3Qwen2_5vlForCausalLM", "llama"),
+        ("Eagle3Qwen3vlForCausalLM", "llama"),
+        ("Eagle3MiniMaxM2ForCausalLM", "llama"),
+        ("LlamaForCausalLMEagle3", "kimi_k2"),
+        ("LlamaForCausalLMEagle3", "phi3"),
+        ("LlamaForCausalLMEagle3", "qwen3"),
+    ] {
+        let folder = eagle3().with_config(|config| {
+            config["architectures"] = json!([class]);
+            config["model_type"] = json!(kind);
+        });
+        let found = folder.open().unwrap();
+        assert_eq!(found.kind(), "eagle3", "{class}");
+        assert_eq!(sorted(found.tensors()), sorted(expected.tensors()));
+        assert!(!folder.settings(&EAGLE3).unwrap().flag("head_norm"));
+    }
+    assert_eq!(plain["model_type"], "llama");
+    let parallel = Folder::of("peagle", 0)
+        .with_config(|config| config["architectures"] = json!(["PeagleLlamaForCausalLM"]));
+    assert_eq!(parallel.open().unwrap().kind(), "peagle");
+    let normed = Folder::of("peagle", 4)
+        .with_config(|config| config["architectures"] = json!(["PeagleQwen3ForCausalLM"]));
+    assert_eq!(normed.open().unwrap().kind(), "peagle");
 }
 
 /// The sample of normed queries and keys whose layer slides.
@@ -490,6 +631,9 @@ fn a_layer_that_is_told_to_norm_and_not_to_norm_queries_and_keys_is_refused() {
     let plain = || Folder::of("eagle3", NORMED).without(&["use_sliding_window", "layer_types"]);
     assert_eq!(plain().settings(&EAGLE3).unwrap().size("window"), 0);
     // The class decides in this layout, and the tensors must be its own.
+    let contrary = Folder::of("eagle3", NORMED)
+        .with_config(|config| config["architectures"] = json!(["LlamaForCausalLMEagle3"]));
+    contrary.is_refused("`model_type`");
     let llama = Folder::of("eagle3", NORMED).with_config(|config| {
         config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
         config["model_type"] = json!("llama");
@@ -609,6 +753,44 @@ fn a_published_eagle_1_folder_is_read_and_its_bias_found_whatever_the_key_says()
 }
 
 #[test]
+fn an_eagle_1_folder_of_a_qwen2_layer_has_the_biases_of_its_tensors() {
+    /// The sample with these biases.
+    const BIASED: usize = 3;
+    let written = Folder::of("eagle1", BIASED);
+    let config = written.config();
+    let names = json!(["EagleLlamaForCausalLM", "Qwen2ForCausalLMEagle"]);
+    assert_eq!(config["architectures"], names);
+    assert_eq!(config["qkv_bias"], true);
+    let expected = sorted(written.open().unwrap().tensors());
+    let biases = expected.iter().filter(|t| t.name.ends_with("_proj.bias"));
+    assert_eq!(biases.count(), 3);
+    let of_authors = written.without(&["qkv_bias"]).with_config(|config| {
+        config["architectures"] = json!(["Qwen2ForCausalLM"]);
+        config["model_type"] = json!("qwen2");
+    });
+    let found = of_authors.open().unwrap();
+    assert_eq!(found.kind(), "eagle1");
+    assert_eq!(sorted(found.tensors()), expected);
+    let plain = eagle1().with_config(|config| config["qkv_bias"] = json!(true));
+    plain.is_refused("_proj.bias");
+    let spec = parts().spec;
+    let start = sample("eagle1", 0).resolved().method;
+    let error = start.check_start(of_authors.path(), &spec).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("`qkv_bias = true`"), "{error}");
+}
+
+#[test]
+fn a_head_that_an_eagle_1_folder_repeats_is_not_its_own() {
+    let folder = eagle1().with_tensors(|tensors| {
+        let head = NamedTensor::from_f32("lm_head.weight", [48, 32], vec![0.5; 48 * 32]);
+        tensors.push(head);
+    });
+    let (found, expected) = (folder.open().unwrap(), eagle1().open().unwrap());
+    assert_eq!(sorted(found.tensors()), sorted(expected.tensors()));
+}
+
+#[test]
 fn only_eagle_1_folders_are_taken_for_them() {
     let is = |config: Value| {
         let folder = eagle1().with_config(|found| {
@@ -619,7 +801,11 @@ fn only_eagle_1_folders_are_taken_for_them() {
         (EAGLE1.recognises)(&ModelFolder::open(folder.path()).unwrap())
     };
     assert!(is(json!({})));
-    for name in ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"] {
+    for name in [
+        "LlamaForCausalLMEagle3",
+        "Eagle3LlamaForCausalLM",
+        "PeagleLlamaForCausalLM",
+    ] {
         assert!(!is(json!({"architectures": [name]})));
     }
     assert!(!is(

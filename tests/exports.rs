@@ -5,12 +5,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use spectrain::families::family::Writing;
-use spectrain::families::registry::RECIPES;
+use spectrain::families::registry::{RECIPES, open_drafter};
+use spectrain::families::target_traits::TargetTraits;
 use spectrain::families::trained::Trained;
 use spectrain::recipe::tables::Engine;
-use spectrain_checkpoints::{DType, hash, seal, write_folder};
+use spectrain_checkpoints::launch::Choosing;
+use spectrain_checkpoints::{DType, ModelFolder, hash, seal, write_folder};
+use spectrain_models::device::test_device;
+use spectrain_models::{TargetParts, is_part, load_parts};
 
-use crate::samples::{Sample, parts, samples};
+use crate::golden;
+use crate::samples::{Sample, changed, parts, sample, samples};
 use crate::workspace::Workspace;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/exports.txt");
@@ -122,6 +127,105 @@ fn an_export_has_the_bytes_that_it_always_had() {
     );
 }
 
+/// Granite's logits are a quarter of its head's, and engines share the head without that.
+#[test]
+fn beside_a_target_whose_logits_are_scaled_a_shared_head_is_written_and_only_that_is_drawn_from() {
+    let granite = golden::path("parts/granite");
+    let target = load_parts(&granite, &test_device(), DType::F32).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("drafter");
+    let choosing = |drafter: &dyn Trained| -> Vec<Choosing> {
+        let lines = drafter.launch_lines(Engine::Vllm, &writing(&folder));
+        let lines = lines.unwrap().into_iter();
+        lines.filter_map(|line| line.choosing).collect()
+    };
+    let is_drawn = |choosing: &Choosing| *choosing != Choosing::Likeliest;
+
+    let tables = "[drafter]\nhead = \"shared\"\ncaptured_layers = [0, 1]";
+    let eagle3 = changed(sample("eagle3", 0).recipe, tables, &[]).drafter(&target);
+    eagle3.write(&folder, DType::F32, &Value::Null).unwrap();
+    let written = ModelFolder::open(&folder).unwrap();
+    let head = written.read("lm_head.weight").unwrap().to_f32().unwrap();
+    // It is tied.
+    let own = ModelFolder::open_some(&granite, &is_part).unwrap();
+    let own = own.read("model.embed_tokens.weight").unwrap();
+    let scaled: Vec<f32> = own.to_f32().unwrap().iter().map(|x| x / 4.0).collect();
+    assert_eq!(head, scaled);
+    assert_eq!(written.config()["draft_vocab_size"], 61);
+    open_drafter(&folder, &target, &test_device()).unwrap();
+    assert!(choosing(eagle3.as_ref()).iter().any(is_drawn));
+
+    let eagle1 = sample("eagle1", 0).recipe;
+    let beside = |target: &TargetParts| choosing(changed(eagle1, "", &[]).drafter(target).as_ref());
+    let found = beside(&target);
+    assert!(
+        !found.is_empty() && !found.iter().any(is_drawn),
+        "{found:?}"
+    );
+    assert!(beside(&parts()).iter().any(is_drawn));
+}
+
+#[test]
+fn a_factor_of_logits_that_keeps_engines_from_a_drafter_is_known_before_training() {
+    const DFLASH: usize = 0;
+    const DSPARK: usize = 5;
+    let granite = TargetTraits::in_folder(&golden::path("parts/granite")).unwrap();
+    assert!(granite.scales_logits && !granite.is_quantised);
+    let scaled = TargetTraits {
+        class: None,
+        ..granite
+    };
+    let spec = parts().spec;
+    for (number, is_served) in [(DFLASH, true), (DSPARK, false)] {
+        let method = sample("dflash", number).resolved().method;
+        let is_loaded = |target: &TargetTraits| {
+            let [unknown, known] = method.check_export(&[Engine::Vllm], &spec, target).unwrap();
+            let is_known = known.contains(&Engine::Vllm);
+            assert_eq!(unknown.is_empty(), is_known);
+            is_known
+        };
+        let (plain, why) = (TargetTraits::default(), method.unserved(&scaled).unwrap());
+        assert!(is_loaded(&plain));
+        assert_eq!(is_loaded(&scaled), is_served);
+        assert_eq!(method.unserved(&plain).unwrap(), None);
+        let is_told = |why: String| why.starts_with("the target multiplies its head's logits");
+        assert_eq!(why.map(is_told), (!is_served).then_some(true));
+    }
+}
+
+/// TensorRT-LLM and llama.cpp were not seen to run a drafter whose heads have another width than the target's.
+#[test]
+fn heads_of_another_width_are_not_offered_to_engines_that_were_not_seen_to_run_them() {
+    const UNSEEN: [Engine; 2] = [Engine::TensorrtLlm, Engine::LlamaCpp];
+    let (spec, unknown) = (parts().spec, TargetTraits::default());
+    // Granite's heads are 8 wide, as those of the samples' target.
+    let folder = golden::path("parts/granite");
+    let granite = load_parts(&folder, &test_device(), DType::F32).unwrap();
+    assert_eq!((granite.spec.d_head, spec.d_head), (8, 8));
+    for (d_head, is_own) in [(0, false), (8, false), (64, true)] {
+        let tables = format!("[drafter]\ncaptured_layers = [0, 1]\nd_head = {d_head}");
+        let eagle3 = changed(sample("eagle3", 0).recipe, &tables, &[]);
+        let method = eagle3.method();
+        let [_, known] = method.check_export(&UNSEEN, &spec, &unknown).unwrap();
+        let drafter = eagle3.drafter(&granite);
+        let lines = drafter
+            .launch_lines(Engine::Vllm, &writing(&folder))
+            .unwrap();
+        let remarks = lines.iter().filter(|line| line.text.contains("64 wide"));
+        assert_eq!(remarks.count(), if is_own { 2 } else { 0 }, "{lines:#?}");
+        let servers = lines.iter().filter_map(|line| line.server);
+        let servers: Vec<Engine> = servers.map(Engine::of).collect();
+        assert!(known.contains(&Engine::Vllm), "{d_head}");
+        for engine in UNSEEN {
+            assert_eq!(known.contains(&engine), !is_own, "{d_head} {engine:?}");
+            assert_eq!(servers.contains(&engine), !is_own, "{d_head} {engine:?}");
+            let against = method.against(engine, &spec, &unknown).unwrap();
+            let named = against.iter().any(|(key, _)| key == "d_head");
+            assert_eq!(named, is_own, "{against:?}");
+        }
+    }
+}
+
 /// The samples of one recipe of each family: the others have the same.
 fn of_each_family() -> impl Iterator<Item = Sample> {
     samples().filter(|sample| {
@@ -136,7 +240,11 @@ fn offered(sample: Sample) -> BTreeSet<&'static str> {
     let method = sample.resolved().method;
     let mut spec = parts().spec;
     spec.layers = 40;
-    let check = |to: &[Engine]| method.check_export(to, &spec, Some("LlamaForCausalLM"));
+    let target = TargetTraits {
+        class: Some("LlamaForCausalLM".to_owned()),
+        ..Default::default()
+    };
+    let check = |to: &[Engine]| method.check_export(to, &spec, &target);
     let [_, mut engines] = check(&[]).unwrap();
     // Some layouts have no place for it.
     engines.retain(|engine| check(&[*engine]).is_ok());

@@ -158,6 +158,66 @@ fn what_the_connector_leaves_is_found_before_the_norm_and_after_it() {
     assert_eq!(found["layout"], "DeepSpec's cache, version 2");
 }
 
+#[test]
+fn the_last_slot_is_captured_too_where_its_id_is_given_twice() {
+    let workspace = OwnTexts::default().workspace();
+    let captured = "--set drafter.captured_layers=[1,5]";
+    workspace
+        .run_line(format!(
+            "recipe recipe.toml --set features.mode=stored {captured} --stage prepare --stage features"
+        ))
+        .succeeded();
+    workspace
+        .run_line("features export run --target target --out theirs")
+        .succeeded();
+    std::fs::remove_file(workspace.path("theirs/layers.json")).unwrap();
+    let own = samples(&workspace, "runs/run/features");
+    // vLLM hands out no state twice: the output of the last layer, as it is, comes last.
+    change(&workspace, |tensors| {
+        forget(tensors);
+        let states = tensor(tensors, "hidden_states");
+        let [tokens, slots, d_model] = states.shape[..] else {
+            panic!("{:?}", states.shape)
+        };
+        let slot = d_model * states.dtype.size();
+        let rows = states.bytes.chunks(slots * slot);
+        states.bytes = rows.flat_map(|row| row[..2 * slot].to_vec()).collect();
+        states.shape = vec![tokens, 2, d_model];
+    });
+    import(&workspace, "theirs", " --layer-ids 2,6,6 --check-layers").succeeded();
+    let came = samples(&workspace, "ours");
+    let states =
+        |samples: &Samples| -> Vec<_> { samples.iter().map(|sample| sample.2.clone()).collect() };
+    assert_eq!(states(&came), states(&own));
+    let header = &workspace.json("ours/features.json")["header"];
+    assert_eq!(header["captured_layers"], json!([1, 5]));
+    import(&workspace, "theirs", " --layer-ids 2,6").succeeded();
+    let header = &workspace.json("ours/features.json")["header"];
+    assert_eq!(header["captured_layers"], json!([1]));
+    // Behind the norm it is no output of a layer.
+    let (_, target) = workspace.contents("target");
+    let norm = target
+        .iter()
+        .find(|tensor| tensor.name == "model.norm.weight");
+    let norm = norm.unwrap().to_f32().unwrap();
+    change(&workspace, |tensors| {
+        rows(tensors, |_, row| through_the_norm(&norm, &mut row[1]));
+    });
+    import(&workspace, "theirs", " --layer-ids 2,6").succeeded();
+    import(&workspace, "theirs", " --layer-ids 2,6,6")
+        .failed(&["expected states before the final norm, found states after the final norm"]);
+}
+
+/// Sends a state through the final norm, whose weight is given.
+fn through_the_norm(norm: &[f32], state: &mut [f32]) {
+    let square: f32 = state.iter().map(|value| value * value).sum();
+    let length = (square / state.len() as f32).sqrt();
+    state
+        .iter_mut()
+        .zip(norm)
+        .for_each(|(value, norm)| *value *= norm / length);
+}
+
 /// Changes a token's states: those of each slot; given the norm's weight and the token's place.
 type Wrong = fn(&[f32], usize, &mut [Vec<f32>]);
 
@@ -172,12 +232,7 @@ fn wrong_states() -> [(Wrong, &'static str); 6] {
         (
             |norm, _, row| {
                 for _ in 0..2 {
-                    let square: f32 = row[2].iter().map(|value| value * value).sum();
-                    let length = (square / row[2].len() as f32).sqrt();
-                    row[2]
-                        .iter_mut()
-                        .zip(norm)
-                        .for_each(|(value, norm)| *value *= norm / length);
+                    through_the_norm(norm, &mut row[2]);
                 }
             },
             "went through the final norm twice",
@@ -277,9 +332,24 @@ fn logits_that_are_much_too_large_for_the_texts_are_told() {
     assert!(!told.stdout.contains(WARNING), "{told:#?}");
     multiply_head(&workspace, 8.0);
     let told = import(&workspace, "theirs", "").succeeded();
-    assert!(told.stdout.contains(WARNING), "{told:#?}");
+    assert!(
+        told.stdout.contains("warning: ") && told.stdout.contains(WARNING),
+        "{told:#?}"
+    );
     let found = workspace.json("ours/import.json");
     assert_eq!(found["proof"]["readings"][0]["sharpness"], 0.5);
+}
+
+#[test]
+fn that_greedy_texts_do_not_tell_how_large_logits_are_is_said() {
+    const UNKNOWN: &str = "not checked: whether the target's configuration lacks a factor";
+    let workspace = workspace();
+    for _ in 0..2 {
+        let told = import(&workspace, "theirs", "").succeeded();
+        assert!(told.stdout.contains(UNKNOWN), "{told:#?}");
+        assert!(!told.stdout.contains("warning: "), "{told:#?}");
+        multiply_head(&workspace, 8.0);
+    }
 }
 
 #[test]

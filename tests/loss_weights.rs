@@ -1,11 +1,14 @@
 //! Weights of losses that change over the steps: at each step a loss is what it would be with the number that they are there, for
 //! every key of every recipe.
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::Value;
 use spectrain::cli::commands::schema;
 use spectrain::families::registry::{RECIPES, Recipe, find};
+use spectrain::plan::preflight::Asked;
 use spectrain::recipe;
+use spectrain::runs::run_folder::Existing;
 use spectrain_checkpoints::NamedTensor;
 use spectrain_models::device::test_device;
 use spectrain_models::{Target as _, Transformer};
@@ -269,7 +272,7 @@ fn a_weight_that_makes_no_sense_is_refused_with_its_key() {
         ),
         (
             &["objective.selector_weight={ start = 1, end = 0, from = 0.6, until = 0.5 }"],
-            "`from` below `until`, both from 0 to 1, found { start = 1, end = 0, from = 0.6, until = 0.5 }",
+            "`from` at most `until`, both from 0 to 1, found { start = 1, end = 0, from = 0.6, until = 0.5 }",
         ),
         (
             &["objective.confidence_weight={ start = -1, end = 0 }"],
@@ -280,7 +283,7 @@ fn a_weight_that_makes_no_sense_is_refused_with_its_key() {
                 "objective.label_weight={ start = 1, end = 0, until = 0.5 }",
                 "objective.teacher_weight={ start = 0, end = 1, from = 0.5 }",
             ],
-            "above 0 where `label_weight` is 0",
+            "above 0 where `label_weight` is 0 after the share 0.5 of the steps",
         ),
         (
             &["objective.base_weight={ start = 1.5, end = 0 }"],
@@ -299,6 +302,159 @@ fn a_weight_that_makes_no_sense_is_refused_with_its_key() {
         let named = keys.filter(|key| error.contains(key)).count();
         assert!(error.contains(told) && named > 0, "{set:?}: {error}");
     }
+}
+
+/// The warnings of keys that nothing reads.
+fn warned(set: &[&str]) -> Vec<String> {
+    let mut warnings = warnings(&read(set).unwrap());
+    warnings.retain(|warning| warning.contains("nothing reads it"));
+    warnings
+}
+
+/// All that is to be known before a run.
+fn warnings(recipe: &recipe::ResolvedRecipe) -> Vec<String> {
+    let asked = Asked {
+        recipe,
+        runs: Path::new("absent"),
+        existing: Existing::Continue,
+        device: "cpu",
+        ranks: 1,
+        only: &[],
+        parts: None,
+    };
+    asked.warnings()
+}
+
+#[test]
+fn heads_of_a_width_that_engines_may_not_take_are_warned_of() {
+    for (kind, table) in [
+        ("eagle3", "drafter"),
+        ("eagle1", "drafter"),
+        ("dflash", "drafter"),
+        ("distillspec", "drafter.fresh"),
+    ] {
+        let told = |width: usize| {
+            let text = format!(
+                "recipe = \"{kind}\"\nname = \"a\"\n[synthetic]\n[{table}]\nd_head = {width}\n"
+            );
+            let mut found = warnings(&recipe::read(&text, &[]).unwrap());
+            found.retain(|warning| warning.contains("engines' kernels take"));
+            found
+        };
+        for width in [0, 32, 72, 256] {
+            assert_eq!(told(width), [""; 0], "{kind} {width}");
+        }
+        for width in [6, 24, 68, 264] {
+            let found = told(width);
+            let named = format!("`{table}.d_head = {width}`: ");
+            assert_eq!(found.len(), 1, "{kind} {width}: {found:?}");
+            assert!(found[0].starts_with(&named), "{found:?}");
+            assert!(
+                found[0].contains("multiples of 8 from 32 to 256"),
+                "{found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_set_for_a_part_that_the_drafter_does_not_have_is_warned_of() {
+    let none: [&str; 0] = [];
+    assert_eq!(warned(&[]), none);
+    let table = "objective.selector_weight={ start = 0.0, end = 1.0 }";
+    let told = "`objective.selector_weight` is set and nothing reads it: the drafter has no selector (`drafter.selector_rank`)";
+    for set in [table, "objective.selector_weight=0.5"] {
+        assert_eq!(warned(&[set]), [told]);
+        assert_eq!(warned(&[set, "drafter.selector_rank=4"]), none);
+    }
+    for (set, has) in [
+        ("objective.inject=false", &["drafter.selector_rank=4"][..]),
+        (
+            "objective.confidence_weight=0.5",
+            &["drafter.confidence=true"],
+        ),
+        ("objective.base_weight=0.5", &["drafter.markov_rank=4"]),
+        (
+            "objective.guess_weight=0.5",
+            &["drafter.markov_rank=4", "drafter.markov=xpress"],
+        ),
+        ("objective.base_until=0.3", &["drafter.markov_rank=4"]),
+    ] {
+        assert_eq!(warned(&[set]).len(), 1, "{set}");
+        assert_eq!(warned(&[&[set][..], has].concat()), none, "{set}");
+    }
+    // A table leaves out the key beside it, which nobody has set.
+    let table = "objective.base_weight={ start = 1.0, end = 0.0 }";
+    assert_eq!(warned(&[table]).len(), 1);
+    let without_rank = warned(&["objective.guess_weight=0.5", "drafter.markov=xpress"]);
+    let both = "(`drafter.markov = \"xpress\"` with a `drafter.markov_rank`)";
+    let [of_drafter, of_objective] = &without_rank[..] else {
+        panic!("{without_rank:?}");
+    };
+    assert!(
+        of_drafter.starts_with("`drafter.markov` is set"),
+        "{of_drafter}"
+    );
+    assert!(of_objective.ends_with(both), "{of_objective}");
+}
+
+#[test]
+fn what_another_setting_rules_out_is_warned_of() {
+    let none: [&str; 0] = [];
+    // Runs of before may have these, which no weight depends on.
+    for set in ["drafter.markov_state=8", "drafter.markov_from=0"] {
+        let key = set.split('=').next().unwrap();
+        let told =
+            format!("`{key}` is set and nothing reads it: `drafter.markov` is not `\"domino\"`");
+        for kind in ["vanilla", "rnn", "xpress"] {
+            let kind = format!("drafter.markov={kind}");
+            let warnings = warned(&[set, "drafter.markov_rank=4", &kind]);
+            assert_eq!(warnings, [told.as_str()]);
+        }
+        let domino = ["drafter.markov_rank=4", "drafter.markov=domino", set];
+        assert_eq!(warned(&domino), none);
+    }
+    // Without the bias nothing reads what is in it.
+    let without = |key: &str| {
+        format!(
+            "`drafter.{key}` is set and nothing reads it: the drafter has no bias by the tokens before (`drafter.markov_rank`)"
+        )
+    };
+    for (set, keys) in [
+        (&["drafter.markov_state=8"][..], &["markov_state"][..]),
+        (
+            &["drafter.markov=domino", "drafter.markov_from=0"],
+            &["markov", "markov_from"],
+        ),
+        (
+            &[
+                "drafter.markov=xpress",
+                "drafter.markov_d_ff=64",
+                "drafter.markov_passes=2",
+            ],
+            &["markov", "markov_d_ff", "markov_passes"],
+        ),
+    ] {
+        let expected: Vec<String> = keys.iter().map(|key| without(key)).collect();
+        assert_eq!(warned(set), expected);
+        // A rank alone does not make the vanilla bias read what is Domino's.
+        let with_rank = warned(&[set, &["drafter.markov_rank=4"][..]].concat());
+        assert_eq!(
+            with_rank.is_empty(),
+            keys.contains(&"markov"),
+            "{with_rank:?}"
+        );
+    }
+    // What another key of the objective rules out.
+    let shown = [
+        "objective.consistency_passes=2",
+        "objective.masking=some",
+        "drafter.markov_rank=4",
+        "drafter.markov=xpress",
+    ];
+    let told = "`objective.consistency_passes` is set and nothing reads it: with `objective.masking = \"some\"` no draft is judged";
+    assert_eq!(warned(&shown), [told]);
+    assert_eq!(warned(&shown[..3]).len(), 1);
 }
 
 #[test]

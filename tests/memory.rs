@@ -286,13 +286,8 @@ const HEAVY: Sizes = Sizes {
 #[test]
 fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
     alone(|| {
-        let sizes = Sizes {
-            d_model: 384,
-            d_ff: 768,
-            ..HEAVY
-        };
         for kind in RECIPES {
-            within_a_fifth(kind, sizes, &["train.optimizer=muon"]);
+            within_a_fifth(kind, HEAVY, &["train.optimizer=muon"]);
         }
     });
 }
@@ -300,10 +295,11 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 16] = [
+        let cases: [(&str, &[&str]); 19] = [
             ("eagle3", &["objective.recompute=false"]),
             ("eagle3", &["drafter.layers=3"]),
             ("eagle3", &["train.ema_decay=0.9"]),
+            ("eagle3", &["drafter.d_head=64"]),
             (
                 "eagle3",
                 &["objective.draft_steps=2", "drafter.head=shared"],
@@ -328,6 +324,8 @@ fn it_does_for_the_settings_that_change_it_most() {
                 &["drafter.selector_rank=16", "objective.teacher_weight=1.0"],
             ),
             ("dflash", &["drafter.markov_rank=16"]),
+            ("dflash", &["drafter.d_head=64"]),
+            ("peagle", &["drafter.d_head=64"]),
             ("pard", &["objective.draft_tokens=4"]),
             ("deer", &["drafter.context=causal", "objective.cuts=4"]),
             (

@@ -1,5 +1,9 @@
 //! Parts of an array job on machines that share nothing but an object store.
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use serde_json::json;
 
 use crate::array_jobs::{contents, features, prepared, whole};
 use crate::object_server::ObjectServer;
@@ -41,6 +45,10 @@ fn capture_together(store: &Store) {
     store
         .run(third, "")
         .failed(&["of 2 parts these are missing: 2", "--part 2/2`"]);
+    // Before it captures anything.
+    store
+        .run(second, " --part 2/2 --set seed=5")
+        .failed(&["part 1/2 in `", "`seed`: expected 5, found 0"]);
     store.run(second, " --part 2/2").succeeded();
     store
         .run(third, " --set seed=3")
@@ -50,6 +58,12 @@ fn capture_together(store: &Store) {
     whole(&alone, "").succeeded();
     assert_eq!(contents(&features(third)), contents(&features(&alone)));
     assert!(!third.path("runs/run/.features-parts-fetched").exists());
+    // They are known as they are since then, so that they need not be read again.
+    let shard = fs::canonicalize(features(third).join("features-00000.arrow")).unwrap();
+    let data = fs::metadata(&shard).unwrap();
+    let touched = data.ctime() * 1_000_000_000 + data.ctime_nsec();
+    let known = &third.json("runs/run/hashes.json")["files"][shard.to_str().unwrap()];
+    assert_eq!(known["touched"], json!(touched));
     third
         .run_line("recipe recipe.toml --set features.mode=stored")
         .succeeded();
@@ -94,6 +108,40 @@ fn what_was_changed_in_the_store_is_named() {
     store
         .run(&machine, "")
         .failed(&["cannot fetch `s3://bucket/part-00001"]);
+}
+
+#[test]
+fn a_part_that_was_stopped_while_it_was_sent_is_only_sent_and_no_file_twice() {
+    let server = ObjectServer::start();
+    let store = Store {
+        environment: server.environment(),
+        url: "s3://bucket".into(),
+    };
+    let machine = prepared();
+    // As it stands once it is captured.
+    let words = "recipe recipe.toml --set features.mode=stored --stage features --part 1/2";
+    machine.run_line(words).succeeded();
+    let (name, shard) = ("part-00001-of-00002", "features-00000.arrow");
+    let folder = format!("runs/run/features-parts/{name}");
+    let file = machine.json(&format!("{folder}/part.json"))["files"][shard].clone();
+    let address = format!("s3://bucket/{name}/{shard}");
+    let sent = json!(BTreeMap::from([(address, &file["sha256"])]));
+    machine.write(&format!("{folder}/sent.json"), sent.to_string());
+    // As long and another one, so that it shows whether it is sent.
+    let other = vec![0; file["bytes"].as_u64().unwrap() as usize];
+    let key = format!("bucket/{name}/{shard}");
+    let mut objects = server.objects.lock().unwrap();
+    objects.insert(key.clone(), other.clone());
+    drop(objects);
+    let told = store.run(&machine, " --part 1/2").succeeded();
+    assert!(!told.stderr.contains(" samples ("), "{told:#?}");
+    assert!(told.stderr.contains("part 1/2: `s3://bucket`"), "{told:#?}");
+    let objects = server.objects.lock().unwrap();
+    assert_eq!(objects[&key], other);
+    for file in ["features.json", "part.json"] {
+        assert!(objects.contains_key(&format!("bucket/{name}/{file}")));
+    }
+    assert!(!machine.path(&folder).exists());
 }
 
 #[test]

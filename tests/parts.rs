@@ -86,7 +86,9 @@ fn a_model_of_several_senses_says_it_in_its_text_part() {
 
 /// What is read of a configuration with sizes and what else is given.
 fn read(more: Value) -> Result<PartsConfig, String> {
-    let mut config = json!({"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100});
+    let mut config = json!({
+        "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 100,
+    });
     let (Some(config_table), Value::Object(more)) = (config.as_object_mut(), more) else {
         panic!("no tables")
     };
@@ -199,7 +201,8 @@ fn norms_and_scales_are_those_of_the_architecture() {
     }
     // Of a model whose text model has another one's name the whole says what it is, or a key that SGLang reads.
     let text = json!({
-        "model_type": "minimax_m2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100,
+        "model_type": "minimax_m2", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+        "vocab_size": 100,
     });
     let whole = read(json!({"model_type": "minimax_m3_vl", "text_config": text}));
     assert!(whole.unwrap().norm_less_one);
@@ -236,6 +239,13 @@ fn a_final_norm_or_a_head_of_another_kind_is_refused() {
         // One that says both has the norm that is read.
         read(json!({"model_type": kind, key: 1e-5, "rms_norm_eps": 1e-6})).unwrap();
     }
+    // These keep the key of the other norm.
+    for kind in ["orion", "phimoe", "olmo"] {
+        let error = read(json!({"model_type": kind, "rms_norm_eps": 1e-5})).unwrap_err();
+        for word in ["key `model_type`", kind, "takes the mean off"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
     let model = ModelFolder::open_some(path("parts/phi3"), &spectrain_models::is_part).unwrap();
     let names = [
         "model.embed_tokens.weight",
@@ -255,6 +265,27 @@ fn a_final_norm_or_a_head_of_another_kind_is_refused() {
             .to_string();
         assert!(error.contains(name), "{}: {error}", names[place]);
     }
+}
+
+#[test]
+fn sizes_of_heads_that_are_left_out_are_those_of_the_type() {
+    let sizes = |kind: &str| {
+        let config = json!({
+            "model_type": kind, "hidden_size": 256, "num_attention_heads": 16, "num_hidden_layers": 2, "vocab_size": 100,
+        });
+        let found = PartsConfig::read(&config, Path::new("config.json"));
+        let found = found.map(|found| (found.spec.d_head, found.spec.kv_heads));
+        found.map_err(|error| error.to_string())
+    };
+    assert_eq!(sizes("qwen3_5_text"), Ok((256, 4)));
+    assert_eq!(sizes("mixtral"), Ok((16, 8)));
+    assert_eq!(sizes("other"), Ok((16, 16)));
+    // Query heads share these out.
+    let error = sizes("exaone4").unwrap_err();
+    let told = "a divisor of 16, as this `model_type` has 32 without it";
+    assert!(error.contains(told), "{error}");
+    let error = read(json!({"num_key_value_heads": 3})).unwrap_err();
+    assert!(error.contains("a divisor of 4"), "{error}");
 }
 
 #[test]

@@ -375,7 +375,7 @@ fn what_is_wrong_with_the_text_of_a_target_is_said_by_plan_run_and_linter() {
         assert!(!plan.stdout.contains(told), "{plan:#?}");
     }
     let plan = recipe(&workspace, &[&words[..], &["--plan"]].concat()).succeeded();
-    let near = format!("{unread}; did you mean `enable_thinking`?");
+    let near = format!("{unread} (did you mean `enable_thinking`?)");
     assert!(plan.stdout.contains(&near), "{plan:#?}");
 }
 
@@ -710,6 +710,25 @@ fn a_target_that_the_hub_does_not_have_is_refused_by_the_plan() {
     plan(&["target.model=org/typo"]).failed(&[told, "has no `config.json` of `org/typo`"]);
     plan(&["target.model=org/there", "target.revision=other"]).failed(&["at revision `other`"]);
     plan(&["target.model=org/bare"]).failed(&["the hub has no `config.json` of it"]);
+    // The same of the model that a drafter starts from.
+    let text = RECIPE
+        .replace("\"eagle3\"", "\"distillspec\"")
+        .replace(
+            "draft_vocab = 256",
+            "model = \"org/there\"\nrevision = \"v1\"",
+        )
+        .replace("draft_steps = 2", "");
+    workspace.write("from-model.toml", text);
+    hub.asked();
+    hub.run(&workspace, &["recipe", "from-model.toml", "--plan"])
+        .failed(&[
+            "`drafter.model`: cannot open the model to start from `org/there`",
+            "at revision `v1`",
+        ]);
+    assert_eq!(
+        hub.asked(),
+        ["GET /api/models/org/there/revision/v1?blobs=true"]
+    );
     plan(&["evaluate.targets=[\"org/typo\"]"])
         .failed(&["`evaluate.targets`: cannot open the target `org/typo`"]);
     // What is on this machine is not asked for.

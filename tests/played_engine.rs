@@ -25,6 +25,8 @@ pub struct Played {
     pub accepted: usize,
     /// SGLang's `speculative_eagle_topk`, as its `/server_info` has it; without it there is no such page.
     pub eagle_topk: Option<usize>,
+    /// SGLang's `speculative_use_rejection_sampling`, on the same page: whether it draws its drafts.
+    pub draws: bool,
     /// Whether answers tell what was drafted for them.
     pub tells: bool,
     pub metrics: Metrics,
@@ -79,6 +81,7 @@ impl Played {
             drafted: DRAFTED,
             accepted: DRAFTED,
             eagle_topk: None,
+            draws: false,
             tells: true,
             metrics: Metrics::Own,
             piece: 1 << 20,
@@ -227,8 +230,11 @@ fn serve(stream: TcpStream, played: &Played, memory: &Mutex<Memory>) -> Option<(
                 respond(&mut out, status, "", &page)?;
             }
             "/server_info" if played.eagle_topk.is_some() => {
-                let info =
-                    json!({"model_path": "served", "speculative_eagle_topk": played.eagle_topk});
+                let info = json!({
+                    "model_path": "served",
+                    "speculative_eagle_topk": played.eagle_topk,
+                    "speculative_use_rejection_sampling": played.draws,
+                });
                 respond(&mut out, "200 OK", "", &info.to_string())?;
             }
             "/v1/completions" => {

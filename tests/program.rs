@@ -465,6 +465,8 @@ fn stop(workspace: &Workspace, sent: &str) -> Output {
     let output = child.wait_with_output().unwrap();
     let manifest = workspace.json("stopped/run/train/manifest.json");
     assert_eq!(manifest["status"], "started");
+    // One that is killed cannot say how long it worked.
+    assert_eq!(manifest["seconds"].is_f64(), sent != "-KILL");
     assert!(!train.join("drafter").exists());
     output
 }

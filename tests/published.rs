@@ -147,7 +147,7 @@ fn pushes_of_what_others_cannot_use_are_warned_of(workspace: &Workspace) {
 }
 
 /// Keys that the imported drafter does not have so.
-const OTHER_KEYS: [(&str, &str); 5] = [
+const OTHER_KEYS: [(&str, &str); 6] = [
     ("drafter.d_ff=40", "`d_ff`: expected 40, found 48"),
     (
         "drafter.norm_output=true",
@@ -157,6 +157,7 @@ const OTHER_KEYS: [(&str, &str); 5] = [
         "drafter.draft_vocab=200",
         "`draft_vocab`: expected 200, found 256",
     ),
+    ("drafter.d_head=6", "`d_head`: expected 6, found 8"),
     ("drafter.window=7", "`window`: expected 7, found 0"),
     (
         "drafter.captured_layers=[0, 1]",

@@ -218,7 +218,7 @@ fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
         command.env("THE_KEY", "secret");
         Outcome::from(command.output().unwrap())
     };
-    let outcome = start().failed(&["error: 1 of 3 conversations were not regenerated"]);
+    let outcome = start().failed(&["error: 1 of 3 conversations was not regenerated"]);
     let named = "row 2 (`data.jsonl` row 2), turn 2, after 1 try: status 400: as planned\n";
     assert!(outcome.stdout.ends_with(named), "{outcome:#?}");
     let failed = &workspace.json("out.jsonl.report")["failed"][0];

@@ -60,6 +60,30 @@ fn the_target_answers_as_the_command_has_it_answer_and_what_it_says_is_trained_o
 }
 
 #[test]
+fn data_whose_answers_are_only_context_is_refused_by_the_plan_and_before_anything_is_asked() {
+    let server = FaultServer::start(&[]);
+    let workspace = Workspace::new();
+    let context = |number| {
+        let mut row = row(number, 1);
+        row["messages"][2]["weight"] = json!(0);
+        row
+    };
+    workspace.write("train.jsonl", lines((1..=3).map(context)));
+    let keys = format!("server = \"{}\"", server.url());
+    workspace.write("recipe.toml", recipe(&keys));
+    let told = "`data.train`: `train.jsonl`: expected an answer that is trained on, found 3 rows with 3 answers that are only \
+                context";
+    let plan = workspace.run_line("recipe recipe.toml --plan");
+    let refused = plan.stderr.split("the run would be refused:").nth(1);
+    assert!(refused.is_some_and(|why| why.contains(told)), "{plan:#?}");
+    until_prepared(&workspace, "").failed(&[told]);
+    assert_eq!(server.answers(), 0);
+    // With every token trained on it does not matter what messages say.
+    let all = workspace.run_line("recipe recipe.toml --plan --set data.mask=all");
+    assert!(!all.stderr.contains("only context"), "{all:#?}");
+}
+
+#[test]
 fn a_server_answers_and_what_it_does_not_is_asked_again() {
     let server = FaultServer::start(&[("2.1", &[Fault::Status(400)])]);
     let workspace = Workspace::new();
@@ -75,7 +99,7 @@ fn a_server_answers_and_what_it_does_not_is_asked_again() {
             "max_length = 128\ntemplate_variables = { enable_thinking = false }",
         ),
     );
-    let expected = "1 of 4 conversations were not regenerated";
+    let expected = "1 of 4 conversations was not regenerated";
     until_prepared(&workspace, "").failed(&[expected]);
     until_prepared(&workspace, "").succeeded();
     let own = workspace.text("runs/run/regenerate/train.jsonl");
@@ -124,7 +148,7 @@ fn conversations_that_are_never_answered_are_left_out_where_the_recipe_says_so()
     workspace.write("train.jsonl", lines((1..=4).map(|number| row(number, 1))));
     for _ in 0..2 {
         until_prepared(&workspace, "").failed(&[
-            "1 of 4 conversations were not regenerated",
+            "1 of 4 conversations was not regenerated",
             "`regenerate.failed = \"drop\"` goes on without them",
         ]);
     }
@@ -150,7 +174,7 @@ fn conversations_that_are_never_answered_are_left_out_where_the_recipe_says_so()
     // Where nobody answers anything, something else is wrong.
     workspace.write("train.jsonl", lines(std::iter::once(row(2, 1))));
     until_prepared(&workspace, " --set regenerate.failed=drop")
-        .failed(&["1 of 1 conversations were not regenerated"]);
+        .failed(&["1 of 1 conversation was not regenerated"]);
 }
 
 #[test]

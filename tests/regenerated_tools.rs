@@ -230,7 +230,7 @@ fn calls_are_written_anew_and_followed_by_what_the_data_has_as_their_results() {
     ] {
         assert_eq!(report[key], expected, "{key} of {report}");
     }
-    let said = "1 end at a call of a tool that the data does not have in this turn";
+    let said = "1 ended at a call of a tool that the data does not have in this turn";
     assert!(outcome.stdout.contains(said), "{outcome:#?}");
 }
 
@@ -275,7 +275,7 @@ fn a_run_that_failed_goes_on_with_the_conversations_that_are_missing() {
     let server = ToolServer::start(model);
     server.refuse("both", Some("tool choice requires a parser"));
     let outcome = server.regenerate(&workspace, "");
-    let outcome = outcome.failed(&["1 of 4 conversations were not regenerated"]);
+    let outcome = outcome.failed(&["1 of 4 conversations was not regenerated"]);
     let advice = "status 400: tool choice requires a parser: vLLM takes tools with `--enable-auto-tool-choice";
     assert!(outcome.stdout.contains(advice), "{outcome:#?}");
     assert_eq!(output(&workspace).len(), 2);
@@ -427,8 +427,7 @@ fn rows_with_tokens_are_read_by_them_and_the_conversations_beside_them_are_count
     workspace.write("both.jsonl", format!("{both}\n{first}\n"));
     let line = "data prepare --target target --data both.jsonl --out tokens --max-length 64";
     let outcome = workspace.run_line(line).succeeded();
-    let said =
-        "1 rows read by their `input_ids` and mask; the conversations beside them are not read";
+    let said = "1 row read by its `input_ids` and mask; the conversation beside it is not read";
     assert!(outcome.stdout.contains(said), "{outcome:#?}");
     let index = workspace.json("tokens/tokens.json");
     assert_eq!(index["samples"], 2);

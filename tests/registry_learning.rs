@@ -156,9 +156,12 @@ fn half_a_training_and_its_other_half_equal_a_whole_one_bitwise_for_every_recipe
 
 /// Recipes with keys of `[drafter]` that no sample of theirs sets.
 const UNSAMPLED: &[(&str, &[&str])] = &[
-    ("pard", &["model", "keep_layers", "lora"]),
-    ("deer", &["model", "keep_layers", "lora", "block_size"]),
-    ("distillspec", &["model", "keep_layers"]),
+    ("pard", &["model", "revision", "keep_layers", "lora"]),
+    (
+        "deer",
+        &["model", "revision", "keep_layers", "lora", "block_size"],
+    ),
+    ("distillspec", &["model", "revision", "keep_layers"]),
 ];
 
 /// Keys of `[drafter]` that no sample of a recipe sets to anything but their default.

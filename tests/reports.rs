@@ -116,9 +116,10 @@ fn reports_of_different_prompts_say_how_to_make_some_that_can_be_compared() {
 #[test]
 fn a_gate_does_not_pass_by_what_is_not_compared() {
     let workspace = Workspace::finished();
+    workspace.write_conversations("six.jsonl", 90, 6);
     let judge = |words: &str, out: &str| {
         let words = format!(
-            "evaluate --target target --drafter run --prompts eval.jsonl --count 3 --no-baseline --draft-length 2 {words} --out {out}"
+            "evaluate --target target --drafter run --prompts six.jsonl --no-baseline --draft-length 2 {words} --out {out}"
         );
         workspace.run_line(words).succeeded();
     };
@@ -249,7 +250,11 @@ fn differences_are_there_for_programs() {
     let workspace = judged_twice();
     let words =
         "report new --baseline old --fail-below -0.05 --json --csv pairs.csv --html page.html";
-    let printed = workspace.run_line(words).succeeded().stdout;
+    let outcome = workspace.run_line(words).succeeded();
+    // All prompts together are enough to judge by.
+    let warned = "does not judge datasets of fewer than 6 conversations by themselves: new, T=0, greedy, chain 2 on `";
+    assert!(outcome.stderr.contains(warned), "{outcome:#?}");
+    let printed = outcome.stdout;
     let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(json["baseline"], "old");
     let report = &json["reports"][0];
@@ -258,8 +263,13 @@ fn differences_are_there_for_programs() {
     let found = report["differences"].as_array().unwrap();
     assert_eq!(found.len(), 3, "{printed}");
     assert!(found[0].get("dataset").is_none() && found[1]["dataset"].is_string());
+    let verdicts = found.iter().map(|pair| &pair["verdict"]);
+    let verdicts: Vec<&serde_json::Value> = verdicts.collect();
+    assert_eq!(
+        verdicts,
+        ["not told apart", "too few prompts", "too few prompts"]
+    );
     for pair in found {
-        assert_eq!(pair["verdict"], "not told apart");
         assert_eq!(pair["difference"], 0.0);
         assert_eq!(pair["ci95"], serde_json::json!([0.0, 0.0]));
     }
@@ -439,9 +449,14 @@ fn one_conversation_has_no_interval() {
     workspace.run_line(words).succeeded();
     let overall = workspace.json("one/report.json")["settings"][0]["overall"].clone();
     assert!(overall["tau"].is_number() && overall.get("tau_ci95").is_none());
-    let told = workspace
+    let told = workspace.run_line("report one --baseline one").succeeded();
+    // A gate does not pass by what says nothing.
+    workspace
         .run_line("report one --baseline one --fail-below -0.05")
-        .succeeded();
+        .failed(&[
+            "`--fail-below`: expected 6 conversations or more to judge by, found fewer for one, T=0, greedy, chain ",
+            " (1)",
+        ]);
     assert!(
         told.stdout.contains(", +0.000, too few prompts;"),
         "{told:#?}"

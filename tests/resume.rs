@@ -1,5 +1,6 @@
 //! A run that is cut in half and taken up again ends bitwise where an uncut one does.
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -906,6 +907,99 @@ fn metrics_have_the_parts_of_a_loss_and_the_weights_that_change() {
         let more = |tag: &&String| tag.starts_with("loss/") || tag.starts_with("weight/");
         assert_eq!(tags.filter(more).count(), 0, "{line}");
     }
+}
+
+/// The lines of training steps that these sessions have left.
+fn of_steps(sessions: &[Session]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    for session in sessions {
+        weighed_anew(folder.path(), session);
+    }
+    let mut lines = logged(folder.path());
+    lines.retain(|line| line["train/loss"].is_f64());
+    lines
+}
+
+/// Fails unless a log every so many steps has the figures of these, of which `each` has a line of its own: the means of losses, of
+/// their parts and of norms, and the last step's of all else.
+fn tell_of_their_steps(lines: &[Value], each: &[Value], log_every: usize) {
+    let mut before = 0;
+    for line in lines {
+        let step = line["step"].as_u64().unwrap() as usize;
+        assert_eq!(step, (before + log_every).min(each.len()), "{lines:?}");
+        let own = &each[before..step];
+        let last = &own[own.len() - 1..];
+        let tags = |lines: &[Value]| -> BTreeSet<String> {
+            let of = lines.iter().map(|line| line.as_object().unwrap());
+            of.flat_map(|values| values.keys().cloned()).collect()
+        };
+        let mut expected = tags(own);
+        expected.retain(|tag| tag.starts_with("loss/"));
+        expected.extend(tags(last));
+        assert_eq!(tags(std::slice::from_ref(line)), expected, "step {step}");
+        for (tag, found) in line.as_object().unwrap() {
+            let is_mean = tag.starts_with("loss/")
+                || ["train/loss", "train/gradient_norm"].contains(&tag.as_str());
+            let of = if is_mean { own } else { last };
+            let of = of.iter().filter_map(|step| step[tag.as_str()].as_f64());
+            let of: Vec<f64> = of.collect();
+            let mean = of.iter().sum::<f64>() / of.len() as f64;
+            let apart = (found.as_f64().unwrap() - mean).abs();
+            assert!(apart <= 1e-6 * mean.abs(), "step {step} {tag}: {apart}");
+        }
+        before = step;
+    }
+    assert_eq!(before, each.len());
+}
+
+/// They are read where a line, a validation, a state or a stop is due, and the state holds those of a line to come.
+#[test]
+fn figures_are_those_of_their_steps_whenever_these_are_read() {
+    let every = |log_every, validate_every, save_every| {
+        Session::with(|train| {
+            train.log_every = log_every;
+            train.validate_every = validate_every;
+            train.save_every = save_every;
+        })
+    };
+    let each = of_steps(&[every(1, 4, 3)]);
+    assert_eq!(each.len(), 10);
+    for (log_every, validate_every, save_every) in [(10, 10, 10), (3, 4, 5), (7, 2, 3)] {
+        let whole = || every(log_every, validate_every, save_every);
+        tell_of_their_steps(&of_steps(&[whole()]), &each, log_every);
+        // A signal comes within an interval.
+        let stopped = Session {
+            stop_after: log_every - 1,
+            ..whole()
+        };
+        tell_of_their_steps(&of_steps(&[stopped, whole()]), &each, log_every);
+    }
+    // Validations end it behind step 6, of which there is no line yet, and then wait for more.
+    let waits = |patience| {
+        let mut session = waiting(patience);
+        session.settings.log_every = 4;
+        session
+    };
+    let ended = of_steps(&[waits(2)]);
+    assert_eq!(ended.len(), 1);
+    tell_of_their_steps(&of_steps(&[waits(2), waits(3)]), &each, 4);
+}
+
+#[test]
+fn figures_are_those_of_their_steps_where_too_many_wait_to_be_read() {
+    // No more than 128 batches wait, those of eight steps.
+    let session = |log_every| {
+        Session::with(|train| {
+            train.steps = 9;
+            train.gradient_accumulation = 16;
+            train.log_every = log_every;
+            train.validate_every = 9;
+            train.save_every = 9;
+        })
+    };
+    let each = of_steps(&[session(1)]);
+    assert_eq!(each.len(), 9);
+    tell_of_their_steps(&of_steps(&[session(9)]), &each, 9);
 }
 
 #[test]

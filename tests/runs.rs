@@ -652,7 +652,7 @@ fn an_import_that_is_interrupted_stops_and_leaves_nothing() {
 }
 
 #[test]
-fn an_evaluation_that_is_interrupted_stops_and_starts_anew_the_next_time() {
+fn an_evaluation_that_is_interrupted_stops_and_starts_anew_with_other_settings() {
     let workspace = Workspace::finished();
     let before = results(&workspace);
     let report = workspace.text("runs/run/evaluate/report.md");
@@ -677,9 +677,34 @@ fn an_evaluation_that_is_interrupted_stops_and_starts_anew_the_next_time() {
     let outcome = workspace.run(&RUN).succeeded();
     says(&outcome, &["train: done before", "export: done before"]);
     assert!(results(&workspace)[..3] == before[..3]);
+    assert!(!workspace.path("runs/run/evaluate/decoded.journal").exists());
     let lossless = |report: &str| report.lines().last().map(str::to_owned);
     let again = workspace.text("runs/run/evaluate/report.md");
     assert_eq!(lossless(&again), lossless(&report));
+}
+
+#[test]
+fn an_evaluation_that_goes_on_says_how_many_outputs_it_takes() {
+    let workspace = Workspace::finished();
+    workspace.unfinish("evaluate");
+    // Whatever was decoded by another program or on another machine is none that counts.
+    let journal = "runs/run/evaluate/decoded.journal";
+    workspace.write(journal, "{}\n");
+    let goes_on = "goes on with what this program has decoded on a machine like this one";
+    let told = planned(&workspace, &[]);
+    assert!(told.contains(goes_on), "{told}");
+    let outcome = workspace.run(&RUN).succeeded();
+    let goes_on = format!("evaluate: {goes_on}\n");
+    let taken = "evaluate: from before the interruption: 0 outputs\n";
+    says(&outcome, &[&goes_on, taken]);
+    assert!(!workspace.path(journal).exists());
+    // One that is not interrupted has nothing to say of it.
+    workspace.unfinish("evaluate");
+    let outcome = workspace.run(&RUN).succeeded();
+    assert!(
+        !outcome.stderr.contains("before the interruption"),
+        "{outcome:#?}"
+    );
 }
 
 #[test]

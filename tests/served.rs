@@ -715,6 +715,54 @@ fn drafts_of_sglang_that_may_be_trees_are_compared_with_no_chain() {
 }
 
 #[test]
+fn above_temperature_0_a_server_stands_beside_the_tokens_that_it_drafts() {
+    let workspace = Workspace::new();
+    // SGLang draws for a drafter that knows all of the target's tokens.
+    workspace.run_recipe(&["drafter.draft_vocab=0"]).succeeded();
+    let report = |played: Played| {
+        let engine = PlayedEngine::start(played);
+        let url = engine.url();
+        let words =
+            "--drafter run --draft-length 3 --no-baseline --concurrency 2 --temperature 1 --server";
+        let words: Vec<&str> = words.split(' ').chain([&url[..]]).collect();
+        evaluate(&workspace, &words).succeeded();
+        served(&workspace)
+    };
+    let unsaid = "does not say whether it drafts the likeliest tokens or draws them: the in-tree τ (spectrain's own) is ";
+    for (draws, tokens) in [(true, "drawn"), (false, "likeliest")] {
+        let served = report(Played {
+            draws,
+            ..Played::sglang()
+        });
+        let in_tree = |at: usize| &served[at]["in_tree"]["setting"];
+        assert_eq!(*in_tree(0), "T=0, greedy, chain 3");
+        assert_eq!(*in_tree(1), format!("T=1, rejection, chain 3 {tokens}"));
+        if draws {
+            assert!(!served[1].to_string().contains(unsaid), "{}", served[1]);
+        }
+    }
+    // vLLM does not say it.
+    let served = report(Played::vllm());
+    assert_eq!(
+        served[1]["in_tree"]["setting"],
+        "T=1, rejection, chain 3 likeliest"
+    );
+    assert!(!served[0].to_string().contains(unsaid), "{}", served[0]);
+    let notes = served[1]["notes"].to_string();
+    for part in [
+        unsaid,
+        " with T=1, rejection, chain 3 likeliest, as by default, and ",
+        " with T=1, rejection, chain 3 drawn",
+    ] {
+        assert!(notes.contains(part), "no `{part}`: {notes}");
+    }
+    assert!(
+        !notes.contains("though prompts and drafter are the same"),
+        "{notes}"
+    );
+}
+
+#[test]
 fn above_temperature_0_outputs_are_not_compared() {
     let workspace = workspace();
     let drafter = PlayedEngine::start(Played::vllm());

@@ -84,7 +84,7 @@ fn a_text_that_is_answered_again_is_stored_once() {
     let wanted = "--data talks.jsonl --out own.jsonl --capture own --wait 0";
     for _ in 0..2 {
         let told = captured_as(&workspace, wanted);
-        told.failed(&["1 of 5 conversations were not regenerated"]);
+        told.failed(&["1 of 5 conversations was not regenerated"]);
         assert_eq!(samples_in(&workspace, "own"), 5);
     }
     captured_as(&workspace, &format!("{wanted} --fresh")).failed(&["1 of 5 conversations"]);

@@ -55,11 +55,12 @@ fn expected(bodies: &[Value], drafted: usize) -> (Vec<[u64; 2]>, f64) {
 #[test]
 fn two_drafters_are_compared_conversation_by_conversation() {
     let workspace = workspace();
+    workspace.write_conversations("eval.jsonl", 40, 6);
     let (long, short) = (drafting(DRAFTED), drafting(SHORT));
     let words = format!(" --max-new-tokens {NEW} --concurrency 1 --concurrency 3");
     measure(&workspace, &short, "old", &words).succeeded();
     measure(&workspace, &long, "new", &words).succeeded();
-    let bodies = &asked_for(NEW, &long)[..5];
+    let bodies = &asked_for(NEW, &long)[..6];
     let (of_long, tau) = expected(bodies, DRAFTED);
     let (of_short, baseline) = expected(bodies, SHORT);
     assert_eq!(counts(&workspace, "new"), of_long);
@@ -79,7 +80,7 @@ fn two_drafters_are_compared_conversation_by_conversation() {
             "{line}"
         );
         assert!(
-            line.contains("better; larger in 5, smaller in 0 of 5 conversations"),
+            line.contains("better; larger in 6, smaller in 0 of 6 conversations"),
             "{line}"
         );
     }
@@ -213,6 +214,7 @@ fn what_was_decoded_here_is_not_compared_with_what_was_served() {
 #[test]
 fn of_a_target_that_only_a_server_has_no_weights_need_be_there() {
     let workspace = workspace();
+    workspace.write_conversations("eval.jsonl", 40, 6);
     let engine = drafting(DRAFTED);
     measure(&workspace, &engine, "whole", " --concurrency 1").succeeded();
     let target = |out: &str| workspace.json(&format!("{out}/report.json"))["target"].clone();

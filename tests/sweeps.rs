@@ -308,6 +308,11 @@ fn features_that_runs_share_are_planned_once() {
     // Other texts have features of their own.
     let [first, second] = disk("data.max_length=64,32", "stored");
     assert!(first > alone && second > alone, "{first} {second} {alone}");
+    // The run of the recipe as it is, which is none of them, lends what it has made.
+    let stages = ["--stage", "prepare", "--stage", "features"];
+    let stored = ["--set", "features.mode=stored"];
+    run_with(&workspace, &[&stored[..], &stages].concat()).succeeded();
+    assert_eq!(disk(rates, "stored"), [alone; 2]);
 }
 
 #[test]
@@ -338,8 +343,9 @@ fn runs_are_planned_with_the_data_that_will_be_prepared_for_them() {
         let words: Vec<&str> = words.into_iter().chain(sets).collect();
         let planned = run_with(&workspace, &words).succeeded();
         let json: serde_json::Value = serde_json::from_str(&planned.stdout).unwrap();
-        let estimates = &json["runs"][0]["estimates"];
-        estimates["disk_bytes"].as_u64().unwrap()
+        let runs = json["runs"].as_array().unwrap();
+        let each = runs.iter().map(|run| &run["estimates"]["disk_bytes"]);
+        each.map(|bytes| bytes.as_u64().unwrap()).sum::<u64>()
     };
     // That of the recipe as it is was prepared before, from other data.
     assert_eq!(disk("run"), disk("other"));

@@ -10,7 +10,7 @@ use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_data::vocabulary::DraftVocabulary;
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::{
-    Bias, Capture, Drafter, ExpertsConfig, RandomWeights, RopeConfig, RopeScaling, Routing, Scope,
+    Capture, Drafter, ExpertsConfig, RandomWeights, RopeConfig, RopeScaling, Routing, Scope,
     Target, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
@@ -21,30 +21,22 @@ use spectrain_train::{
 pub const VOCAB: usize = 48;
 
 pub fn config() -> TransformerConfig {
-    TransformerConfig {
-        spec: TargetSpec {
-            layers: 6,
-            d_model: 32,
-            d_ff: 48,
-            heads: 4,
-            kv_heads: 2,
-            d_head: 8,
-            vocab: VOCAB,
-            norm_epsilon: 1e-6,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            max_positions: 512,
-            routing: None,
+    TransformerConfig::qwen3(TargetSpec {
+        layers: 6,
+        d_model: 32,
+        d_ff: 48,
+        heads: 4,
+        kv_heads: 2,
+        d_head: 8,
+        vocab: VOCAB,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Default,
         },
-        qkv_bias: Bias::Without,
-        output_bias: Bias::Without,
-        mlp_bias: Bias::Without,
-        head_norm: true,
-        tied_head: false,
-        windows: vec![None; 6],
-    }
+        max_positions: 512,
+        routing: None,
+    })
 }
 
 pub fn target(device: &Device) -> Transformer {

@@ -6,7 +6,9 @@ use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::unrolls::Unrolls as _;
 use spectrain_models::weights::host_f32;
-use spectrain_models::{Capture, Drafter, Features, Target as _, Tree, forced};
+use spectrain_models::{
+    Capture, Drafter, Features, RopeScaling, Target as _, TransformerConfig, Tree, forced,
+};
 use spectrain_train::{
     Batch, FeatureRegression, FeatureRegressionConfig, Objective, TrainingTimeTest,
     TrainingTimeTestConfig,
@@ -22,8 +24,17 @@ fn unrolled_equals_decoding<D: Drafter>(
     config: &D::Config,
     unroll: impl FnOnce(&D, &Batch) -> Vec<Vec<f32>>,
 ) {
+    unrolled_equals_decoding_beside(tiny::config(), config, unroll);
+}
+
+/// The same for another target than the usual one.
+fn unrolled_equals_decoding_beside<D: Drafter>(
+    target: TransformerConfig,
+    config: &D::Config,
+    unroll: impl FnOnce(&D, &Batch) -> Vec<Vec<f32>>,
+) {
     let device = test_device();
-    let target = tiny::target(&device);
+    let target = tiny::of(target, &device);
     let drafter: D = tiny::fresh(config, &target, &device);
     let capture = D::capture(config, target.spec()).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +86,11 @@ fn read_by(head: &Tensor<2>, hidden: Vec<Tensor<2>>) -> Vec<Vec<f32>> {
 }
 
 fn eagle3(config: Eagle3Config) {
-    unrolled_equals_decoding(&config, |drafter: &Eagle3, batch| {
+    eagle3_beside(tiny::config(), config);
+}
+
+fn eagle3_beside(target: TransformerConfig, config: Eagle3Config) {
+    unrolled_equals_decoding_beside(target, &config, |drafter: &Eagle3, batch| {
         let objective = TrainingTimeTestConfig {
             draft_steps: STEPS,
             ..Default::default()
@@ -100,6 +115,47 @@ fn eagle3_1_training_logits_equal_decoding_logits() {
     });
 }
 
+#[test]
+fn training_logits_of_heads_of_another_width_than_the_targets_equal_decoding_logits() {
+    for d_head in [6, 12] {
+        eagle3(Eagle3Config {
+            d_head,
+            layers: 2,
+            head_norm: true,
+            ..Default::default()
+        });
+    }
+}
+
+/// Which frequencies a scaling divides depends on the width of a head: on the drafter's.
+#[test]
+fn training_logits_of_such_heads_equal_decoding_logits_where_positions_are_scaled() {
+    let original_max_position_embeddings = 64.0;
+    let yarn = RopeScaling::Yarn {
+        factor: 4.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        original_max_position_embeddings,
+        attention_factor: None,
+        truncate: true,
+    };
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings,
+    };
+    for scaling in [yarn, llama3] {
+        let mut target = tiny::config();
+        target.spec.rope.scaling = scaling;
+        let config = Eagle3Config {
+            d_head: 12,
+            ..Default::default()
+        };
+        eagle3_beside(target, config);
+    }
+}
+
 /// Windows that reach behind the draft, to its first step, and not even there.
 #[test]
 fn sliding_eagle3_training_logits_equal_decoding_logits() {
@@ -114,9 +170,16 @@ fn sliding_eagle3_training_logits_equal_decoding_logits() {
 /// HASS's passes too: the first of them is EAGLE-1's.
 #[test]
 fn eagle1_training_logits_equal_decoding_logits() {
-    for bias in [false, true] {
+    for (bias, qkv_bias, d_head) in [
+        (false, false, 0),
+        (true, false, 0),
+        (false, false, 6),
+        (false, true, 0),
+    ] {
         let config = Eagle1Config {
             bias,
+            qkv_bias,
+            d_head,
             ..Default::default()
         };
         unrolled_equals_decoding(&config, |drafter: &Eagle1, batch| {

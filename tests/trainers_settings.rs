@@ -198,6 +198,94 @@ fn keys_of_a_drafters_file_are_carried_over_or_told() {
 }
 
 #[test]
+fn heads_of_another_width_than_the_targets_are_carried_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |text: &str| std::fs::write(folder.path().join("draft.json"), text).unwrap();
+    let text = "model:\n  target_model_path: Qwen/Qwen3-8B\n  draft_model_config: draft.json\ndata:\n  train_data_path: a.jsonl\n\
+                training:\n  strategy: eagle3\n";
+    let of_specforge = || translate(text, &folder.path().join("a.yaml")).unwrap();
+    let of_modelopt = |table: &str| {
+        let text = format!(
+            "metadata:\n  recipe_type: speculative_dflash\nmodel:\n  model_name_or_path: Qwen/Qwen3-8B\ndata:\n  data_path: a.jsonl\n\
+             training:\n  training_seq_len: 64\n{table}"
+        );
+        of("a.yaml", &text)
+    };
+    file(r#"{"head_dim": 64}"#);
+    let architecture = "dflash:\n  dflash_architecture_config:\n    head_dim: 64\n";
+    for found in [
+        of_specforge(),
+        of_modelopt(architecture),
+        nemo("TrainDFlashRecipe", "  draft_head_dim: 64\n"),
+    ] {
+        has(&found, &["drafter.d_head=64"]);
+        let told = found.notes.iter().any(|note| note.contains("head_dim"));
+        assert!(!told, "{:?}", found.notes);
+    }
+    // The target's need not be said.
+    file(r#"{"head_dim": 128}"#);
+    let usual = "dflash:\n  dflash_block_size: 16\n";
+    for found in [of_specforge(), of_modelopt(usual)] {
+        lacks(&found, "drafter.d_head");
+    }
+}
+
+#[test]
+fn a_drafters_file_without_a_width_of_heads_means_what_its_trainer_makes_of_it() {
+    const QWEN: &str = "Qwen/Qwen3-8B";
+    /// Its heads are 64 wide.
+    const LLAMA: &str = "meta-llama/Llama-3.2-1B-Instruct";
+    let folder = tempfile::tempdir().unwrap();
+    let read = |file: &str, text: &str| translate(text, &folder.path().join(file)).unwrap();
+    let sizes = |text: &str| std::fs::write(folder.path().join("draft.json"), text).unwrap();
+    let specforge = |target: &str, kind: &str| {
+        let text = format!(
+            "model:\n  target_model_path: {target}\n  draft_model_config: draft.json\ndata:\n  train_data_path: a.jsonl\n\
+             training:\n  strategy: {kind}\n"
+        );
+        read("a.yaml", &text)
+    };
+    let torchspec = |target: &str| {
+        let text = format!(
+            "model:\n  target_model_path: {target}\n  draft_model_config: draft.json\ndataset:\n  train_data_path: a.jsonl\n\
+             training:\n  learning_rate: 1e-4\n"
+        );
+        read("b.yaml", &text)
+    };
+    let speculators = |target: &str| {
+        let text = format!(
+            "speculators train --verifier-name-or-path {target} --speculator-type dflash --draft-config draft.json\n"
+        );
+        read("c.sh", &text)
+    };
+    // Llama's layers share their width out among the heads, whatever the target does.
+    sizes(
+        r#"{"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 64}"#,
+    );
+    for found in [
+        specforge(QWEN, "eagle3"),
+        specforge(QWEN, "peagle"),
+        torchspec(QWEN),
+        speculators(QWEN),
+    ] {
+        has(&found, &["drafter.heads=64", "drafter.d_head=64"]);
+    }
+    // Qwen3's are 128 wide: where the trainer makes them, or where the file says so.
+    lacks(&specforge(QWEN, "dflash"), "drafter.d_head");
+    has(&specforge(LLAMA, "dflash"), &["drafter.d_head=128"]);
+    sizes(r#"{"model_type": "qwen3", "hidden_size": 2048, "num_attention_heads": 32}"#);
+    has(&speculators(LLAMA), &["drafter.d_head=128"]);
+    lacks(&specforge(LLAMA, "eagle3"), "drafter.d_head");
+    // Of a file that says too little, or is not here, nothing is known.
+    sizes(r#"{"num_attention_heads": 64}"#);
+    lacks(&specforge(QWEN, "eagle3"), "drafter.d_head");
+    std::fs::remove_file(folder.path().join("draft.json")).unwrap();
+    for kind in ["eagle3", "dflash"] {
+        lacks(&specforge(LLAMA, kind), "drafter.d_head");
+    }
+}
+
+#[test]
 fn d_pace_is_told_where_the_target_judges_and_the_trainer_goes_by_tokens() {
     let modelopt = |distillation: bool| {
         let text = format!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use burn::prelude::*;
 use burn::tensor::DType;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use spectrain::families::registry::find;
 use spectrain_checkpoints::DType as Stored;
 use spectrain_data::Sample;
 use spectrain_data::tokens::{TokenShards, TokenWriter};
@@ -15,7 +16,7 @@ use spectrain_models::{
 };
 use spectrain_train::{Batch, BatchSource as _, JudgedRow, LiveFeatures, Samples, Statistics};
 
-use crate::samples::{Trial, trials};
+use crate::samples::{Trial, changed, trials};
 use crate::tiny;
 
 /// Of a packed row, which is no multiple of any block of queries.
@@ -152,6 +153,15 @@ fn rows_equal_decoding(trial: &Trial) {
 fn every_recipe_trains_on_the_logits_that_it_drafts_with() {
     for trial in &trials() {
         rows_equal_decoding(trial);
+    }
+}
+
+#[test]
+fn peagle_with_heads_of_its_own_width_trains_on_the_logits_that_it_drafts_with() {
+    let peagle = find("peagle").unwrap();
+    for (tables, d_head) in peagle.trials.iter().zip([6, 12]) {
+        let own = changed(peagle, tables, &[format!("drafter.d_head={d_head}")]);
+        rows_equal_decoding(&own);
     }
 }
 
