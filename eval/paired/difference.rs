@@ -83,7 +83,7 @@ impl PairedReport {
         }
     }
 
-    /// The same where one is chosen by it: of fewer than [`FEWEST`] conversations nothing is said.
+    /// The same where one is chosen by it: of fewer than `FEWEST` conversations nothing is said.
     pub fn choice(&self) -> PairedVerdict {
         if self.conversations < FEWEST {
             return PairedVerdict::TooFew;
