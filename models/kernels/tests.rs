@@ -302,9 +302,9 @@ impl Attended {
         };
         let [key, value] = [key, value].map(for_heads);
         let keys = key.dims()[2];
-        let scores = (query.clone() * self.scale).matmul(key.swap_dims(2, 3)) + mask;
+        let scores = product(query.clone() * self.scale, key.swap_dims(2, 3)) + mask;
         let weights = of_formula(Tensor::cat(vec![scores, more], 3), 3);
-        weights.narrow(3, 0, keys).matmul(value)
+        product(weights.narrow(3, 0, keys), value)
     }
 }
 
@@ -531,14 +531,14 @@ impl WithColumns {
         let [all, one, other] = given.map(|(key, value)| (for_heads(key), for_heads(value)));
         let query = query * self.scale;
         let seen = beside(self.mask.entries(), &query);
-        let mut scores = vec![query.clone().matmul(all.0.swap_dims(2, 3)) + seen];
+        let mut scores = vec![product(query.clone(), all.0.swap_dims(2, 3)) + seen];
         for (key, _) in [&one, &other] {
             scores.push((query.clone() * key.clone()).sum_dim(3));
         }
         let keys = all.1.dims()[2];
         let weights = of_formula(Tensor::cat(scores, 3), 3);
         let weight = |at| weights.clone().narrow(3, keys + at, 1);
-        weights.clone().narrow(3, 0, keys).matmul(all.1) + weight(0) * one.1 + weight(1) * other.1
+        product(weights.clone().narrow(3, 0, keys), all.1) + weight(0) * one.1 + weight(1) * other.1
     }
 }
 
@@ -607,10 +607,10 @@ fn a_sink_takes_its_share_of_every_softmax() {
                         .reshape([batch, heads, rows, d_head])
                 });
                 let seen = beside(mask.entries(), &query);
-                let scores = (query * scale).matmul(key.swap_dims(2, 3)) + seen;
+                let scores = product(query * scale, key.swap_dims(2, 3)) + seen;
                 let sinks = sinks.expand([batch, heads, rows, 1]);
                 let weights = of_formula(Tensor::cat(vec![scores, sinks], 3), 3);
-                weights.narrow(3, 0, rows).matmul(value)
+                product(weights.narrow(3, 0, rows), value)
             },
         );
     }
