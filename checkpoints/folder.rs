@@ -5,6 +5,7 @@ mod generation;
 mod index;
 mod parts;
 mod single;
+mod template;
 mod weights;
 mod write;
 
@@ -26,8 +27,12 @@ use crate::tensors::NamedTensor;
 pub use fp8::{READ as READ_QUANTISED, is_read as is_quantisation_read};
 pub(crate) use index::shard_files;
 pub use index::weight_map;
-pub use parts::{CONFIG, GENERATION_CONFIG, INDEX, TensorInfo, WEIGHTS};
+pub use parts::{
+    CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, INDEX, PROCESSOR_TEMPLATE, TEXT_FILES, TOKENIZER,
+    TOKENIZER_CONFIG, TOOLS_TEMPLATE, TensorInfo, WEIGHTS,
+};
 pub use single::TensorFile;
+pub use template::{CHAT_TEMPLATE_KEY, template_file};
 use weights::WeightFile;
 pub use write::write_folder;
 

@@ -10,7 +10,7 @@ use crate::dialect::description::Dialect;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expected::check_finite;
-use crate::folder::{ModelFolder, WEIGHTS, write_folder};
+use crate::folder::{GENERATION_CONFIG, ModelFolder, TEXT_FILES, WEIGHTS, write_folder};
 use crate::json as files;
 use crate::launch::{self, Launch};
 use crate::mismatch::Mismatch;
@@ -59,19 +59,23 @@ const KIND: &str = "spectrain_drafter";
 const PARD_TOKEN: &str = "pard_token";
 /// The projection of the target's features, which no engine reads.
 pub const TARGET_PROJ: &str = "target_proj.weight";
-/// Files that decide how text becomes tokens and where it ends; a drafter has those of its target.
-const TEXT_FILES: [&str; 8] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
+/// What other programs read beside [`TEXT_FILES`] of how text becomes tokens, and where it ends.
+const BESIDE_TEXT_FILES: [&str; 5] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    "chat_template.jinja",
-    "generation_config.json",
+    GENERATION_CONFIG,
 ];
 /// Keys of `config.json` that a drafter has in common with its target.
 const TOKEN_KEYS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// The files that a drafter has of its target. A template in a folder of its own is none of them, as what is written has no such
+/// folders: a drafter goes on with tokens that the target's templates have made.
+fn files_of_target() -> impl Iterator<Item = &'static str> {
+    let all = TEXT_FILES.into_iter().chain(BESIDE_TEXT_FILES);
+    all.filter(|name| !name.contains('/'))
+}
 
 /// Whether a `config.json` is that of an ordinary language model.
 pub fn recognises(config: &Value) -> bool {
@@ -146,7 +150,7 @@ impl LanguageModelFolder<'_> {
                     config[key] = of_target[key].clone();
                 }
             }
-            for name in TEXT_FILES {
+            for name in files_of_target() {
                 let path = target.join(name);
                 if regular::is_there(&path) {
                     extra.push((name, files::read_bytes(&path)?));

@@ -2,13 +2,17 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 pub mod parse;
 
 /// The key of a message that holds reasoning apart from what is said.
 pub const REASONING: &str = "reasoning_content";
+
+/// The name that vLLM has for [`REASONING`].
+pub(crate) const OTHER_REASONING: &str = "reasoning";
 
 /// The marks between which targets write their reasoning, where nobody has taken it apart.
 pub const THOUGHT: [&str; 2] = ["<think>", "</think>"];
@@ -27,15 +31,56 @@ pub const TRAINED: [&str; 3] = [WEIGHT, "train", "training"];
 pub const TEMPLATE_KEY: &str = "chat_template_kwargs";
 
 /// One turn of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "Given")]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool` or what else the chat template knows.
     pub role: String,
-    /// What is said; empty where an assistant only calls tools.
+    /// What is said; empty where an assistant only calls tools. Texts of several parts each have a line.
     pub content: String,
+    /// How many bytes each part of the content has, where it was given in parts: see [`Self::texts`].
+    pub(crate) parts: Vec<usize>,
     /// Further keys the template may read (`reasoning_content`, `tool_calls`, …), passed on as they are.
-    #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// A message as it was [serialised](Message).
+#[derive(Deserialize)]
+struct Given {
+    role: String,
+    content: Said,
+    #[serde(flatten)]
+    extra: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    text: String,
+}
+
+impl From<Given> for Message {
+    fn from(given: Given) -> Self {
+        let (content, parts) = match given.content {
+            Said::Text(text) => (text, Vec::new()),
+            Said::Parts(parts) => {
+                let texts = parts.into_iter().map(|part| part.text);
+                in_lines(&texts.collect::<Vec<_>>())
+            }
+        };
+        Self {
+            role: given.role,
+            content,
+            parts,
+            extra: given.extra,
+        }
+    }
 }
 
 impl Message {
@@ -44,8 +89,24 @@ impl Message {
         Self {
             role: role.into(),
             content: content.into(),
+            parts: Vec::new(),
             extra: Map::new(),
         }
+    }
+
+    /// The texts of its parts, where its content was given in parts and still has them.
+    pub fn texts(&self) -> Option<Vec<&str>> {
+        let mut texts = Vec::with_capacity(self.parts.len());
+        let mut rest = Some(self.content.as_str());
+        for &length in &self.parts {
+            let (text, behind) = rest?.split_at_checked(length)?;
+            texts.push(text);
+            rest = match behind {
+                "" => None,
+                _ => Some(behind.strip_prefix('\n')?),
+            };
+        }
+        rest.is_none().then_some(texts)
     }
 
     /// Whether the target wrote it: what a drafter learns to predict.
@@ -68,6 +129,33 @@ impl Message {
             _ => value.as_bool() != Some(false),
         })
     }
+}
+
+/// As a row has it: the content is a list of parts where [`Message::texts`] has some.
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(Some(2 + self.extra.len()))?;
+        fields.serialize_entry("role", &self.role)?;
+        match self.texts() {
+            Some(texts) => fields.serialize_entry("content", &in_parts(&texts))?,
+            None => fields.serialize_entry("content", &self.content)?,
+        }
+        for (key, value) in &self.extra {
+            fields.serialize_entry(key, value)?;
+        }
+        fields.end()
+    }
+}
+
+/// A content with a line for each of these parts, and how many bytes each has.
+pub(crate) fn in_lines(parts: &[String]) -> (String, Vec<usize>) {
+    (parts.join("\n"), parts.iter().map(String::len).collect())
+}
+
+/// Texts as the parts of a content.
+pub(crate) fn in_parts(texts: &[&str]) -> Value {
+    let part = |text: &&str| json!({"type": "text", "text": text});
+    texts.iter().map(part).collect()
 }
 
 /// Messages in order.

@@ -2,9 +2,12 @@
 
 use crate::conversation::{Conversation, Exchange, Message, Sample};
 use crate::error::Result;
-use crate::mask::{Masking, tokenize};
+use crate::mask::{Masking, OtherPrompt, Tokenized, tokenized};
+use crate::prepare::category::Category;
 use crate::prepare::settings::{PrepareSettings, Turns};
+use crate::rows::Location;
 use crate::template::{ChatTemplate, GenerationPrompt};
+use crate::thought;
 use crate::tokenizer::Tokenizer;
 use crate::turns::Conversed;
 
@@ -17,6 +20,8 @@ pub(crate) struct Samples {
     answers: Vec<usize>,
     /// How many more there are, whose answers begin beyond the maximum length.
     pub(crate) beyond: usize,
+    /// Those of each sample that is made; see [`Tokenized::other_prompts`].
+    pub(crate) other_prompts: Vec<Vec<OtherPrompt>>,
 }
 
 impl Samples {
@@ -26,6 +31,7 @@ impl Samples {
             made: vec![sample],
             answers: Vec::new(),
             beyond: 0,
+            other_prompts: vec![Vec::new()],
         }
     }
 
@@ -46,13 +52,27 @@ impl Samples {
     }
 }
 
+/// Counts those of a sample's answers behind other prompts than those of engines that begin within so many of its tokens, in the row
+/// at a place.
+pub(crate) fn add_other_prompts(
+    (answers, taken): (&[OtherPrompt], usize),
+    location: &Location,
+    counted: &mut Category,
+) {
+    for answer in answers.iter().filter(|answer| answer.token < taken) {
+        counted.add(format!("{location}: {}", answer.differs));
+    }
+}
+
 /// The samples of a conversation.
 pub(crate) fn samples(
     conversation: &Conversation,
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
     settings: &PrepareSettings,
 ) -> Result<Samples> {
-    let messages = &conversation.messages;
+    let ended = thought::ended(conversation.into(), template);
+    let exchange = thought::with(conversation.into(), ended.as_deref());
+    let messages = exchange.messages;
     let answers: Vec<usize> = (0..messages.len())
         .filter(|&index| messages[index].is_assistant())
         .collect();
@@ -64,26 +84,31 @@ pub(crate) fn samples(
         && match settings.turns {
             Turns::Joined => false,
             Turns::Expand => true,
-            Turns::Auto => is_rewritten(conversation.into(), &trained, (template, tokenizer))?,
+            Turns::Auto => is_rewritten(exchange, &trained, (template, tokenizer))?,
         };
     if !expands {
-        return tokenize(conversation, template, tokenizer, settings.masking).map(Samples::one);
+        let made = tokenized(exchange, (template, tokenizer), settings.masking)?;
+        return Ok(Samples {
+            other_prompts: vec![made.other_prompts],
+            ..Samples::one(made.sample)
+        });
     }
-    each(conversation, &answers, (template, tokenizer), settings)
+    each(exchange, &answers, (template, tokenizer), settings)
 }
 
 /// A sample for each of these answers that is trained on and begins within the maximum length.
 fn each(
-    conversation: &Conversation,
+    exchange: Exchange<'_>,
     answers: &[usize],
-    (template, tokenizer): (&ChatTemplate, &Tokenizer),
+    with: (&ChatTemplate, &Tokenizer),
     settings: &PrepareSettings,
 ) -> Result<Samples> {
-    let messages = &conversation.messages;
+    let messages = exchange.messages;
     let is_trained_on = |answer: &&usize| messages[**answer].is_trained_on();
     let wanted = answers.iter().filter(is_trained_on).count();
     let mut made = Vec::with_capacity(wanted);
     let mut of = Vec::with_capacity(wanted);
+    let mut other_prompts = Vec::new();
     let mut is_beyond = false;
     for &answer in answers {
         let opens = opens_a_turn(&messages[..answer]);
@@ -92,12 +117,15 @@ fn each(
         if is_beyond || !messages[answer].is_trained_on() {
             continue;
         }
-        let exchange = Exchange::from(conversation).first(answer + 1);
-        let sample = tokenize(exchange, template, tokenizer, Masking::LastTurn)?;
+        let Tokenized {
+            sample,
+            other_prompts: others,
+        } = tokenized(exchange.first(answer + 1), with, Masking::LastTurn)?;
         is_beyond = sample.prompt().len() > settings.max_length;
         if !is_beyond {
             made.push(sample);
             of.push(answer);
+            other_prompts.push(others);
         } else if opens {
             // The reasoning of earlier turns is gone by now. What is left stands before all later answers, too.
             break;
@@ -108,6 +136,7 @@ fn each(
         made,
         answers: of,
         beyond,
+        other_prompts,
     })
 }
 
@@ -142,6 +171,7 @@ mod tests {
     use crate::template::tests::CHATML;
     use crate::tokenizer::Special;
     use crate::tokenizer::tests::small;
+    use crate::turns::tests::LAST_SYSTEM;
     use crate::unusable::Unusable;
 
     /// Reasoning is kept in the last answer alone, as Qwen3 does.
@@ -217,6 +247,22 @@ mod tests {
             shown(REASONS, &contents, &joined),
             ["user\na;assistant\n[b]\nuser\nc;assistant\n[d]\nuser\ne;"]
         );
+    }
+
+    #[test]
+    fn an_answer_to_a_question_that_is_rewritten_behind_it_gets_a_row_as_it_was_asked() {
+        let mut messages = vec![Message::new("system", "s")];
+        messages.extend(dialogue(&["a", "b", "c", "d"]).messages);
+        let auto = settings(Turns::Auto, Masking::Assistant);
+        let expanded = ["(s: a)[ b]", "(a) b(s: c)[ d]"];
+        let found = shown_of(LAST_SYSTEM, &Conversation::new(messages.clone()), &auto);
+        assert_eq!(found, expanded);
+        // So do many, which are looked for in steps.
+        let more = dialogue(&["e", "f"]).messages.into_iter().cycle();
+        messages.extend(more.take(6));
+        let found = shown_of(LAST_SYSTEM, &Conversation::new(messages), &auto);
+        assert_eq!(found[..2], expanded);
+        assert_eq!(found.len(), 5);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use crate::conversation::{
 };
 use crate::error::{Error, Result};
 use crate::in_order::{InOrder, threads};
-use crate::mask::prompt_text;
+use crate::mask::before_answer;
 use crate::prepare::{bytes_of, first_bytes};
 use crate::rows::LocatedRow;
-use crate::template::ChatTemplate;
+use crate::template::{ChatTemplate, GenerationPrompt};
 use crate::unusable::Unusable;
 
 mod shown;
@@ -314,6 +314,7 @@ fn message_text(message: &Message) -> String {
     let Message {
         role,
         content,
+        parts: _,
         extra,
     } = message;
     let is_said = |key: &str| key != CUT_OFF && !TRAINED.contains(&key);
@@ -364,7 +365,8 @@ fn hash(row: &Row, template: Option<&ChatTemplate>) -> Result<u128> {
     match (&row.content, template) {
         (Content::Tokens(sample), _) => return Ok(of_tokens(prompt_of(sample))),
         (Content::Conversation(conversation), Some(template)) => {
-            hash.update(prompt_text(conversation, template)?);
+            // As the messages stand: another form of reasoning in them would be another choice.
+            hash.update(template.render(before_answer(conversation), GenerationPrompt::With)?);
         }
         (Content::Conversation(conversation), None) => {
             // Preparation will say that there is no template.
@@ -393,8 +395,8 @@ mod tests {
 
     use super::*;
     use crate::conversation::{Conversation, Message};
+    use crate::mask::prompt_text;
     use crate::rows::Location;
-    use crate::template::GenerationPrompt;
     use crate::template::tests::CHATML;
 
     fn rows(questions: &[usize]) -> Vec<LocatedRow> {
@@ -406,6 +408,20 @@ mod tests {
             LocatedRow::new(Location::new("rows", at + 1), Conversation::new(messages))
         };
         questions.iter().enumerate().map(row).collect()
+    }
+
+    #[test]
+    fn the_form_in_which_samples_have_reasoning_is_no_part_of_the_choice() {
+        let source = CHATML.replace(r"assistant\n", r"assistant\n<think>\n");
+        let template = ChatTemplate::from_source(&source, None, None).unwrap();
+        let said = [("user", "a"), ("assistant", "b</think>c"), ("user", "d")];
+        let said = said.map(|(role, content)| Message::new(role, content));
+        let conversation = Conversation::new(said.to_vec());
+        let plain = template.render(&conversation, GenerationPrompt::With);
+        let plain = plain.unwrap();
+        assert_ne!(prompt_text(&conversation, &template).unwrap(), plain);
+        let found = hash(&conversation.into(), Some(&template)).unwrap();
+        assert_eq!(found, first_bytes(&Sha256::digest(plain)));
     }
 
     fn given(rows: &[LocatedRow]) -> impl Iterator<Item = Result<LocatedRow>> {

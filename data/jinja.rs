@@ -14,6 +14,7 @@ mod account;
 mod accounts;
 mod clock;
 mod filters;
+mod formats;
 pub(crate) mod generation;
 mod guard;
 mod json_text;
@@ -21,8 +22,10 @@ mod lexer;
 mod methods;
 pub(crate) mod names;
 mod notation;
+mod numbers;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use crate::contained::contained;
 use account::{Account, refused};
@@ -111,7 +114,24 @@ fn environment() -> Environment<'static> {
     environment.add_test("iterable", |value: &Value| {
         !value.is_none() && value.try_iter().is_ok()
     });
+    add_tests(&mut environment);
     environment
+}
+
+/// Adds the tests of kinds that minijinja lacks or answers otherwise than Jinja.
+fn add_tests(environment: &mut Environment<'static>) {
+    // Whatever has a length and items, as a text, a mapping and what is not defined have in Python.
+    environment.add_test("sequence", |value: &Value| match value.kind() {
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
+    });
+    environment.add_test("number", |value: &Value| {
+        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+    });
+    environment.add_test("callable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+    });
 }
 
 /// Sets the moment that templates take for now.

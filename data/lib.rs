@@ -1,6 +1,7 @@
 //! Conversations, chat templates, tokens, loss masks, packing, shards and draft vocabularies.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod answered;
 mod cap;
 mod contained;
 pub mod conversation;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use crate::conversation::{Content, Message, Row, Sample};
 use crate::error::{Error, Result};
-use crate::expand::Samples;
+use crate::expand::{Samples, add_other_prompts};
 use crate::held_out;
 use crate::prepare::{Category, Preparation, PrepareSettings, digest};
 use crate::rows::{LocatedRow, Location};
@@ -195,6 +195,22 @@ impl Linter<'_> {
         }
     }
 
+    /// Behind what the answers of the sample of this number stand, as far as it is kept to be trained on.
+    fn look_at_prompts(
+        &self,
+        report: &mut SetReport,
+        location: &Location,
+        (samples, number): (&Samples, usize),
+    ) {
+        let sample = &samples.made[number];
+        let kept = self.settings.kept(sample).unwrap_or_default();
+        let trained = sample.loss_mask[..kept].iter();
+        if trained.filter(|&&trained| trained).count() >= self.settings.min_trained_tokens {
+            let others = (&samples.other_prompts[number][..], kept);
+            add_other_prompts(others, location, &mut report.other_prompts);
+        }
+    }
+
     /// What is in the sample of this number, and what is wrong with it.
     fn look_at_sample(
         &self,
@@ -205,6 +221,7 @@ impl Linter<'_> {
     ) {
         let sample = &samples.made[number];
         let (length, trained) = (sample.tokens.len(), sample.trained_tokens());
+        self.look_at_prompts(report, location, (samples, number));
         report.samples += 1;
         report.tokens += length as u64;
         report.trained_tokens += trained as u64;

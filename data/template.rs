@@ -2,31 +2,29 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use minijinja::value::Value;
-use minijinja::{Environment, Error as JinjaError, ErrorKind};
 use serde_json::Map;
 
 use spectrain_checkpoints::near::nearest;
 use spectrain_checkpoints::{Mismatch, printable};
 
-use crate::contained::contained;
-use crate::conversation::Exchange;
-use crate::error::{Error, Result};
-use crate::jinja::{CompileError, FUEL, NAME, NOW, compiled, generation, names, set_moment};
+use crate::conversation::{Exchange, Message};
+use crate::error::Result;
+use crate::jinja::{NOW, names};
 use crate::tokenizer::{read_config, special_token};
 use crate::tool_calls::with_objects;
 
-/// The longest rendering, in bytes.
-const LONGEST_OUTPUT: usize = 256 << 20;
-/// Characters of a template's own message that an error repeats.
-const LONGEST_MESSAGE: usize = 1000;
-const FILE: &str = "chat_template.jinja";
-const CONFIG: &str = "tokenizer_config.json";
+mod contents;
+mod program;
+mod sources;
+
+pub use program::{GenerationPrompt, Rendered};
+pub use sources::files_read;
+
+use program::{Context, Program};
+use sources::Sources;
 
 /// The variables that every rendering sets itself.
 pub const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -45,65 +43,52 @@ pub fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), M
     }
 }
 
-/// Whether a rendering ends with the opening of an assistant turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GenerationPrompt {
-    /// It does: the target would go on by writing its answer.
-    With,
-    /// It ends with the last message.
-    Without,
-}
-
-/// A rendered conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rendered {
-    /// The text.
-    pub text: String,
-    /// Byte ranges inside `{% generation %}` blocks; none where the template has no such blocks.
-    pub spans: Option<Vec<Range<usize>>>,
-}
-
 /// A compiled chat template and what it needs to know of the target.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    default: Program,
+    /// The one for conversations with tools, where it is another one.
+    tool_use: Option<Program>,
+    /// The sources of both.
     source: String,
-    marks_generation: bool,
-    /// Names that it may look up.
+    /// Names that they may look up.
     reads: BTreeSet<String>,
     variables: Map<String, serde_json::Value>,
-    /// Where it was read from, for messages.
-    file: Option<PathBuf>,
 }
 
 impl ChatTemplate {
-    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`.
+    /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, else that of
+    /// `chat_template.json`. Conversations with tools have the one named `tool_use`, where there is one:
+    /// `additional_chat_templates/tool_use.jinja`, or one beside the `default` in a list of several.
+    ///
+    /// # Errors
+    /// There is none, a file cannot be read, or the template does not compile.
     pub fn from_folder(folder: &Path) -> Result<Self> {
+        Self::find(folder)?.ok_or_else(|| sources::missing(folder))
+    }
+
+    /// The template of a [model folder](Self::from_folder), where it has one.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the template does not compile.
+    pub fn find(folder: &Path) -> Result<Option<Self>> {
         let config = read_config(folder)?;
-        let path = folder.join(FILE);
-        let (path, source) = match std::fs::read_to_string(&path) {
-            Ok(source) => (path, source),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                (folder.join(CONFIG), source_in_config(folder, &config)?)
-            }
-            Err(error) => return Err(Error::io(&path)(error)),
+        let Some(Sources { default, tool_use }) = sources::of_folder(folder, &config)? else {
+            return Ok(None);
         };
         let (bos, eos) = (
             special_token(&config, "bos_token"),
             special_token(&config, "eos_token"),
         );
-        let template = Self::from_source(&source, bos.as_deref(), eos.as_deref());
-        let template = template.map_err(|source| Error::At {
-            location: format!("`{}`", path.display()),
-            source: Box::new(source),
-        });
-        Ok(template?.read_from(path))
+        let tool_use = tool_use.map(Program::read).transpose()?;
+        let programs = (Program::read(default)?, tool_use);
+        Self::of(programs, [bos.as_deref(), eos.as_deref()]).map(Some)
     }
 
     /// The same with the file that it was read from, which errors name.
     #[must_use]
     pub fn read_from(mut self, file: impl Into<PathBuf>) -> Self {
-        self.file = Some(file.into());
+        self.default.file = Some(file.into());
         self
     }
 
@@ -113,27 +98,31 @@ impl ChatTemplate {
         bos_token: Option<&str>,
         eos_token: Option<&str>,
     ) -> Result<Self> {
-        let (environment, marks_generation) = compiled(source).map_err(|error| match error {
-            CompileError::Refused(error) => error,
-            CompileError::Syntax(error) => Error::TemplateSyntax {
-                line: error.line().unwrap_or(0),
-                message: message(&error),
-            },
-            CompileError::Failed(why) => refused(format!("it cannot be compiled: {why}")),
-        })?;
+        Self::of((Program::compiled(source)?, None), [bos_token, eos_token])
+    }
+
+    fn of(
+        (default, tool_use): (Program, Option<Program>),
+        tokens: [Option<&str>; 2],
+    ) -> Result<Self> {
+        let mut source = default.source.clone();
+        let mut reads = names::looked_up(&source)?;
+        if let Some(Program { source: other, .. }) = &tool_use {
+            reads.extend(names::looked_up(other)?);
+            source.push_str(other);
+        }
         let mut variables = Map::new();
-        for (name, token) in [("bos_token", bos_token), ("eos_token", eos_token)] {
+        for (name, token) in ["bos_token", "eos_token"].into_iter().zip(tokens) {
             if let Some(token) = token {
                 variables.insert(name.to_owned(), token.into());
             }
         }
         Ok(Self {
-            environment,
-            source: source.to_owned(),
-            marks_generation,
-            reads: names::looked_up(source)?,
+            default,
+            tool_use,
+            source,
+            reads,
             variables,
-            file: None,
         })
     }
 
@@ -147,7 +136,9 @@ impl ChatTemplate {
     /// The same at a fixed moment, which it takes for now in place of the one at which it was compiled.
     #[must_use]
     pub fn at(mut self, moment: SystemTime) -> Self {
-        set_moment(&mut self.environment, moment);
+        for program in std::iter::once(&mut self.default).chain(&mut self.tool_use) {
+            program.set_moment(moment);
+        }
         self
     }
 
@@ -214,14 +205,14 @@ impl ChatTemplate {
         told.collect()
     }
 
-    /// The source, to be hashed or stored beside what was made with it.
+    /// The source, or both one behind the other, to be hashed or searched.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether `{% generation %}` blocks say which part the assistant wrote.
+    /// Whether `{% generation %}` blocks say which part the assistant wrote, where there are no tools.
     pub fn marks_generation(&self) -> bool {
-        self.marks_generation
+        self.default.marks_generation
     }
 
     /// The text of a conversation.
@@ -241,162 +232,35 @@ impl ChatTemplate {
         generation: GenerationPrompt,
     ) -> Result<Rendered> {
         let exchange = exchange.into();
-        // A template that fails on objects, as it adds the arguments to other texts, gets them as texts.
-        let rendered = with_objects(exchange.messages).and_then(|messages| {
-            let exchange = Exchange {
-                messages: &messages,
-                ..exchange
-            };
-            self.marked(exchange, generation).ok()
-        });
-        let rendered = match rendered {
-            Some(rendered) => Ok(rendered),
-            None => self.marked(exchange, generation),
-        };
-        rendered.map_err(|error| match (error, &self.file) {
-            (Error::TemplateRender { message }, Some(file)) => Error::TemplateRender {
-                message: format!("`{}`: {message}", file.display()),
-            },
-            (error, _) => error,
-        })
-    }
-
-    fn marked(&self, exchange: Exchange<'_>, generation: GenerationPrompt) -> Result<Rendered> {
-        if !self.marks_generation {
-            let text = self.print(exchange, generation, ("", ""))?;
-            return Ok(Rendered { text, spans: None });
-        }
+        let tool_use = self.tool_use.as_ref();
+        let program = tool_use.filter(|_| !exchange.tools.is_empty());
+        let program = program.unwrap_or(&self.default);
         let variables = self.variables_of(exchange);
-        let variables = serde_json::to_string(&*variables).map_err(unserialisable)?;
-        let messages = serde_json::to_string(exchange.messages).map_err(unserialisable)?;
-        let tools = serde_json::to_string(exchange.tools).map_err(unserialisable)?;
-        let marks = generation::marks([self.source.as_str(), &variables, &messages, &tools])
-            .ok_or_else(|| {
-                refused("the conversation uses every private-use character".to_owned())
-            })?;
-        let printed = (&*marks.0.to_string(), &*marks.1.to_string());
-        let text = self.print(exchange, generation, printed)?;
-        let (text, spans) = generation::unmark(&text, marks).ok_or_else(|| {
-            refused("its `generation` blocks are nested or cut in the output".to_owned())
-        })?;
-        Ok(Rendered {
-            text,
-            spans: Some(spans),
-        })
-    }
-
-    /// What the template prints, with these marks around what the assistant wrote.
-    fn print(
-        &self,
-        exchange: Exchange<'_>,
-        generation: GenerationPrompt,
-        marks: (&str, &str),
-    ) -> Result<String> {
-        let tools = match exchange.tools {
-            [] => Value::from(()),
-            tools => Value::from_serialize(tools),
+        let contents = program.contents(&self.variables);
+        let render = |messages: &[Message]| {
+            program.marked(Context {
+                messages: &*contents.formed(messages),
+                tools: exchange.tools,
+                variables: &variables,
+                generation,
+            })
         };
-        let messages = exchange.messages;
-        let context = minijinja::context! {
-            messages,
-            tools,
-            documents => Value::from(()),
-            add_generation_prompt => generation == GenerationPrompt::With,
-            generation_start__ => marks.0,
-            generation_end__ => marks.1,
-            ..Value::from_serialize(&*self.variables_of(exchange))
-        };
-        let template = self
-            .environment
-            .get_template(NAME)
-            .map_err(|error| failed(&error))?;
-        let mut output = Output::default();
-        let rendered = contained(|| template.render_captured_to(context, &mut output).map(drop));
-        let rendered = rendered.map_err(|panicked| refused(panicked.to_string()))?;
-        if output.full {
-            let mebibytes = LONGEST_OUTPUT >> 20;
-            return Err(refused(format!(
-                "stopped: it prints more than {mebibytes} MiB"
-            )));
+        // A template that fails on objects, as it adds the arguments to other texts, gets them as texts.
+        let with_objects = with_objects(exchange.messages);
+        match with_objects.and_then(|messages| render(&messages).ok()) {
+            Some(rendered) => Ok(rendered),
+            None => render(exchange.messages),
         }
-        rendered.map_err(|error| failed(&error))?;
-        String::from_utf8(output.bytes).map_err(|error| refused(error.to_string()))
     }
-}
-
-/// What a template prints, up to a length.
-#[derive(Default)]
-struct Output {
-    bytes: Vec<u8>,
-    full: bool,
-}
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.full |= self.bytes.len() + bytes.len() > LONGEST_OUTPUT;
-        if self.full {
-            return Err(std::io::ErrorKind::FileTooLarge.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// `chat_template` of `tokenizer_config.json`: a text, or a list of named ones of which `default` counts.
-fn source_in_config(folder: &Path, config: &serde_json::Value) -> Result<String> {
-    let template = &config["chat_template"];
-    let named = || {
-        let default = template
-            .as_array()?
-            .iter()
-            .find(|entry| entry["name"] == "default")?;
-        default["template"].as_str()
-    };
-    template.as_str().or_else(named).map(str::to_owned).ok_or_else(|| Error::File {
-        path: folder.join(CONFIG),
-        mismatch: Mismatch::new(format!("`chat_template` as a text or a list with one named `default`, or `{FILE}` beside it"), if template.is_null() { "neither" } else { "another form" }),
-    })
-}
-
-fn message(error: &JinjaError) -> String {
-    error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned)
-}
-
-fn failed(error: &JinjaError) -> Error {
-    if error.kind() == ErrorKind::OutOfFuel {
-        return Error::TemplateEndless { limit: FUEL };
-    }
-    match error.line() {
-        Some(line) => refused(format!("line {line}: {}", message(error))),
-        None => refused(message(error)),
-    }
-}
-
-fn refused(mut message: String) -> Error {
-    if let Some((end, _)) = message.char_indices().nth(LONGEST_MESSAGE) {
-        message.truncate(end);
-        message.push('…');
-    }
-    Error::TemplateRender { message }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "passed to `map_err`")]
-fn unserialisable(error: serde_json::Error) -> Error {
-    refused(error.to_string())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::conversation::{Conversation, Message};
+    use crate::conversation::Conversation;
     use crate::day::Day;
     use serde_json::json;
+    use spectrain_checkpoints::folder::{CHAT_TEMPLATE as FILE, TOKENIZER_CONFIG as CONFIG};
 
     /// ChatML without generation blocks.
     pub(crate) const CHATML: &str = "\
@@ -645,6 +509,169 @@ pub(crate) mod tests {
         assert_eq!(text(), "two");
         std::fs::write(folder.path().join(FILE), "three").unwrap();
         assert_eq!(text(), "three");
+    }
+
+    #[test]
+    fn a_folder_without_other_templates_has_that_of_its_processor() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, value: serde_json::Value| {
+            std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+        };
+        let text = || {
+            let found = ChatTemplate::find(folder.path()).unwrap()?;
+            Some(found.render(&[][..], GenerationPrompt::Without).unwrap())
+        };
+        assert_eq!(text(), None);
+        write(CONFIG, json!({"eos_token": "</s>"}));
+        write(
+            "chat_template.json",
+            json!({"chat_template": "of the processor{{ eos_token }}"}),
+        );
+        assert_eq!(text().unwrap(), "of the processor</s>");
+        write(CONFIG, json!({"chat_template": "of the tokenizer"}));
+        assert_eq!(text().unwrap(), "of the tokenizer");
+    }
+
+    #[test]
+    fn conversations_with_tools_have_the_template_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut conversation = Conversation::new(vec![Message::new("user", "u")]);
+        let rendered = |conversation: &Conversation| {
+            let template = ChatTemplate::from_folder(folder.path()).unwrap();
+            template.render(conversation, GenerationPrompt::Without)
+        };
+        let named = json!([
+            {"name": "default", "template": "{{ one }}without"},
+            {"name": "tool_use", "template": "{{ other }}{{ tools[0].name }}"},
+        ]);
+        let config = json!({ "chat_template": named }).to_string();
+        std::fs::write(folder.path().join(CONFIG), config).unwrap();
+        assert_eq!(rendered(&conversation).unwrap(), "without");
+        conversation.tools = vec![json!({"name": "f"})];
+        assert_eq!(rendered(&conversation).unwrap(), "f");
+        // Files take the place of those in the configuration.
+        std::fs::write(folder.path().join(FILE), "{{ file }}").unwrap();
+        assert_eq!(rendered(&conversation).unwrap(), "");
+        let further = folder.path().join("additional_chat_templates");
+        std::fs::create_dir(&further).unwrap();
+        let further = further.join("tool_use.jinja");
+        std::fs::write(&further, "{{ other }}{{ tools|length }}").unwrap();
+        assert_eq!(rendered(&conversation).unwrap(), "1");
+        let template = ChatTemplate::from_folder(folder.path()).unwrap();
+        for name in ["file", "other", "tools"] {
+            assert!(template.reads(name), "{name}");
+        }
+        assert!(template.source().contains("length"));
+        std::fs::write(&further, "{{ tools | nofilter }}").unwrap();
+        let error = rendered(&conversation).unwrap_err().to_string();
+        assert!(error.contains("tool_use.jinja"), "{error}");
+        conversation.tools.clear();
+        assert_eq!(rendered(&conversation).unwrap(), "");
+    }
+
+    /// A conversation of which each message has its content in these parts, or as a text.
+    fn in_parts(messages: &[(&str, &[&str])]) -> Vec<Message> {
+        let message = |(role, parts): &(&str, &[&str])| Message {
+            parts: parts.iter().map(|part| part.len()).collect(),
+            ..Message::new(*role, parts.join("\n"))
+        };
+        messages.iter().map(message).collect()
+    }
+
+    #[test]
+    fn parts_are_handed_to_templates_that_take_parts_and_lines_to_others() {
+        let parts = in_parts(&[("user", &["a ", "b"]), ("tool", &["c", "d"])]);
+        let texts = [Message::new("user", "a b"), Message::new("tool", "e")];
+        let looping = "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}";
+        let of = |shown: &str, messages: &[Message]| {
+            let source = format!("{{% for m in messages %}}[{shown}]{{% endfor %}}");
+            rendered(&source, messages).text
+        };
+        // As Qwen2.5-VL has it.
+        let both = format!(
+            "{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{looping}{{% endif %}}"
+        );
+        assert_eq!(of(&both, &parts), "[a b][c\nd]");
+        assert_eq!(of(&both, &texts), "[a b][e]");
+        // As SmolVLM has it.
+        assert_eq!(of(looping, &parts), "[a b][cd]");
+        assert_eq!(of(looping, &texts), "[a b][e]");
+        // Others do not take them, even where they could print a list.
+        for source in [
+            "{{ m.content }}",
+            "{{ m['content'] + '' }}",
+            "{{ 'text: ' }}{{ m.content }}",
+            "{{ m.content if m.content is string else '' }}{# text #}",
+            "{{ raise_exception('no text') if m.content is not string }}{{ m.content }}",
+        ] {
+            let shown = of(source, &parts).replace("text: ", "");
+            assert_eq!(shown, "[a \nb][c\nd]", "{source}");
+        }
+    }
+
+    #[test]
+    fn roles_of_which_a_template_does_not_show_all_parts_have_lines() {
+        let parts = in_parts(&[
+            ("system", &["a ", "b"]),
+            ("user", &["c ", "d"]),
+            ("assistant", &["e ", "f"]),
+            ("developer", &["g"]),
+        ]);
+        let both = "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}";
+        let of = |others: &str| {
+            let source = format!(
+                "{{% for m in messages %}}[{{% if m.role == 'user' %}}{both}{{% else %}}{others}{{% endif %}}]{{% endfor %}}"
+            );
+            rendered(&source, &parts).text
+        };
+        // As Gemma 4 and Mistral Small 3.2 have it.
+        for others in [
+            "{{ m.content }}",
+            "{{ m.content if m.content is string else m.content[0].text }}",
+        ] {
+            assert_eq!(of(others), "[a \nb][c d][e \nf][g]", "{others}");
+        }
+        let systems = format!(
+            "{{% if m.role == 'system' %}}{both}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+        );
+        assert_eq!(of(&systems), "[a b][c d][e \nf][g]");
+        assert_eq!(of(both), "[a b][c d][e f][g]");
+    }
+
+    #[test]
+    fn a_template_that_takes_long_over_parts_has_lines() {
+        let long = "{% for a in range(300) %}{% for b in range(300) %}{% set c = a %}{% endfor %}{% endfor %}";
+        let of = |before: &str| {
+            let source = format!(
+                "{{% for m in messages %}}{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{before}\
+                 {{% for part in m.content %}}{{{{ part.text }}}}{{% endfor %}}{{% endif %}}{{% endfor %}}"
+            );
+            rendered(&source, &in_parts(&[("user", &["a", "b"])])).text
+        };
+        assert_eq!(of(""), "ab");
+        assert_eq!(of(long), "a\nb");
+    }
+
+    #[test]
+    fn an_answer_that_calls_nothing_and_one_that_calls_with_nothing_are_shown_as_by_vllm() {
+        let source = "{% for m in messages %}{{ m.content }}{% if m.tool_calls is defined %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}{% endfor %}";
+        let shown = |calls: &str| {
+            let row = format!(
+                r#"{{"messages":[{{"role":"assistant","content":"a","tool_calls":{calls}}}]}}"#
+            );
+            let row = crate::conversation::Row::from_json(&row).unwrap();
+            match row.content {
+                crate::conversation::Content::Conversation(of) => {
+                    rendered(source, &of.messages).text
+                }
+                crate::conversation::Content::Tokens(_) => panic!("{calls}"),
+            }
+        };
+        assert_eq!(shown("[]"), "a");
+        for arguments in ["null", r#""[1]""#, r#""""#] {
+            let calls = format!(r#"[{{"function":{{"name":"f","arguments":{arguments}}}}}]"#);
+            assert_eq!(shown(&calls), "a{}", "{arguments}");
+        }
     }
 
     #[test]

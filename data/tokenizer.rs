@@ -15,15 +15,14 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
 
 use spectrain_checkpoints::Mismatch;
+use spectrain_checkpoints::folder::{TOKENIZER, TOKENIZER_CONFIG as CONFIG};
 
 use crate::contained::contained;
 use crate::error::{Error, Result};
 
-const TOKENIZER: &str = "tokenizer.json";
 /// What is said of it where there is none.
 const WANTED: &str = "the tokenizer of the model, which a target needs (it is beside the weights on the hub; \
      `AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)` of transformers writes it)";
-const CONFIG: &str = "tokenizer_config.json";
 
 /// Whether special tokens such as `<|im_end|>` are written out when decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -87,14 +87,6 @@ impl Prompt {
     }
 }
 
-/// An answer without the token that ended it, which is one of `stop`.
-pub fn said(tokens: &[u32], stop: &[u32]) -> Vec<u32> {
-    match tokens.split_last() {
-        Some((last, said)) if stop.contains(last) => said.to_vec(),
-        _ => tokens.to_vec(),
-    }
-}
-
 /// At most `count` of these, spread evenly.
 pub fn evenly<T>(all: Vec<T>, count: usize) -> Vec<T> {
     let total = all.len();

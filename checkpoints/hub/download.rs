@@ -14,16 +14,10 @@ use super::repository::{Repository, is_file_name};
 use super::repository_cache::RepositoryCache;
 use crate::error::{Error, Result};
 use crate::folder::{
-    CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, conversion, pickle_among, shard_files,
+    CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, INDEX, PROCESSOR_TEMPLATE, TEXT_FILES,
+    TOKENIZER_CONFIG, TOOLS_TEMPLATE, WEIGHTS, conversion, pickle_among, shard_files,
+    template_file,
 };
-
-/// Fetched where the model has them, before the weights. What it does not have is noted.
-const COMPANIONS: [&str; 4] = [
-    GENERATION_CONFIG,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-];
 
 /// Snapshots whose companions this process has asked for: without a network each time would take a while.
 static ASKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -68,9 +62,12 @@ impl<'a> Download<'a> {
     /// Asks for what the snapshot of a commit lacks beside its weights: another tool may have left it out. What cannot be had
     /// soon is done without, as the snapshot suffices.
     fn complete(&self, commit: &str, folder: &Path) -> Result<()> {
-        let is_known =
-            |file: &&str| folder.join(file).exists() || self.cache.is_absent(commit, file);
-        if self.environment.is_offline() || COMPANIONS.iter().all(is_known) {
+        let is_known = |file: &str| {
+            folder.join(file).exists()
+                || !may_be_read(folder, file)
+                || self.cache.is_absent(commit, file)
+        };
+        if self.environment.is_offline() || companions().all(is_known) {
             return Ok(());
         }
         let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,8 +185,8 @@ impl Snapshot<'_> {
     /// What a model may have beside its weights, but for what it is known not to have.
     fn fetch_companions(&self) -> Result<()> {
         let cache = &self.download.cache;
-        for file in COMPANIONS {
-            if cache.is_absent(&self.commit, file) {
+        for file in companions() {
+            if !may_be_read(&self.folder, file) || cache.is_absent(&self.commit, file) {
                 continue;
             }
             match self.fetch(file) {
@@ -246,6 +243,28 @@ impl Snapshot<'_> {
              on its page may hold safetensors weights already: `{id}@refs/pr/N` names the one of number N",
             conversion(pickle)
         )
+    }
+}
+
+/// Fetched in this order where the model has them and they [may be read](may_be_read), before the weights. What it does not have is
+/// noted.
+fn companions() -> impl Iterator<Item = &'static str> {
+    std::iter::once(GENERATION_CONFIG).chain(TEXT_FILES)
+}
+
+/// Whether a companion may be read, beside those before it that a folder has: no other tool fetches all chat templates and notes
+/// which there are not, and its cache is to need no request.
+fn may_be_read(folder: &Path, file: &str) -> bool {
+    match file {
+        PROCESSOR_TEMPLATE => {
+            let config = std::fs::read(folder.join(TOKENIZER_CONFIG)).ok();
+            let config = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            let config: serde_json::Value = config.unwrap_or_default();
+            template_file(folder, &config) == file
+        }
+        // It is written beside this one.
+        TOOLS_TEMPLATE => folder.join(CHAT_TEMPLATE).exists(),
+        _ => true,
     }
 }
 

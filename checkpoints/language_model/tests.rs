@@ -3,6 +3,9 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::folder::{
+    CHAT_TEMPLATE, PROCESSOR_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, TOOLS_TEMPLATE,
+};
 use crate::seal;
 
 pub(crate) fn folder<'a>(
@@ -56,6 +59,36 @@ fn a_written_folder_has_the_names_types_and_text_files_of_an_ordinary_model() {
     );
     assert!(seal::provenance(config).is_some());
     assert_eq!(read_mask_token(&read).unwrap(), 1);
+}
+
+#[test]
+fn a_drafter_has_the_targets_files_that_lie_beside_its_weights() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("target");
+    let tools = target.join(TOOLS_TEMPLATE);
+    fs::create_dir_all(tools.parent().unwrap()).unwrap();
+    fs::write(tools, "with tools").unwrap();
+    fs::write(target.join("config.json"), "{}").unwrap();
+    let beside = [
+        CHAT_TEMPLATE,
+        PROCESSOR_TEMPLATE,
+        GENERATION_CONFIG,
+        "merges.txt",
+        TOKENIZER,
+        TOKENIZER_CONFIG,
+    ];
+    for name in beside {
+        fs::write(target.join(name), "{}").unwrap();
+    }
+    let dir = root.path().join("drafter");
+    let drafter = folder(None, Some(&target));
+    drafter.write(&dir, &Value::Null).unwrap();
+    let entries = fs::read_dir(dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.retain(|name| name != "config.json" && name != WEIGHTS);
+    names.sort();
+    assert_eq!(names, beside);
 }
 
 #[test]

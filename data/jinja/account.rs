@@ -98,6 +98,13 @@ impl Account {
         Ok(value)
     }
 
+    /// Takes account of all that values hold, and returns how many bytes that is.
+    pub(crate) fn keep_all(&self, values: &[Value]) -> Result<usize> {
+        let before = self.spent.load(Ordering::Relaxed);
+        values.iter().try_for_each(|value| self.keep(value, 0))?;
+        Ok(self.spent.load(Ordering::Relaxed) - before)
+    }
+
     /// Takes account of all that a value holds, as often as it holds it.
     pub(crate) fn keep(&self, value: &Value, depth: usize) -> Result<()> {
         if depth > DEEPEST_VALUE {

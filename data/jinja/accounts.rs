@@ -4,7 +4,9 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error as JinjaError, State};
 
 use super::account::{Account, refused};
+use super::formats::{printed, takes_several};
 use super::notation::text;
+use super::numbers::remainder;
 
 /// The end of the names of functions that belong to the program.
 pub(crate) const RESERVED: &str = "__";
@@ -14,6 +16,9 @@ pub(crate) const COUNTED: &str = "counted__";
 pub(crate) const KEPT: &str = "kept__";
 /// `slice__(x, a, b, c)` is `x[a:b:c]` as in Python.
 pub(crate) const SLICE: &str = "slice__";
+/// `modulo__(a, b)` is `a % b`; a third argument says that `b` is written as a tuple, whose values a text shows one by one. Other
+/// tuples, as `dictsort` gives them, are lists here, and known by the fields that they are for.
+pub(crate) const MODULO: &str = "modulo__";
 /// The text of an operand of `~`, as Python writes it.
 pub(crate) const TEXT: &str = "text__";
 /// Looks at the clock and passes its argument on; a second one is what each round of a loop over it adds.
@@ -47,6 +52,24 @@ pub(crate) fn add_functions(environment: &mut Environment<'static>) {
         },
     );
     environment.add_function(SLICE, slice);
+    environment.add_function(MODULO, modulo);
+}
+
+/// A format with values in it, or the remainder of a division.
+fn modulo(state: &State, one: Value, other: Value, is_tuple: Option<bool>) -> Result<Value> {
+    if one.kind() != ValueKind::String {
+        return remainder(&one, &other);
+    }
+    let is_list = matches!(other.kind(), ValueKind::Seq | ValueKind::Iterable);
+    let is_tuple =
+        is_tuple == Some(true) || (is_list && takes_several(one.as_str().unwrap_or_default()));
+    let mut arguments = vec![one];
+    if is_tuple {
+        arguments.extend(other.try_iter()?);
+    } else {
+        arguments.push(other);
+    }
+    printed(state, &arguments)
 }
 
 /// `value[start:stop:step]` of a text or list, as in Python.

@@ -1,12 +1,14 @@
 //! The filters of templates: minijinja's, with account of what they take and make, and our own where one call could
 //! make more than its arguments are long.
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
 use minijinja::{Environment, Error as JinjaError, State, filters};
 
 use super::account::{Account, check_length, refused};
+use super::formats::printed;
 use super::json_text::{JsonStyle, to_python_json};
 use super::notation::text;
+use super::numbers;
 
 /// The longest pause between items of JSON, the widest indentation and the like.
 const LONGEST_OPTION: usize = 1000;
@@ -43,11 +45,15 @@ pub(crate) fn add_filters(environment: &mut Environment<'static>) {
         text(&Account::of(state), value).map(|text| Value::from(&*text))
     });
     environment.add_filter("format", |state: &State, arguments: Rest<Value>| {
-        let account = Account::of(state);
-        check_format(&account, &arguments)?;
-        let format = Value::from_function(filters::format);
-        account.settle(format.call(state, &arguments)?)
+        printed(state, &arguments)
     });
+    environment.add_filter("int", numbers::int);
+    environment.add_filter("float", numbers::float);
+    environment.add_filter("round", numbers::round);
+    environment.add_filter("sum", numbers::sum);
+    for name in ["length", "count"] {
+        environment.add_filter(name, length);
+    }
     // They are minijinja's own, not Jinja's, and make values that lie in each other without being a list.
     for name in ["chain", "zip", "pprint"] {
         environment.remove_filter(name);
@@ -82,7 +88,6 @@ fn of_minijinja() -> Vec<(&'static str, Input, Value)> {
         ("list", Items, Value::from_function(filters::list)),
         ("batch", Items, Value::from_function(filters::batch)),
         ("slice", Items, Value::from_function(filters::slice)),
-        ("sum", Items, Value::from_function(filters::sum)),
         ("select", Items, Value::from_function(filters::select)),
         ("reject", Items, Value::from_function(filters::reject)),
         (
@@ -98,15 +103,10 @@ fn of_minijinja() -> Vec<(&'static str, Input, Value)> {
         ("map", Items, Value::from_function(filters::map)),
         ("groupby", Items, Value::from_function(filters::groupby)),
         ("unique", Items, Value::from_function(filters::unique)),
-        ("length", Whole, Value::from_function(filters::length)),
-        ("count", Whole, Value::from_function(filters::length)),
         ("default", Whole, Value::from_function(filters::default)),
         ("d", Whole, Value::from_function(filters::default)),
         ("attr", Whole, Value::from_function(filters::attr)),
-        ("round", Whole, Value::from_function(filters::round)),
         ("abs", Whole, Value::from_function(filters::abs)),
-        ("int", Whole, Value::from_function(filters::int)),
-        ("float", Whole, Value::from_function(filters::float)),
         ("bool", Whole, Value::from_function(filters::bool)),
     ]
 }
@@ -247,36 +247,52 @@ pub(super) fn joined(account: &Account, values: &Value, between: &str) -> Result
     Ok(output)
 }
 
-fn indent(state: &State, arguments: Rest<Value>) -> Result<Value> {
-    let account = Account::of(state);
-    let lines = match arguments.first() {
-        Some(value) => text(&account, value)?.split('\n').count(),
-        None => 1,
-    };
-    let options = arguments.iter().skip(1);
-    let named = |option: &Value| {
-        option
-            .get_attr("width")
-            .ok()
-            .and_then(|width| width.as_usize())
-    };
-    let widths = options.filter_map(|option| option.as_usize().or_else(|| named(option)));
-    let widest = widths.max().unwrap_or(4);
-    account.spend_text(widest.saturating_mul(lines))?;
-    account.settle(Value::from_function(filters::indent).call(state, &arguments)?)
+/// As in Jinja, what is not defined has no length.
+fn length(state: &State, value: &Value) -> Result<usize> {
+    // The characters of a text are counted each time.
+    Account::of(state).spend(value.as_str().map_or(0, str::len))?;
+    match value.kind() {
+        ValueKind::Undefined => Ok(0),
+        _ => filters::length(value),
+    }
 }
 
-/// Refuses a format that asks for a wide field, and takes account of its arguments.
-pub(super) fn check_format(account: &Account, arguments: &[Value]) -> Result<()> {
-    let [format, values @ ..] = arguments else {
-        return Ok(());
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn indent(state: &State, value: &Value, arguments: Rest<Value>) -> Result<String> {
+    let (width, first, blank, options): (Option<Value>, Option<bool>, Option<bool>, Kwargs) =
+        from_args(&arguments)?;
+    let account = Account::of(state);
+    let width = width
+        .or(options.get("width")?)
+        .unwrap_or_else(|| Value::from(4));
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let (indentation, times) = match (width.as_str(), width.as_usize()) {
+        (Some(indentation), _) => (indentation, 1),
+        (None, Some(width)) => (" ", width),
+        (None, None) => {
+            let kind = width.kind();
+            return refused(format!(
+                "`indent`: expected a width or a text, found a {kind}"
+            ));
+        }
     };
-    let format = format.as_str().unwrap_or_default();
-    let digits = format.split(|c: char| !c.is_ascii_digit());
-    let longest = digits.map(str::len).max().unwrap_or(0);
-    if longest > 3 || format.contains('*') {
-        return refused("stopped: a format asks for a field wider than 999");
+    // Of several line breaks at its end one stays less, as in Jinja.
+    let shown = format!("{}\n", text(&account, value)?);
+    let added = indentation.len().saturating_mul(times);
+    let added = added.saturating_mul(shown.lines().count());
+    account.spend_text(shown.len().saturating_add(added))?;
+    let indentation = indentation.repeat(times);
+    let mut output = String::new();
+    for (number, line) in shown.lines().enumerate() {
+        let is_indented = match number {
+            0 => first,
+            _ => blank || !line.is_empty(),
+        };
+        output.push_str(if number > 0 { "\n" } else { "" });
+        output.push_str(if is_indented { &indentation } else { "" });
+        output.push_str(line);
     }
-    account.spend_text(format.len())?;
-    values.iter().try_for_each(|value| account.keep(value, 0))
+    Ok(output)
 }

@@ -1,11 +1,13 @@
-//! Python's methods of texts, lists and mappings, as `minijinja_contrib` has them, with account of what they make.
+//! Python's methods of texts, lists and mappings, with account of what they make: ours, else those of `minijinja_contrib`.
 
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error as JinjaError, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::account::{Account, refused};
-use super::filters::{check_format, joined, parts, replaced};
+use super::filters::{joined, parts, replaced};
+use super::formats::check_braces;
+use super::texts;
 
 /// The longest set of characters to strip.
 const LONGEST_SET: usize = 1000;
@@ -19,6 +21,9 @@ pub(crate) fn call(
 ) -> Result<Value, JinjaError> {
     let account = Account::of(state);
     let Some(text) = value.as_str().filter(|_| value.kind() == ValueKind::String) else {
+        if method == "index" && value.kind() == ValueKind::Seq {
+            return place(&account, value, arguments);
+        }
         return account.settle(unknown_method_callback(state, value, method, arguments)?);
     };
     match method {
@@ -27,23 +32,14 @@ pub(crate) fn call(
             let count = count.and_then(|count| usize::try_from(count).ok());
             return replaced(&account, text, (from, to), count).map(Value::from);
         }
-        "count" => {
-            let (what,): (&str,) = from_args(arguments)?;
-            account.spend_text(text.len())?;
-            // As in Python, an empty text is before and after every character.
-            return Ok(text.matches(what).count().into());
-        }
         "join" => {
             let (values,): (&Value,) = from_args(arguments)?;
             return joined(&account, values, text).map(Value::from);
         }
-        "format" => {
-            check_format(&account, &[std::slice::from_ref(value), arguments].concat())?;
-        }
-        "split" | "splitlines" => {
+        "format" => check_braces(&account, text, arguments)?,
+        "splitlines" => {
             account.spend_text(text.len())?;
-            let separator = arguments.first().filter(|_| method == "split");
-            account.spend_parts(parts(text, separator))?;
+            account.spend_parts(parts(text, None))?;
         }
         "strip" | "lstrip" | "rstrip" => {
             let set = arguments.first().and_then(Value::as_str);
@@ -54,7 +50,22 @@ pub(crate) fn call(
             }
             account.spend_text(text.len())?;
         }
-        _ => account.spend_text(text.len())?,
+        _ => {
+            account.spend_text(text.len())?;
+            if let Some(made) = texts::called(&account, text, method, arguments)? {
+                return account.settle(made);
+            }
+        }
     }
     account.settle(unknown_method_callback(state, value, method, arguments)?)
+}
+
+/// The place of a value in a list.
+fn place(account: &Account, list: &Value, arguments: &[Value]) -> Result<Value, JinjaError> {
+    let (what,): (&Value,) = from_args(arguments)?;
+    account.spend_values(list.len().unwrap_or(0))?;
+    match list.try_iter()?.position(|item| item == *what) {
+        Some(place) => Ok(place.into()),
+        None => refused("`index`: the list has no such value"),
+    }
 }

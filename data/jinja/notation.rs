@@ -15,14 +15,17 @@ pub(crate) fn text<'v>(account: &Account, value: &'v Value) -> Result<Cow<'v, st
     let text = match value.kind() {
         ValueKind::String => Cow::Borrowed(value.as_str().unwrap_or_default()),
         ValueKind::Undefined => Cow::Borrowed(""),
-        _ => {
-            let mut output = String::new();
-            write(account, value, 1, &mut output)?;
-            Cow::Owned(output)
-        }
+        _ => Cow::Owned(repr(account, value)?),
     };
     account.spend_text(text.len())?;
     Ok(text)
+}
+
+/// A value as `repr` prints it.
+pub(crate) fn repr(account: &Account, value: &Value) -> Result<String, JinjaError> {
+    let mut output = String::new();
+    write(account, value, 1, &mut output)?;
+    Ok(output)
 }
 
 /// A float as `repr` prints it.

@@ -2,6 +2,7 @@
 
 use crate::conversation::{Conversation, Exchange, Message, Sample, THOUGHT, is_blank};
 use crate::template::{ChatTemplate, GenerationPrompt};
+use crate::thought;
 use crate::tokenizer::Tokenizer;
 
 /// The keys in which messages have what the assistant thought.
@@ -20,12 +21,26 @@ pub(super) fn hides_tools(conversation: &Conversation, template: &ChatTemplate) 
 }
 
 /// Whether the last answer with reasoning is rendered, at the end of its conversation, as it is without, or with another one where
-/// it stands in what the answer says.
+/// it stands in what the answer says, or has its reasoning behind another one there.
 ///
 /// What templates drop of earlier answers is theirs to drop; each answer can be a sample of its own.
 pub(super) fn hides_reasoning(conversation: &Conversation, template: &ChatTemplate) -> bool {
+    let apart;
+    let conversation = match thought::ended(conversation.into(), template) {
+        Some(messages) => {
+            apart = Conversation {
+                messages,
+                tools: conversation.tools.clone(),
+                variables: conversation.variables.clone(),
+            };
+            &apart
+        }
+        None => conversation,
+    };
     let unreasoned = |answer: &Message| without(answer, &REASONING);
-    hides(conversation, template, &unreasoned) || hides(conversation, template, &thinking_more)
+    hides(conversation, template, &unreasoned)
+        || hides(conversation, template, &thinking_more)
+        || thought::is_behind_another(conversation.into(), template)
 }
 
 /// Whether the last call of a tool is rendered as if it were not there.
@@ -202,6 +217,29 @@ mod tests {
         longer.messages.push(Message::new("user", "c"));
         assert!(hides_reasoning(&longer, &cutting));
         assert!(!hides_reasoning(&longer, &dropping));
+    }
+
+    #[test]
+    fn reasoning_in_what_is_said_is_hidden_behind_another_one() {
+        // The template writes a reasoning before each answer, and reads it from nowhere or from a key.
+        let source = "{% for m in messages %}[{{ m.role }}] {% if m.role == 'assistant' %}<think>REASONING</think>{% endif %}\
+            {{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant] <think>{% endif %}";
+        let template = |reasoning: &str| {
+            let source = source.replace("REASONING", reasoning);
+            ChatTemplate::from_source(&source, None, None).unwrap()
+        };
+        let answered = |content: &str| {
+            conversation(json!([
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": content},
+            ]))
+        };
+        for content in ["r</think>b", "<think>r</think>b"] {
+            assert!(hides_reasoning(&answered(content), &template("")));
+            let reading = template("{{ m.reasoning_content or '' }}");
+            assert!(!hides_reasoning(&answered(content), &reading));
+        }
+        assert!(!hides_reasoning(&answered("b"), &template("")));
     }
 
     #[test]

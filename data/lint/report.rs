@@ -91,6 +91,9 @@ pub struct SetReport {
     pub duplicates: Category,
     /// Samples with an answer that holds the token that ends it, or one at which the target stops, before its end.
     pub inner_ends: Category,
+    /// Answers trained on behind something else than the prompt that engines render for them, with how the two differ.
+    #[serde(default)]
+    pub other_prompts: Category,
     /// Samples of conversations that are trained on a token at which the target stops.
     pub ended: u64,
     /// Samples of conversations that are trained on something, but on no token at which the target stops, although an answer was
@@ -136,7 +139,7 @@ pub struct FlawedRow<'a> {
     pub file: &'a str,
     /// The row in it, or the line, from 1; 0 where no place is known.
     pub row: u64,
-    /// Why it cannot be used, or which of its variables are not read.
+    /// Why it cannot be used, which of its variables are not read, or how the prompt that engines render differs.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: &'a str,
 }
@@ -237,7 +240,8 @@ impl LintReport {
     }
 
     /// The report without what [`PrepareReport`](crate::prepare::PrepareReport) counts of all rows: those that cannot be used or are
-    /// passed over, and samples that are too long, without anything to train on, or equal to an earlier one.
+    /// passed over, samples that are too long, without anything to train on, or equal to an earlier one, and answers behind something
+    /// else than the prompts of engines.
     #[must_use]
     pub fn beside_preparation(mut self) -> Self {
         for set in [&mut self.train, &mut self.eval] {
@@ -247,6 +251,7 @@ impl LintReport {
                 &mut set.overlong,
                 &mut set.all_zero,
                 &mut set.duplicates,
+                &mut set.other_prompts,
             ] {
                 *category = Category::default();
             }
@@ -295,6 +300,7 @@ impl SetReport {
             overlong: none(),
             duplicates: none(),
             inner_ends: none(),
+            other_prompts: none(),
             unending: none(),
             empty_answers: none(),
             unasked: none(),
@@ -375,7 +381,7 @@ impl SetReport {
     }
 
     /// What can be wrong with samples, in the words for one and for several.
-    fn of_samples(&self) -> [Kind<'_>; 5] {
+    fn of_samples(&self) -> [Kind<'_>; 6] {
         [
             (
                 "all_zero",
@@ -399,6 +405,14 @@ impl SetReport {
                 [
                     "sample has a token that ends answers in the middle of an answer",
                     "samples have a token that ends answers in the middle of an answer",
+                ],
+            ),
+            (
+                "other_prompts",
+                &self.other_prompts,
+                [
+                    "answer is trained on behind something else than the prompt that engines render for it",
+                    "answers are trained on behind something else than the prompts that engines render for them",
                 ],
             ),
             (

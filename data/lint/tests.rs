@@ -393,6 +393,28 @@ fn what_preparation_counts_is_not_said_again() {
 }
 
 #[test]
+fn answers_behind_another_prompt_than_that_of_engines_are_reported_with_both() {
+    let source = CHATML.replace(r"assistant\n", r"assistant\n<think>\n");
+    let train = vec![chat("the dog", "the cat")];
+    let found = report_with(&source, train, vec![], Masking::Assistant);
+    let problems = found.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let told = "1 training answer is trained on behind something else than the prompt that engines render for it: `train` row 1: the \
+                prompt ends with ";
+    assert!(problems[0].starts_with(told), "{problems:?}");
+    for ends in [r#"assistant\n<think>\n", and"#, r#"assistant\n""#] {
+        assert!(problems[0].contains(ends), "{problems:?}");
+    }
+    let rows = found.rows();
+    assert_eq!((rows[0].problem, rows[0].row), ("other_prompts", 1));
+    assert_eq!(found.beside_preparation().problems(), [""; 0]);
+    // One whose sample is left out is not trained on.
+    let train = vec![chat(&"the dog ".repeat(40), "the cat")];
+    let found = report_with(&source, train, vec![], Masking::Assistant);
+    assert!(found.train.other_prompts.is_none());
+}
+
+#[test]
 fn tools_that_the_template_does_not_show_are_reported() {
     let tools = vec![serde_json::json!({"type": "function"})];
     let with_tools = |user: &str| {

@@ -1,6 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::conversation::Sample;
 use crate::mask::Masking;
 use crate::unusable::Unusable;
 
@@ -47,4 +48,13 @@ pub struct PrepareSettings {
     pub unusable: Unusable,
     /// Vocabulary size of the target; a token id beyond it is an error.
     pub vocab: usize,
+}
+
+impl PrepareSettings {
+    /// How many tokens of a sample are kept; none where it is left out, being too long.
+    pub(crate) fn kept(&self, sample: &Sample) -> Option<usize> {
+        let length = sample.tokens.len();
+        let is_kept = length <= self.max_length || self.overlong == Overlong::Truncate;
+        is_kept.then(|| length.min(self.max_length))
+    }
 }

@@ -12,6 +12,32 @@ const PROBES: [&str; 2] = ["kprobek", "zprobez"];
 /// Renders a conversation or its beginning.
 pub(crate) type Render<'a> = &'a dyn Fn(Exchange<'_>, GenerationPrompt) -> Result<String>;
 
+/// A turn of the assistant in a rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The index of its message.
+    pub(crate) message: usize,
+    /// The bytes that the target generated.
+    pub(crate) bytes: Range<usize>,
+    /// The first byte that may be no part of the prompt that engines render for it: at most where its bytes start.
+    pub(crate) begins: usize,
+    /// What stands before them.
+    pub(crate) opening: Opening,
+}
+
+/// What stands before a turn of the assistant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The prompt that engines render for it.
+    Prompt,
+    /// What the prompt of engines that ends like this adds to what was said before, which the template shows otherwise by now.
+    Rewritten(String),
+    /// Something else than the end of the prompt of engines, which is this.
+    Other(String),
+    /// Nobody knows: the template renders no prompt for it.
+    Unknown,
+}
+
 /// A rendered conversation and what made it.
 pub(crate) struct Conversed<'a> {
     pub(crate) exchange: Exchange<'a>,
@@ -22,30 +48,33 @@ pub(crate) struct Conversed<'a> {
 }
 
 impl Conversed<'_> {
-    /// The bytes of one turn.
+    /// One turn.
     ///
     /// The start is where the messages before it, with a generation prompt, end; the end is where the messages up
     /// to it end; each as long as that shorter rendering is a prefix of the whole. It is not where the template
     /// writes a turn differently once others follow (dropping its reasoning, say). Then the message's content is
     /// replaced by two probes: what the two renderings share before and after the probe surrounds the content in
-    /// the whole rendering too, and what follows the probe in a conversation that ends with it closes the turn.
+    /// the whole rendering too, and what follows the probe in a conversation that ends with it closes the turn. It
+    /// starts behind what the generation prompt adds, if that stands between the message before it and the content.
     ///
     /// Whitespace after the special token that ends a turn is left out: an engine stops before it.
-    pub(super) fn turn(&self, index: usize) -> Result<Range<usize>> {
-        let prefix = |count: usize, generation| {
-            let text = (self.render)(self.exchange.first(count), generation).ok()?;
-            self.text.starts_with(&text).then_some(text.len())
-        };
-        let start = match prefix(index, GenerationPrompt::With) {
-            Some(start) => start,
-            None => self.start_by_probe(index)?,
-        };
-        let end = match prefix(index + 1, GenerationPrompt::Without) {
-            Some(end) if end >= start => end,
+    pub(super) fn turn(&self, index: usize) -> Result<Turn> {
+        let (start, begins, opening) = self.start(index)?;
+        let shorter = self.exchange.first(index + 1);
+        let shorter = (self.render)(shorter, GenerationPrompt::Without).ok();
+        let end = match shorter.filter(|shorter| self.text.starts_with(shorter)) {
+            Some(shorter) if shorter.len() >= start => shorter.len(),
             _ => self.end_by_probe(index)?,
         };
-        self.trimmed(start..end)
-            .ok_or_else(|| not_found(index, "its end comes before its start"))
+        let bytes = self
+            .trimmed(start..end)
+            .ok_or_else(|| not_found(index, "its end comes before its start"))?;
+        Ok(Turn {
+            message: index,
+            bytes,
+            begins,
+            opening,
+        })
     }
 
     /// A turn without whitespace after the special token that ends it.
@@ -61,19 +90,86 @@ impl Conversed<'_> {
         Some(turn.start..turn.start + length)
     }
 
+    /// Where a turn starts, the first byte that may be no part of its prompt, and what stands before it.
+    pub(super) fn start(&self, index: usize) -> Result<(usize, usize, Opening)> {
+        let before = self.exchange.first(index);
+        let Ok(prompt) = (self.render)(before, GenerationPrompt::With) else {
+            return Ok((self.start_by_probe(index)?, 0, Opening::Unknown));
+        };
+        if self.text.starts_with(&prompt) {
+            return Ok((prompt.len(), prompt.len(), Opening::Prompt));
+        }
+        let content = self.start_by_probe(index)?;
+        let said = (self.render)(before, GenerationPrompt::Without).ok();
+        let said = said.as_deref();
+        let opening = match said.and_then(|said| prompt.strip_prefix(said)) {
+            // The template writes nothing for an answer alone, so it begins behind what ends the message before it.
+            Some("") => self.closing_of_last(before, &prompt),
+            opening => opening.unwrap_or_default().to_owned(),
+        };
+        let end = ending(&prompt).to_owned();
+        Ok(match self.behind_opening(index, &opening, content) {
+            Some(start) => (start, start, Opening::Rewritten(end)),
+            None if said.is_some_and(|said| self.text.starts_with(said)) => {
+                let shared = common_prefix(self.text, &prompt);
+                (content, shared.min(content), Opening::Other(end))
+            }
+            None => (content, 0, Opening::Other(end)),
+        })
+    }
+
+    /// What stands behind the content of the last of these messages at the end of the prompt that they are; nothing where that cannot be
+    /// found.
+    fn closing_of_last(&self, said: Exchange<'_>, prompt: &str) -> String {
+        let Some(last) = said.messages.len().checked_sub(1) else {
+            return String::new();
+        };
+        let probe = self.probe(said, last).ok();
+        let closing = probe.map(|probe| probe.after().to_owned());
+        let closing = closing.filter(|closing| prompt.ends_with(closing.as_str()));
+        closing.unwrap_or_default()
+    }
+
+    /// Where what a prompt adds to the messages before a turn ends in the whole text: the first time that it stands between the
+    /// message before the turn and the content of the turn, which may itself hold the same once more.
+    fn behind_opening(&self, index: usize, opening: &str, content: usize) -> Option<usize> {
+        let is_there = self.text.get(..content)?.contains(opening);
+        if opening.is_empty() || !is_there {
+            return None;
+        }
+        let before = match index.checked_sub(1) {
+            Some(previous) => {
+                let probe = self.probe(self.exchange, previous).ok()?;
+                self.text.strip_suffix(probe.after())?.len()
+            }
+            None => 0,
+        };
+        let at = self.text.get(before..content)?.find(opening)?;
+        Some(before + at + opening.len())
+    }
+
     fn start_by_probe(&self, index: usize) -> Result<usize> {
         let probe = self.probe(self.exchange, index)?;
         Ok(common_prefix(self.text, probe.before()))
     }
 
     fn end_by_probe(&self, index: usize) -> Result<usize> {
+        // Whitespace behind a content is one that templates do not write behind none, as before calls of tools.
+        let is_empty = self.exchange.messages[index].content.trim().is_empty();
+        let behind = |after: &str| match is_empty {
+            true => after.trim_start().len(),
+            false => after.len(),
+        };
         let probe = self.probe(self.exchange, index)?;
         let after = probe.after();
+        let after = &after[after.len() - behind(after)..];
         if !self.text.ends_with(after) {
             return Err(not_found(index, "what follows it depends on what it says"));
         }
         let last = self.probe(self.exchange.first(index + 1), index)?;
-        Ok(self.text.len() - after.len() + self.closing(after, last.after()))
+        let after_last = last.after();
+        let after_last = &after_last[after_last.len() - behind(after_last)..];
+        Ok(self.text.len() - after.len() + self.closing(after, after_last))
     }
 
     /// How much of what follows a message closes its turn: what also follows it where it is the last.
@@ -109,7 +205,11 @@ impl Conversed<'_> {
     fn probe(&self, exchange: Exchange<'_>, index: usize) -> Result<Probe> {
         let mut messages = exchange.messages.to_vec();
         let mut render = |content: &str| {
-            content.clone_into(&mut messages[index].content);
+            let message = &mut messages[index];
+            content.clone_into(&mut message.content);
+            if !message.parts.is_empty() {
+                message.parts = vec![content.len()];
+            }
             let messages = &messages;
             (self.render)(
                 Exchange {
@@ -158,6 +258,15 @@ impl Probe {
     }
 }
 
+/// Characters of a text's end by which it is told from another one.
+const SHOWN_END: usize = 24;
+
+/// The last characters of a text.
+pub(crate) fn ending(text: &str) -> &str {
+    let last = text.char_indices().rev().take(SHOWN_END).last();
+    &text[last.map_or(text.len(), |(at, _)| at)..]
+}
+
 /// Length of the longest common beginning of two texts, in whole characters.
 fn common_prefix(one: &str, two: &str) -> usize {
     one.chars()
@@ -172,7 +281,7 @@ fn not_found(message: usize, reason: &'static str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::conversation::Message;
     use crate::template::ChatTemplate;
@@ -192,7 +301,7 @@ mod tests {
         };
         let assistants = (0..messages.len()).filter(|&index| messages[index].is_assistant());
         assistants
-            .map(|index| Ok(text[conversed.turn(index)?].to_owned()))
+            .map(|index| Ok(text[conversed.turn(index)?.bytes].to_owned()))
             .collect()
     }
 
@@ -224,6 +333,65 @@ mod tests {
             turns(source, &messages).unwrap(),
             ["b<|im_end|>", "y</think>d<|im_end|>"]
         );
+    }
+
+    /// As gpt-oss's: what was thought before a call of a tool is dropped once an answer without a call follows, and so is, behind a
+    /// last answer, that with which another header begins.
+    pub(crate) const CHANNELS: &str = "{% set ns = namespace(final=false) %}{% for m in messages %}\
+        {% if m.role == 'assistant' and not m.tool_calls %}{% set ns.final = true %}{% endif %}{% endfor %}\
+        {% for m in messages %}{% if m.role != 'assistant' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\
+        {% else %}{% if m.thinking and (loop.last or m.tool_calls and not ns.final) %}\
+        <|im_start|>assistant:thinks\n{{ m.thinking }}<|im_end|>{% endif %}\
+        <|im_start|>assistant:says\n{% for call in m.tool_calls or [] %}{{ call }}{% endfor %}{{ m.content }}\
+        <|im_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}";
+
+    /// As Mistral's: the system message stands in a question that comes last, and no prompt does behind it.
+    pub(crate) const LAST_SYSTEM: &str = "{% for m in messages %}{% if m.role == 'user' %}\
+        ({% if loop.last %}{{ messages[0].content }}: {% endif %}{{ m.content }})\
+        {% elif m.role == 'assistant' %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}";
+
+    /// A question, a call of a tool, its result and an answer, both with reasoning.
+    pub(crate) fn called() -> Vec<Message> {
+        let thinking = |content: &str, thought: &str| {
+            let mut message = Message::new("assistant", content);
+            message.extra.insert("thinking".into(), thought.into());
+            message
+        };
+        let mut call = thinking("", "must call");
+        let calls = serde_json::json!(["call"]);
+        call.extra.insert("tool_calls".into(), calls);
+        vec![
+            Message::new("user", "a"),
+            call,
+            Message::new("tool", "20"),
+            thinking("b", "so"),
+        ]
+    }
+
+    #[test]
+    fn a_turn_behind_reasoning_that_is_dropped_by_now_begins_behind_the_generation_prompt() {
+        let found = turns(CHANNELS, &called()).unwrap();
+        assert_eq!(found[0], ":says\ncall<|im_end|>");
+        assert_eq!(
+            found[1],
+            ":thinks\nso<|im_end|><|im_start|>assistant:says\nb<|im_end|>"
+        );
+    }
+
+    #[test]
+    fn a_call_without_a_content_is_found_where_a_content_would_have_whitespace_behind_it() {
+        // As Qwen3.5's. What was thought is dropped later.
+        let source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}\
+                      {% if loop.last %}(thought){% endif %}{{ m.content }}{% if m.tool_calls %}\
+                      {% if m.content %}{{ '\\n\\n' }}{% endif %}call{% endif %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n\
+                      {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        let mut messages = called();
+        assert_eq!(
+            turns(source, &messages).unwrap(),
+            ["call<|im_end|>", "(thought)b<|im_end|>"]
+        );
+        messages[1].content = "x".into();
+        assert_eq!(turns(source, &messages).unwrap()[0], "x\n\ncall<|im_end|>");
     }
 
     #[test]

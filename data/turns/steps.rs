@@ -4,11 +4,13 @@
 //! text depends, in most templates, on little before it. So the conversation is gone through in units (a turn of the
 //! user with the answer, or an answer to a tool), and what each adds is rendered behind the first messages and the unit
 //! before it alone. These additions must make up the whole text, and where the turns lie by them must be where they lie
-//! by rendering the beginning itself for some of them; else nothing is found here.
+//! by rendering the beginning itself for some of them; else nothing is found here. An answer that does not stand behind the prompt for
+//! it is looked for in its unit, as it would be in the whole.
 
+use std::mem::discriminant;
 use std::ops::Range;
 
-use super::conversed::Conversed;
+use super::conversed::{Conversed, Opening, Turn};
 use crate::conversation::{Exchange, Message};
 use crate::template::GenerationPrompt;
 
@@ -16,7 +18,7 @@ use crate::template::GenerationPrompt;
 const CHECKED: usize = 3;
 
 /// The turns of assistant messages, by their indices in order.
-pub(super) fn turns(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<Range<usize>>> {
+pub(super) fn turns(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<Turn>> {
     let messages = conversed.exchange.messages;
     let cuts = cuts(messages);
     let (&first, &second) = (cuts.first()?, cuts.get(1)?);
@@ -42,26 +44,37 @@ pub(super) fn turns(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<R
         let mut unit = Unit::new(conversed, window, at)?;
         for (index, message) in (cut..end).zip(&messages[cut..end]) {
             let is_wanted = wanted_left.next_if_eq(&index).is_some();
-            let start = if is_wanted {
-                Some(unit.end(GenerationPrompt::With)?)
-            } else {
-                None
-            };
+            let start = is_wanted.then(|| unit.end(GenerationPrompt::With));
             unit.window.push(message.clone());
-            if let Some(start) = start {
-                found.push(conversed.trimmed(start..unit.end(GenerationPrompt::Without)?)?);
+            match start {
+                Some(Some(start)) => {
+                    let end = unit.end(GenerationPrompt::Without)?;
+                    found.push(Turn {
+                        message: index,
+                        bytes: conversed.trimmed(start..end)?,
+                        begins: start,
+                        opening: Opening::Prompt,
+                    });
+                }
+                Some(None) => found.push(unit.turn(index)?),
+                None => {}
             }
         }
         at = unit.end(GenerationPrompt::Without)?;
     }
     let spread = (1..=CHECKED).map(|part| part * (wanted.len() - 1) / CHECKED);
     let agrees = |place: usize| {
-        conversed
-            .turn(wanted[place])
-            .is_ok_and(|turn| turn == found[place])
+        let turn = conversed.turn(wanted[place]);
+        turn.is_ok_and(|turn| is_same(&turn, &found[place]))
     };
     let is_whole = at == conversed.text.len() && found.len() == wanted.len();
     (is_whole && spread.into_iter().all(agrees)).then_some(found)
+}
+
+/// Whether two turns are one, but for how the prompt for it ends: that of a unit may be shorter than what is shown of it.
+fn is_same(one: &Turn, other: &Turn) -> bool {
+    let place = |turn: &Turn| (turn.message, turn.bytes.clone(), turn.begins);
+    place(one) == place(other) && discriminant(&one.opening) == discriminant(&other.opening)
 }
 
 /// A unit and what it is rendered behind.
@@ -86,12 +99,15 @@ impl<'c> Unit<'c> {
         Some(unit)
     }
 
-    fn render(&self, generation: GenerationPrompt) -> Option<String> {
-        let exchange = Exchange {
+    fn exchange(&self) -> Exchange<'_> {
+        Exchange {
             messages: &self.window,
             ..self.conversed.exchange
-        };
-        (self.conversed.render)(exchange, generation).ok()
+        }
+    }
+
+    fn render(&self, generation: GenerationPrompt) -> Option<String> {
+        (self.conversed.render)(self.exchange(), generation).ok()
     }
 
     /// Where the messages so far end in the whole text, if that is what they add.
@@ -100,6 +116,28 @@ impl<'c> Unit<'c> {
         let added = text.get(self.before..)?;
         let rest = self.conversed.text.get(self.at..)?;
         rest.starts_with(added).then_some(self.at + added.len())
+    }
+
+    /// The last message so far, of this index in the whole, as a turn in the whole text: where the prompt of engines is not what the
+    /// messages before it add there.
+    fn turn(&self, message: usize) -> Option<Turn> {
+        self.end(GenerationPrompt::Without)?;
+        let text = self.render(GenerationPrompt::Without)?;
+        let conversed = Conversed {
+            exchange: self.exchange(),
+            text: &text,
+            render: self.conversed.render,
+            special: self.conversed.special,
+        };
+        let turn = conversed.turn(self.window.len().checked_sub(1)?).ok()?;
+        let added = |at: usize| Some(at.checked_sub(self.before)? + self.at);
+        Some(Turn {
+            message,
+            bytes: added(turn.bytes.start)?..added(turn.bytes.end)?,
+            // A turn of which nothing is known begins with the text.
+            begins: added(turn.begins).unwrap_or_default(),
+            opening: turn.opening,
+        })
     }
 }
 
@@ -180,11 +218,20 @@ mod tests {
         (found, rendered.get())
     }
 
-    fn one_by_one(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<Range<usize>>> {
+    fn one_by_one(conversed: &Conversed<'_>, wanted: &[usize]) -> Option<Vec<Turn>> {
         wanted
             .iter()
             .map(|&index| conversed.turn(index).ok())
             .collect()
+    }
+
+    /// Templates that show something else before answers than the prompt for them.
+    fn behind_others() -> [String; 2] {
+        let asked = "('!' if loop.last and message.role == 'user' else '') + message.content";
+        [
+            CHATML.replace(r"assistant\n", r"assistant\n<think>\n"),
+            CHATML.replace("message.content", asked),
+        ]
     }
 
     #[test]
@@ -194,7 +241,8 @@ mod tests {
             "{{- '<|im_start|>'",
             "{%- if loop.first %}{{ bos_token }}{% endif %}{{- '<|im_start|>'",
         );
-        for source in [CHATML, &trimmed, &first] {
+        let [other, rewritten] = behind_others();
+        for source in [CHATML, &trimmed, &first, &other, &rewritten] {
             let messages = long(12);
             let (found, exact) = (
                 with(source, &messages, turns).0,
@@ -217,6 +265,23 @@ mod tests {
             "{rendered} of {}",
             messages.len()
         );
+    }
+
+    #[test]
+    fn answers_behind_other_prompts_are_found_in_as_few_renderings_as_they_are_many() {
+        let messages = long(100);
+        let find = |conversed: &Conversed<'_>, wanted: &[usize]| conversed.turns(wanted).unwrap();
+        for source in behind_others() {
+            let (found, rendered) = with(&source, &messages, find);
+            let others = found.iter().filter(|turn| turn.opening != Opening::Prompt);
+            assert!(others.count() >= 99, "{source}");
+            // One by one they take ten times as many.
+            assert!(
+                rendered < 100 * messages.len(),
+                "{rendered} of {}",
+                messages.len()
+            );
+        }
     }
 
     #[test]

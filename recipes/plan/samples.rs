@@ -1,11 +1,11 @@
 //! Whether the stage `prepare` gets samples and prompts from the data: found with the first rows, as it finds it with all of them.
 
 use std::cell::Cell;
+use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Context as _, Error, Result, bail};
 use spectrain_data::dataset::Dataset;
-use spectrain_data::prepare::prepare;
 use spectrain_data::regenerate::check_trained;
 use spectrain_data::sources::Sources;
 
@@ -122,17 +122,13 @@ fn check_samples(
         read.set(read.get() + 1);
         more
     });
-    let made = prepare(
-        rows,
-        text.template.as_ref(),
-        &text.tokenizer,
-        &text.settings,
-        &mut |sample| {
-            kept.set(true);
-            look(&sample.tokens);
-            Ok(())
-        },
-    );
+    // How many rows are read is counted as they are used up.
+    let one = NonZero::<usize>::MIN;
+    let made = text.preparation().prepare(rows, one, &mut |sample| {
+        kept.set(true);
+        look(&sample.tokens);
+        Ok(())
+    });
     let is_all = read.get() < LEAST;
     match made {
         Ok(_) => Ok(is_all),

@@ -8,8 +8,10 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::conversation::{Conversation, Message};
 use spectrain_data::mask;
 use spectrain_data::template::ChatTemplate;
-use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::Later;
+
+use crate::runtime::answered;
 
 /// What renders conversations for one target.
 #[derive(Debug)]
@@ -52,8 +54,9 @@ impl Later for LaterTurns {
         } = &*self.renderer;
         let mut conversation = self.opening.clone();
         for (answer, turn) in answers.iter().zip(&self.turns) {
-            let said = tokenizer.decode(answer, Special::Skip)?;
-            conversation.messages.push(Message::new("assistant", said));
+            // The token that ended it is gone by now.
+            let said = answered::message(answer, &[], tokenizer)?;
+            conversation.messages.push(said);
             conversation.messages.push(Message::new("user", turn));
         }
         let tokens = mask::prompt(&conversation, template, tokenizer)?;

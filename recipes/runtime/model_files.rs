@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use spectrain_checkpoints::folder::{CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS, weight_map};
+use spectrain_checkpoints::folder::{
+    CONFIG, GENERATION_CONFIG, INDEX, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, weight_map,
+};
 use spectrain_checkpoints::known::layer_beside_target;
+use spectrain_data::template;
 use spectrain_models::is_part;
 
 /// The files that decide what a target computes. Where it stops and how it samples is in none of them: of
@@ -45,15 +48,17 @@ pub fn drafter_files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// The files that decide how a target's text becomes tokens.
+/// The files that decide how a target's text becomes tokens: of those that may have a chat template the ones that are read.
 pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    const NAMES: [&str; 4] = [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "config.json",
-    ];
-    files(folder, |name| NAMES.contains(&name))
+    let templates = template::files_read(folder)?;
+    let mut files = files(folder, |name| {
+        [CONFIG, TOKENIZER, TOKENIZER_CONFIG].contains(&name)
+            || templates.contains(&folder.join(name))
+    })?;
+    // Those in folders of their own.
+    let further = templates.into_iter();
+    files.extend(further.filter(|file| file.parent() != Some(folder)));
+    Ok(files)
 }
 
 /// The generation settings of the target in a folder, where it has some.
@@ -92,6 +97,8 @@ pub fn read_json(path: &Path) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_checkpoints::folder::{CHAT_TEMPLATE, PROCESSOR_TEMPLATE, TOOLS_TEMPLATE};
+
     use super::*;
 
     #[test]
@@ -125,5 +132,33 @@ mod tests {
         assert_eq!(weight_files(folder).unwrap(), single);
         assert_eq!(part_files(folder).unwrap(), single);
         assert_eq!(drafter_files(folder).unwrap(), single);
+    }
+
+    #[test]
+    fn a_template_that_is_not_read_decides_nothing_of_a_targets_text() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let check = |expected: &[&str]| {
+            let expected: Vec<PathBuf> = expected.iter().map(|name| folder.join(name)).collect();
+            assert_eq!(text_files(folder).unwrap(), expected);
+        };
+        write(CONFIG, "{}");
+        write(TOKENIZER, "{}");
+        write(PROCESSOR_TEMPLATE, "{}");
+        check(&[PROCESSOR_TEMPLATE, CONFIG, TOKENIZER]);
+        write(TOKENIZER_CONFIG, "{}");
+        check(&[PROCESSOR_TEMPLATE, CONFIG, TOKENIZER, TOKENIZER_CONFIG]);
+        write(TOKENIZER_CONFIG, r#"{"chat_template": "x"}"#);
+        check(&[CONFIG, TOKENIZER, TOKENIZER_CONFIG]);
+        write(CHAT_TEMPLATE, "x");
+        let with_template = [CHAT_TEMPLATE, CONFIG, TOKENIZER, TOKENIZER_CONFIG];
+        check(&with_template);
+        write(TOKENIZER_CONFIG, "{}");
+        check(&with_template);
+        let tools = folder.join(TOOLS_TEMPLATE);
+        std::fs::create_dir(tools.parent().unwrap()).unwrap();
+        std::fs::write(tools, "x").unwrap();
+        check(&[&with_template[..], &[TOOLS_TEMPLATE]].concat());
     }
 }

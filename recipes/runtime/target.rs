@@ -224,11 +224,7 @@ fn plain_text(folder: &Path, template: Option<&Path>) -> Result<(Tokenizer, Opti
                 .with_context(|| format!("the template `{}`", path.display()))?;
         return Ok((tokenizer, Some(template.read_from(path))));
     }
-    let own = folder.join("chat_template.jinja").exists()
-        || read_json(&folder.join("tokenizer_config.json"))
-            .is_ok_and(|config| !config["chat_template"].is_null());
-    let template = own.then(|| ChatTemplate::from_folder(folder)).transpose()?;
-    Ok((tokenizer, template))
+    Ok((tokenizer, ChatTemplate::find(folder)?))
 }
 
 /// A token that is another one in another tokenizer.

@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, json};
 use spectrain_data::Error;
 use spectrain_data::conversation::{Content, Sample};
+use spectrain_data::in_order::threads;
 use spectrain_data::lint::{DRAFT_VOCABULARIES, LintReport, Linter, lint};
 use spectrain_data::mask;
-use spectrain_data::prepare::{PrepareReport, PrepareSettings, check_tokens, prepare_together};
+use spectrain_data::prepare::{Preparation, PrepareReport, PrepareSettings, check_tokens};
 use spectrain_data::prompts::Asked;
 use spectrain_data::roles::Roles;
 use spectrain_data::rows::{LocatedRow, read_rows};
@@ -124,6 +125,15 @@ impl Text {
         })
     }
 
+    /// How rows become samples.
+    pub(crate) fn preparation(&self) -> Preparation<'_> {
+        Preparation {
+            template: self.template.as_ref(),
+            tokenizer: &self.tokenizer,
+            settings: &self.settings,
+        }
+    }
+
     /// Writes the token shards of the rows of a file, folder or pattern to `folder`.
     pub fn write_file(&self, data: &Path, folder: &Path) -> Result<PrepareReport> {
         self.write(Box::new(read_rows(data)?), folder, &mut |_| Ok(()))
@@ -138,11 +148,9 @@ impl Text {
         sample: &mut dyn FnMut(&Sample) -> spectrain_data::Result<()>,
     ) -> Result<PrepareReport> {
         let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
-        let report = prepare_together(
+        let report = self.preparation().prepare(
             rows.take_while(|_| !interrupted()),
-            self.template.as_ref(),
-            &self.tokenizer,
-            &self.settings,
+            threads(),
             &mut |kept| {
                 writer.push(&kept)?;
                 sample(&kept)

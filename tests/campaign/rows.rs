@@ -1,5 +1,6 @@
 //! Datasets: JSON in lines and as a whole, compressed or not, and Parquet.
 use std::io::Write as _;
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use rand::{RngExt, rngs::StdRng};
 use serde_json::Value;
 use spectrain_data::lint::{Linter, lint};
 use spectrain_data::mask::Masking;
-use spectrain_data::prepare::{Overlong, PrepareSettings, Turns, prepare};
+use spectrain_data::prepare::{Overlong, Preparation, PrepareSettings, Turns};
 use spectrain_data::prompts::{Fields, read_prompts};
 use spectrain_data::rows::{Columns, read_columns, read_rows};
 use spectrain_data::template::ChatTemplate;
@@ -151,13 +152,19 @@ fn prepared(
     let problems = report.map_err(said)?.problems().len();
     let mut tokens = 0;
     let rows = read_rows(folder).map_err(said)?;
-    prepare(rows, Some(template), tokenizer, &settings, &mut |sample| {
+    let preparation = Preparation {
+        template: Some(template),
+        tokenizer,
+        settings: &settings,
+    };
+    let one = NonZero::<usize>::MIN;
+    let made = preparation.prepare(rows, one, &mut |sample| {
         assert_eq!(sample.tokens.len(), sample.loss_mask.len());
         assert!(sample.tokens.len() <= settings.max_length);
         tokens += sample.trained_tokens();
         Ok(())
-    })
-    .map_err(said)?;
+    });
+    made.map_err(said)?;
     Ok(format!("{problems} {tokens}"))
 }
 

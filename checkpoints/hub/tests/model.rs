@@ -119,6 +119,7 @@ fn a_cache_that_huggingface_hub_made_is_used_without_a_request() {
         "generation_config.json",
         "tokenizer_config.json",
         "chat_template.jinja",
+        "chat_template.json",
     ] {
         fs::write(absent.join(name), "").unwrap();
     }
@@ -139,7 +140,11 @@ fn what_another_tool_left_out_of_a_snapshot_is_asked_for_once_at_its_commit() {
     let cache = tempfile::tempdir().unwrap();
     let folder = fetch(&hub, cache.path()).unwrap();
     let absent = format!(".no_exist/{COMMIT}");
-    let noted = ["chat_template.jinja", "tokenizer_config.json"];
+    let noted = [
+        "chat_template.jinja",
+        "chat_template.json",
+        "tokenizer_config.json",
+    ];
     assert_eq!(names(cache.path(), &absent), noted);
     // As a tool leaves it that was asked for some of the files alone.
     fs::remove_file(folder.join("generation_config.json")).unwrap();
@@ -155,13 +160,37 @@ fn what_another_tool_left_out_of_a_snapshot_is_asked_for_once_at_its_commit() {
         .map(|asked| asked.path.clone())
         .collect();
     heads.sort();
-    let expected = [noted[0], "generation_config.json", noted[1]]
+    let expected = [noted[0], noted[1], "generation_config.json", noted[2]]
         .map(|file| format!("/org/name/resolve/{COMMIT}/{file}"));
     assert_eq!(heads, expected, "the branch may have moved");
     assert_eq!(names(cache.path(), &absent), noted);
     let asked = hub.asked().len();
     assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
     assert_eq!(hub.asked().len(), asked);
+}
+
+#[test]
+fn of_chat_templates_those_that_may_be_read_are_asked_for() {
+    let in_config = br#"{"chat_template": "x"}"#.to_vec();
+    let further = [
+        "chat_template.json",
+        "additional_chat_templates/tool_use.jinja",
+    ];
+    for (beside, expected) in [
+        (None, [true, false]),
+        (Some(("tokenizer_config.json", in_config)), [false, false]),
+        (Some(("chat_template.jinja", b"x".to_vec())), [false, true]),
+    ] {
+        let mut files = model();
+        files.extend(beside);
+        let (hub, cache) = (Hub::with_files(files), tempfile::tempdir().unwrap());
+        let folder = fetch(&hub, cache.path()).unwrap();
+        let asked = hub.asked();
+        let is_asked = |file: &str| asked.iter().any(|asked| asked.path.ends_with(file));
+        assert_eq!(further.map(is_asked), expected);
+        assert_eq!(fetch(&hub, cache.path()).unwrap(), folder);
+        assert_eq!(hub.asked().len(), asked.len());
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The messages of a row.
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 use spectrain_checkpoints::Mismatch;
 
 use super::values::{Fields, inner, object, text, value};
-use crate::conversation::{Message, TRAINED, WEIGHT};
+use crate::conversation::{Message, OTHER_REASONING, REASONING, TRAINED, WEIGHT, in_lines};
 use crate::json::{items, keys, kind};
 use crate::roles::SPEAKERS;
+use crate::tool_calls::TOOL_CALLS;
 
 /// The most messages of a conversation.
 pub(super) const MOST_MESSAGES: usize = 100_000;
@@ -86,27 +87,44 @@ fn message(position: usize, given: &str, budget: &mut usize) -> Result<Message, 
         None => {
             let role = take("from").map(|from| role_of(position, &part("from", from)?));
             let content = take("value").map(|given| part("value", given));
-            (role.transpose()?, content.transpose()?)
+            let content = content.transpose()?.map(|text| (text, Vec::new()));
+            (role.transpose()?, content)
         }
     };
-    let calls = fields.iter().any(|(key, _)| key == "tool_calls");
-    let content = content.or_else(|| calls.then(String::new));
-    let (Some(role), Some(content)) = (role, content) else {
+    let calls = fields.iter().any(|(key, _)| key == TOOL_CALLS);
+    let content = content.or_else(|| calls.then(Default::default));
+    let (Some(role), Some((content, parts))) = (role, content) else {
         return Err(Mismatch::new(
             format!("message {position} with `role` and `content`, or `from` and `value`"),
             found,
         ));
     };
+    // A list of no calls would be calls to some templates; vLLM leaves it out too.
+    let is_empty = |list: &str| list.starts_with('[') && items(list).next().is_none();
+    fields.retain(|(key, value)| key != TOOL_CALLS || !is_empty(value));
     let extra = fields
         .into_iter()
         .map(|(key, text)| Ok((key.into_owned(), value(text, budget)?)));
-    let message = Message {
+    let mut message = Message {
         role,
         content,
+        parts,
         extra: extra.collect::<Result<Map<_, _>, _>>()?,
     };
     check_trained(position, &message)?;
+    name_reasoning(&mut message);
     Ok(message)
+}
+
+/// Gives the reasoning of an answer that has only vLLM's name for it the name that templates read, beside its own, as vLLM does.
+fn name_reasoning(message: &mut Message) {
+    if !message.is_assistant() || message.extra.contains_key(REASONING) {
+        return;
+    }
+    if let Some(Value::String(reasoning)) = message.extra.get(OTHER_REASONING) {
+        let reasoning = reasoning.as_str().into();
+        message.extra.insert(REASONING.into(), reasoning);
+    }
 }
 
 /// Fails where an answer says neither that it is trained on nor that it is not.
@@ -143,20 +161,22 @@ fn with_nulls(fields: &Fields<'_>) -> String {
     }
 }
 
-/// What is said: a text, nothing, or a list of texts as OpenAI's protocol has them, each of which gets a line.
-fn content(position: usize, given: &str) -> Result<String, Mismatch> {
+/// What is said, and how long each part of it is: a text, nothing, or a list of texts as OpenAI's protocol has them, each of which
+/// gets a line.
+fn content(position: usize, given: &str) -> Result<(String, Vec<usize>), Mismatch> {
     let expected = || format!("`content` of message {position} to be a text or a list of texts");
     match given.as_bytes().first() {
-        Some(b'n') => Ok(String::new()),
+        Some(b'n') => Ok(Default::default()),
         Some(b'[') => {
             let parts = items(given).map(|part| match part.as_bytes().first() {
                 Some(b'"') => text(part, expected),
                 Some(b'{') => content_part(part, expected),
                 _ => Err(Mismatch::new(expected(), format!("{} in it", kind(part)))),
             });
-            Ok(parts.collect::<Result<Vec<String>, _>>()?.join("\n"))
+            let parts = parts.collect::<Result<Vec<String>, _>>()?;
+            Ok(in_lines(&parts))
         }
-        _ => text(given, expected),
+        _ => Ok((text(given, expected)?, Vec::new())),
     }
 }
 

@@ -38,6 +38,44 @@ fn further_keys_of_a_message_are_kept_and_nulls_dropped() {
 }
 
 #[test]
+fn a_list_of_no_calls_is_left_out() {
+    let answer = |calls: Value| json!({"role": "assistant", "content": "a", "tool_calls": calls, "name": "n"});
+    let plain = messages(json!({"messages": [{"role": "assistant", "content": "a", "name": "n"}]}));
+    for none in [json!([]), json!(null)] {
+        assert_eq!(messages(json!({"messages": [answer(none)]})), plain);
+    }
+    assert_eq!(
+        messages(json!({"messages": [{"role": "assistant", "tool_calls": []}]})),
+        [Message::new("assistant", "")]
+    );
+    let called = messages(json!({"messages": [answer(json!([{"name": "f"}]))]}));
+    assert_eq!(called[0].extra["tool_calls"], json!([{"name": "f"}]));
+}
+
+#[test]
+fn reasoning_under_the_name_of_vllm_has_both_names() {
+    let read = |fields: Value| {
+        let mut answer = json!({"role": "assistant", "content": "a"});
+        let further = fields.as_object().unwrap().clone();
+        answer.as_object_mut().unwrap().extend(further);
+        Value::from(messages(json!({"messages": [answer]}))[0].extra.clone())
+    };
+    assert_eq!(
+        read(json!({"reasoning": "r"})),
+        json!({"reasoning": "r", "reasoning_content": "r"})
+    );
+    for kept in [
+        json!({"reasoning": "r", "reasoning_content": "s"}),
+        json!({"reasoning_content": "s"}),
+        json!({"reasoning": {"effort": "low"}}),
+    ] {
+        assert_eq!(read(kept.clone()), kept);
+    }
+    let asked = json!({"messages": [{"role": "user", "content": "u", "reasoning": "r"}]});
+    assert_eq!(messages(asked)[0].extra.len(), 1);
+}
+
+#[test]
 fn tokens_take_their_mask_from_either_column() {
     let expected = Row::from(Sample {
         tokens: vec![5, 6, 7],
@@ -189,6 +227,21 @@ fn contents_in_parts_become_lines_and_other_parts_are_refused_by_name() {
         (read[0].content.as_str(), read[1].content.as_str()),
         ("one\ntwo\n", "")
     );
+    // They come back as parts.
+    let said = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b\nc"}]}]});
+    let row = Row::from_json(&said.to_string()).unwrap();
+    assert_eq!(row.to_json(), said.to_string());
+    let Content::Conversation(Conversation { mut messages, .. }) = row.content else {
+        panic!("tokens");
+    };
+    assert_eq!(messages[0].content, "a \nb\nc");
+    assert_eq!(messages[0].texts(), Some(vec!["a ", "b\nc"]));
+    // Another content has none.
+    for other in ["a ", "a \nb", "a \nb\ncd", "aéb"] {
+        messages[0].content = other.into();
+        assert_eq!(messages[0].texts(), None, "{other}");
+    }
+    assert_eq!(Message::new("user", "").texts(), None);
     let image = json!([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:"}}]);
     let row = json!({"messages": [{"role": "user", "content": image}]});
     let mismatch = Row::from_json(&row.to_string()).unwrap_err();
@@ -428,4 +481,16 @@ fn a_row_beyond_the_limits_is_refused_and_a_long_one_is_not() {
     // Of no account, they are not taken apart.
     let beside = format!(r#"{{"messages":[{user}],"more":[{many}],"deep":{deep}}}"#);
     assert!(Row::from_json(&beside).is_ok());
+}
+
+#[test]
+fn a_message_that_is_written_and_read_again_has_its_parts() {
+    let content = json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]);
+    let read = messages(json!({"messages": [
+        {"role": "user", "content": content, "name": "n"}, {"role": "assistant", "content": "a"}]}));
+    let written = serde_json::to_value(&read).unwrap();
+    assert_eq!(written[0]["content"], content);
+    let again: Vec<Message> = serde_json::from_value(written).unwrap();
+    assert_eq!(again, read);
+    assert_eq!(again[0].texts().unwrap(), ["one", "two"]);
 }

@@ -14,6 +14,25 @@ const OPERATORS: [&[&str]; 4] = [&["+", "-"], &["~"], &["*", "/", "//", "%"], &[
 const SEPARATORS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
 pub(super) const SEPARATING_WORDS: [&str; 6] = ["or", "and", "not", "in", "if", "else"];
 
+/// Whether tokens are several values in brackets, and nothing around these.
+fn is_tuple(tokens: &[Token]) -> bool {
+    let mut depth = 0_usize;
+    let mut has_comma = false;
+    for (at, token) in tokens.iter().enumerate() {
+        let is_one_of = |symbols: [&str; 3]| symbols.iter().any(|symbol| token.is(symbol));
+        if is_one_of(["(", "[", "{"]) {
+            depth += 1;
+        } else if is_one_of([")", "]", "}"]) {
+            depth = depth.saturating_sub(1);
+        }
+        if depth == 0 && at + 1 < tokens.len() {
+            return false;
+        }
+        has_comma |= depth == 1 && token.is(",");
+    }
+    has_comma && tokens.first().is_some_and(|token| token.is("("))
+}
+
 impl Weaver<'_, '_> {
     /// A filter's name and arguments, and the filters behind it.
     pub(super) fn filter(&mut self) -> Result<()> {
@@ -79,12 +98,16 @@ impl Weaver<'_, '_> {
             }
             chained = true;
             self.at += 1;
-            let next = self.start();
+            let (next, first) = (self.start(), self.at);
             wrapped = self.chain(level + 1)?;
             if !wrapped || function == TEXT {
                 self.edits.wrap(function, next, self.end());
             }
             end = self.end();
+            if token.is("%") {
+                let is_tuple = is_tuple(&self.tokens[first..self.at]);
+                self.edits.modulo(token.start, start..end, is_tuple);
+            }
         }
         if chained {
             self.edits.wrap(COUNTED, start, end);

@@ -1,6 +1,6 @@
 //! What is put where, and what is refused.
 
-use super::super::accounts::{COUNTED, SLICE, TEXT};
+use super::super::accounts::{COUNTED, MODULO, SLICE, TEXT};
 use super::*;
 
 fn woven(source: &str) -> String {
@@ -12,6 +12,7 @@ fn woven(source: &str) -> String {
         (SLICE, "S"),
         (TEXT, "X"),
         (TIMED, "T"),
+        (MODULO, "M"),
     ] {
         woven = woven.replace(name, short);
     }
@@ -36,6 +37,19 @@ fn operands_and_results_of_operators_are_counted() {
     assert_eq!(
         woven("{{ a is divisibleby 2 + b }}"),
         "{{ T(C(C(a is divisibleby 2) + C(b))) }}"
+    );
+}
+
+#[test]
+fn what_a_percent_sign_stands_between_is_passed_to_a_call() {
+    assert_eq!(woven("{{ a * b%c }}"), "{{ T(C(M(C(a) * C(b),C(c)))) }}");
+    assert_eq!(
+        woven("{{ 'x' % (a, b[0]) + 'y' }}"),
+        "{{ T(C(C(M(C('x') , C((a, b[0])), true)) + C('y'))) }}"
+    );
+    assert_eq!(
+        woven("{{ a % (b) % [c, d] }}"),
+        "{{ T(C(M(M(C(a) , C((b))) , C(K([c, d]))))) }}"
     );
 }
 

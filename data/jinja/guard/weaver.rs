@@ -1,7 +1,9 @@
 //! Goes through a tag's tokens and notes what is put between them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
+use super::super::accounts::MODULO;
 use super::super::lexer::{Token, syntax};
 use crate::error::{Error, Result};
 
@@ -24,6 +26,15 @@ impl Edits {
             .or_default()
             .insert_str(0, &format!("{function}("));
         self.closed.entry(end).or_default().push(')');
+    }
+
+    /// Makes a call of the operands in `range` and the `%` at `sign` between them.
+    pub(super) fn modulo(&mut self, sign: usize, range: Range<usize>, is_tuple: bool) {
+        let opened = self.opened.entry(range.start).or_default();
+        opened.insert_str(0, &format!("{MODULO}("));
+        self.replaced.insert(sign, ",");
+        let close = if is_tuple { ", true)" } else { ")" };
+        self.closed.entry(range.end).or_default().push_str(close);
     }
 
     pub(super) fn apply(self, source: &str) -> String {

@@ -10,14 +10,15 @@ use burn::module::Module as _;
 use burn::prelude::Device;
 use serde_json::{Map, Value, json};
 use spectrain_checkpoints::{ModelFolder, hash};
-use spectrain_data::Message;
 use spectrain_data::day::Day;
+use spectrain_data::mask;
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request};
-use spectrain_data::template::{ChatTemplate, GenerationPrompt};
-use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_data::template::ChatTemplate;
+use spectrain_data::tokenizer::Tokenizer;
 use spectrain_eval::{DecodeSettings, Decoder, Desk};
 use spectrain_models::{Capture, DraftShape, FrozenType, Sampling, Transformer, load_target};
 
+use crate::runtime::answered;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::model_files::text_files;
 use crate::runtime::target;
@@ -183,7 +184,7 @@ impl AtDesks<'_> {
             decode,
             ..
         } = self.of;
-        let text = template.render(request.exchange, GenerationPrompt::With)?;
+        let text = mask::prompt_to_answer(request.exchange, template)?;
         let prompt = tokenizer.encode(&text)?.ids;
         let shortest = self.desks.iter();
         let shortest = shortest.min_by_key(|(_, waiting)| waiting.load(Ordering::Relaxed));
@@ -191,14 +192,10 @@ impl AtDesks<'_> {
         waiting.fetch_add(1, Ordering::Relaxed);
         let found = desk.ask(prompt, request.seed(self.of.seed));
         waiting.fetch_sub(1, Ordering::Relaxed);
-        let mut tokens = found?.tokens;
+        let tokens = found?.tokens;
         let stopped = tokens.last().is_some_and(|last| decode.stop.contains(last));
-        if stopped {
-            tokens.pop();
-        }
-        let content = tokenizer.decode(&tokens, Special::Skip)?;
         Ok(Answer {
-            message: Message::new("assistant", content),
+            message: answered::message(&tokens, &decode.stop, tokenizer)?,
             truncated: !stopped,
             written: None,
         })

@@ -13,8 +13,8 @@ use crate::cli::arguments::{
     DataArgument, LimitArgument, TargetDevice, TemplateArgument, UnusableArgument, check_written,
     word,
 };
-use crate::cli::progress::Output;
 use crate::errors::Misuse;
+use crate::progress::Output;
 use crate::recipe::tables::{
     Asked, CONCURRENCY, LONGEST_ANSWER, NO_PARSER, OWN_KEYS, RETRIES, TEMPLATE_KEY, TIMEOUT,
     check_asked, check_template,

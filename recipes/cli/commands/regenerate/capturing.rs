@@ -16,19 +16,20 @@ use spectrain_data::features::{FeatureHeader, FeatureWriter, set_aside};
 use spectrain_data::regenerate::{Answer, Answers, Failure, Request, Truncated, Written};
 use spectrain_data::rows::LocatedRow;
 use spectrain_data::template::{ChatTemplate, GenerationPrompt};
-use spectrain_data::tokenizer::{Special, Tokenizer};
+use spectrain_data::tokenizer::Tokenizer;
 use spectrain_data::unusable::Unusable;
-use spectrain_data::{Error, Message};
+use spectrain_data::{Error, mask};
 use spectrain_models::{Sampling, load_parts};
 
 use super::arguments::RegenerateArguments;
-use crate::cli::progress::Output;
 use crate::errors::Misuse;
+use crate::progress::Output;
 use crate::recipe::read::read_file;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::DataTable;
 use crate::runs::hashes::{HASHES, HashMemory};
 use crate::runs::run_folder::lock_for;
+use crate::runtime::answered;
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::capture::in_order::Asking;
 use crate::runtime::capture::server::{Answering, Asked, Captured};
@@ -174,9 +175,7 @@ impl CapturedAnswers {
     }
 
     fn prompt(&self, request: &Request) -> Result<Vec<u32>> {
-        let text = self
-            .template
-            .render(request.exchange, GenerationPrompt::With)?;
+        let text = mask::prompt_to_answer(request.exchange, &self.template)?;
         Ok(self.tokenizer.encode(&text)?.ids)
     }
 
@@ -196,15 +195,6 @@ impl CapturedAnswers {
             features.texts.insert(text);
         }
         Ok(())
-    }
-
-    fn message(&self, answer: &[u32]) -> Result<Message> {
-        let end = answer.last().is_some_and(|last| self.stop.contains(last));
-        let said = &answer[..answer.len() - usize::from(end)];
-        Ok(Message::new(
-            "assistant",
-            self.tokenizer.decode(said, Special::Skip)?,
-        ))
     }
 }
 
@@ -268,8 +258,9 @@ impl CapturedAnswers {
             self.keep(&captured, prompt.len())
                 .map_err(|error| lasting(&error))?;
         }
+        let message = answered::message(&answer, &self.stop, &self.tokenizer);
         Ok(Answer {
-            message: self.message(&answer).map_err(|error| lasting(&error))?,
+            message: message.map_err(|error| lasting(&error.into()))?,
             truncated,
             written: Some(Written {
                 prompt: prompt.to_vec(),
@@ -403,6 +394,8 @@ const MOST_PROVEN: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use spectrain_data::Message;
+
     use super::*;
 
     #[test]
