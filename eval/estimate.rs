@@ -12,6 +12,7 @@
 //! Where chains end early, what is drafted behind a step that is not kept hangs on tokens that are not the text's. How many
 //! tokens are kept does not, as whether a step is drafted hangs on the tokens before it alone. So acceptance is the decoder's
 //! own, and what was drafted in vain is only known as far as the drafter would have drafted along the text.
+mod drawable;
 mod passes;
 pub(crate) mod report;
 mod seen;
@@ -146,7 +147,7 @@ impl How {
 /// # Errors
 /// The drafter's or the target's logits are no numbers, or the device fails.
 pub fn estimate(proposer: &dyn Proposer, text: &OwnText, draft: &Estimable) -> Result<Estimate> {
-    let foreseen = foresee(proposer, text, draft)?;
+    let foreseen = foresee(proposer, text, draft, &|| Ok(()))?;
     Ok(foreseen.walk(proposer, text, draft))
 }
 
@@ -156,11 +157,13 @@ pub(crate) struct Foreseen {
     depth: usize,
 }
 
-/// Goes over `text` once. Drafts that end at other thresholds than `draft`, and shorter ones, are walked over the same.
+/// Goes over `text` once. Drafts that end at other thresholds than `draft`, and shorter ones, are walked over the same. `check` is
+/// asked again and again whether to go on, and what it fails with is returned.
 pub(crate) fn foresee(
     proposer: &dyn Proposer,
     text: &OwnText,
     draft: &Estimable,
+    check: &dyn Fn() -> Result<()>,
 ) -> Result<Foreseen> {
     let longest = proposer.max_depth().unwrap_or(usize::MAX);
     let depth = draft.depth().min(longest);
@@ -170,7 +173,7 @@ pub(crate) fn foresee(
         confidence: draft.confidence,
         by: draft.stop.map(|stop| stop.by),
     };
-    let table = see(proposer, &text.known(depth), &text.judges, &asked)?;
+    let table = see(proposer, &text.known(depth), &text.judges, &asked, check)?;
     Ok(Foreseen { table, depth })
 }
 

@@ -72,7 +72,7 @@ pub use paired::difference::{PairedReport, PairedVerdict};
 pub use paired::parts::paired_parts;
 pub use paired::{PairedReports, paired};
 pub use picture::picture;
-pub use prompts::{Answer, Later, Prompt, PromptSet, evenly, said};
+pub use prompts::{Answer, Later, Prompt, PromptSet, evenly};
 pub use reliability::{CalibrationReport, Reliability, ReliabilityBin, ReliabilityReport};
 pub use report::ends::EndsReport;
 pub use report::words::NOTHING_ACCEPTED;

@@ -161,7 +161,9 @@ impl Target for ToyTarget {
         assert_eq!(pass.parents.len(), count);
         let new: Vec<f32> = pass.tokens.iter().map(|&token| token as f32).collect();
         let rows = Tensor::<1>::from_floats(new.as_slice(), &self.device).reshape([1, 1, count, 1]);
-        let (keys, _) = caches.layers[0].append(rows.clone(), rows);
+        let cache = &mut caches.layers[0];
+        cache.append(rows.clone(), rows);
+        let (keys, _) = cache.first(cache.len());
         let held: Vec<u32> = keys
             .into_data()
             .iter::<f32>()
@@ -244,17 +246,19 @@ pub(crate) struct TextSource<'a, F: FnMut(&[f32]) -> u32> {
 }
 
 impl<F: FnMut(&[f32]) -> u32> DraftSource for TextSource<'_, F> {
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
-        let after = |node: Option<usize>| {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let after = |node: Option<usize>| -> Vec<f32> {
             let mut path = self.text.to_vec();
             path.extend(node.map(|node| tree.path(node)).unwrap_or_default());
             let logits = logits(&path, self.salt).into_iter().take(self.vocab);
             logits.map(|logit| logit * self.scale).collect()
         };
-        match nodes {
+        let rows: Vec<Vec<f32>> = match nodes {
             [] => vec![after(None)],
             nodes => nodes.iter().map(|&node| after(Some(node))).collect(),
-        }
+        };
+        let shape = [rows.len(), self.vocab];
+        Tensor::from_data(TensorData::new(rows.concat(), shape), &Device::flex())
     }
 
     fn confidence(&mut self, tree: &Tree, nodes: &[usize]) -> Option<Vec<f32>> {
@@ -366,7 +370,9 @@ impl Proposer for ToyDrafter {
             for step in 0..text.known(place) {
                 let row = logits(&text.tokens[..=place + step], salt);
                 let row = Tensor::<1>::from_floats(row.as_slice(), &test_device());
-                take(&[DraftStep { place, step }], row.unsqueeze());
+                if take(&[DraftStep { place, step }], row.unsqueeze()).is_break() {
+                    return;
+                }
             }
         }
     }

@@ -58,9 +58,10 @@ pub(crate) fn tune(
     };
     let sampling = &tuning.decode.sampling;
     let mut foreseen = Vec::with_capacity(texts.len());
+    let check = || decoder.check_interrupted();
     for text in texts {
         let draft = tuning.at(0.0, sampling);
-        foreseen.push((foresee(proposer, &text, &draft)?, text));
+        foreseen.push((foresee(proposer, &text, &draft, &check)?, text));
     }
     let speed = |threshold| {
         let draft = tuning.at(threshold, sampling);

@@ -1,6 +1,6 @@
 //! What a drafter would propose behind every place of a text whose tokens are known, of all places at once, so that what a
 //! decoder accepts can be computed without decoding. Each way is for drafters of one kind.
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -35,9 +35,12 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
         let rows: Tensor<2> = output.clone().squeeze_dim(0);
         let rows = rows.narrow(0, places.start - 1, places.len());
         let width = drafter.vocabulary().len();
-        hand_over(rows, (places, step), width, take, |rows| {
+        let taken = hand_over(rows, (places, step), width, take, |rows| {
             drafter.read(rows.unsqueeze())
         });
+        if taken.is_break() {
+            return;
+        }
         hidden = drafter.next(output);
     }
 }
@@ -58,7 +61,10 @@ pub(crate) fn heads<D: DraftHeads>(drafter: &D, text: &KnownText, take: &mut Tak
         }
         let rows = rows.narrow(0, places.start - 1, places.len());
         let head = drafter.output(step);
-        hand_over(rows, (places, step), width, take, |rows| head.logits(rows));
+        let taken = hand_over(rows, (places, step), width, take, |rows| head.logits(rows));
+        if taken.is_break() {
+            return;
+        }
     }
 }
 
@@ -82,10 +88,13 @@ pub(crate) fn by_text(
             break;
         }
         let rows = hidden.clone().narrow(0, places.start + step, places.len());
-        hand_over(rows, (places, step), width, take, |rows| {
+        let taken = hand_over(rows, (places, step), width, take, |rows| {
             let logits: Tensor<3> = head.forward(rows.unsqueeze());
             logits.cast(DType::F32).squeeze_dim(0)
         });
+        if taken.is_break() {
+            return;
+        }
     }
 }
 
@@ -161,34 +170,39 @@ pub(crate) fn masked(
         let read = Tensor::<1, Int>::from_ints(read.as_slice(), &hidden.device());
         let steps: Vec<DraftStep> = branches.steps.iter().map(|&(step, _)| step).collect();
         let rows = hidden.select(0, read);
-        in_chunks(&steps, width, take, &|of| logits(part(&rows, of)));
+        let taken = in_chunks(&steps, width, take, &|of| logits(part(&rows, of)));
+        if taken.is_break() {
+            return;
+        }
     }
 }
 
-/// Gives `take` the logits of a step behind `places`, of which each has a row, some at a time.
+/// Gives `take` the logits of a step behind `places`, of which each has a row, some at a time. Returns whether others are wanted.
 fn hand_over(
     rows: Tensor<2>,
     (places, step): (Range<usize>, usize),
     width: usize,
     take: &mut TakeLogits,
     logits: impl Fn(Tensor<2>) -> Tensor<2>,
-) {
+) -> ControlFlow<()> {
     let steps: Vec<_> = places.map(|place| DraftStep { place, step }).collect();
-    in_chunks(&steps, width, take, &|of| logits(part(&rows, of)));
+    in_chunks(&steps, width, take, &|of| logits(part(&rows, of)))
 }
 
-/// Gives `take` the logits, each `width` wide, of steps, some at a time: those of so many of them side by side.
+/// Gives `take` the logits, each `width` wide, of steps, some at a time: those of so many of them side by side. None are made once it
+/// wants no others, which is returned.
 pub(crate) fn in_chunks(
     steps: &[DraftStep],
     width: usize,
     take: &mut TakeLogits,
     logits: &dyn Fn(Range<usize>) -> Tensor<2>,
-) {
+) -> ControlFlow<()> {
     let chunk = rows_at_a_time(width);
     for (number, steps) in steps.chunks(chunk).enumerate() {
         let start = number * chunk;
-        take(steps, logits(start..start + steps.len()));
+        take(steps, logits(start..start + steps.len()))?;
     }
+    ControlFlow::Continue(())
 }
 
 /// Some of the rows of a tensor, side by side.

@@ -127,7 +127,7 @@ pub trait Attends: Projects {
                 }
                 (None, None) => attend_to_cache(query, (key, value), self.sinks(), None),
                 (Some(cache), mask) => {
-                    let keys_values = cache.append(key, value);
+                    let keys_values = cached(cache, (key, value), mask);
                     attend_to_cache(query, keys_values, self.sinks(), mask)
                 }
             }
@@ -150,7 +150,7 @@ pub trait Attends: Projects {
             let mut contexts = Vec::with_capacity(sequences.len());
             for SequenceRows { count, mask, cache } in sequences {
                 let own = |x: &Tensor<4>| x.clone().narrow(2, start, count);
-                let keys_values = cache.append(own(&key), own(&value));
+                let keys_values = cached(cache, (own(&key), own(&value)), mask);
                 contexts.push(attend_to_cache(
                     own(&query),
                     keys_values,
@@ -165,6 +165,21 @@ pub trait Attends: Projects {
 }
 
 impl<A: Projects + ?Sized> Attends for A {}
+
+/// Adds keys and values to a cache, and takes as many of it as the mask has: those behind all that are held it hides. Without a mask
+/// all that are held are seen.
+fn cached(
+    cache: &mut KvCache,
+    (key, value): (Tensor<4>, Tensor<4>),
+    mask: Option<&Mask>,
+) -> (Tensor<4>, Tensor<4>) {
+    cache.append(key, value);
+    let keys = match mask {
+        Some(mask) => mask.sight().dims()[1],
+        None => cache.len(),
+    };
+    cache.first(keys)
+}
 
 /// Grouped-query attention with rotary positions.
 #[derive(Module, Debug)]

@@ -84,7 +84,7 @@ impl BlockLayout {
     /// What one block sees after `cached` positions and with itself.
     ///
     /// # Shapes
-    /// - output: `[1, 1, size, cached + size]`
+    /// - output: `[1, 1, size, cached + size]`, on a GPU of as many more keys as are taken of a cache and hidden
     pub(crate) fn decoding(cached: usize, size: usize, sight: BlockSight, device: &Device) -> Mask {
         let total = cached + size;
         let window = sight.window.unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ impl BlockLayout {
             let end = if sight.causal { own + 1 } else { total };
             Some((own + 1).saturating_sub(window)..end)
         });
-        Mask::new(Sight::new([size, total], sees), device)
+        Mask::new(Sight::of_cache([size, total], sees, device), device)
     }
 
     pub(crate) fn context_positions(&self) -> Tensor<2, Int> {

@@ -2,12 +2,15 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use burn::prelude::*;
 use rand::rngs::StdRng;
+use rayon::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::draft::{Draft, DraftRequest, Proposal};
 use crate::draft_shape::{Children, DraftShape, StaticTree};
 use crate::drafter::Drafter;
+use crate::reductions::{candidates, is_sound, log_likelihoods, possible};
 use crate::sampling::{Distribution, Sampling, sample};
 use crate::stop::{Stop, StopBy, acceptance_bound};
 use crate::tree::Tree;
@@ -18,9 +21,13 @@ mod tests;
 
 /// What a draft is built from.
 pub trait DraftSource {
-    /// Logits of what follows each of `nodes`, or the root if there are none: one row for each, over the draft
-    /// vocabulary. The conditions are those of [`Drafter::node_logits`].
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>>;
+    /// Logits of what follows each of `nodes`, or the root if there are none. The conditions are those of
+    /// [`Drafter::node_logits`], and so is the shape. Minus infinity marks a token that is no candidate.
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2>;
+    /// See [`Drafter::depends_on_depth_alone`].
+    fn depends_on_depth_alone(&self) -> bool {
+        false
+    }
     /// See [`Drafter::confidence`].
     fn confidence(&mut self, _tree: &Tree, _nodes: &[usize]) -> Option<Vec<f32>> {
         None
@@ -97,7 +104,7 @@ pub(crate) fn ranks<D: Drafter>(
     ranks
 }
 
-/// Place of `token` in the order of [`largest`].
+/// How many tokens are likelier than `token`, of equals those of smaller ids.
 fn rank(logits: &[f32], token: usize) -> usize {
     let before = |(other, logit): (usize, &f32)| {
         *logit > logits[token] || (*logit == logits[token] && other < token)
@@ -117,15 +124,16 @@ struct Run<'a, D: Drafter> {
 }
 
 impl<D: Drafter> DraftSource for Run<'_, D> {
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
-        let logits = if nodes.is_empty() {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        if nodes.is_empty() {
             self.drafter.root_logits(self.state)
         } else {
             self.drafter.node_logits(self.state, tree, nodes)
-        };
-        let width = self.drafter.vocabulary().len();
-        let rows = host_f32(logits);
-        rows.chunks(width).map(<[f32]>::to_vec).collect()
+        }
+    }
+
+    fn depends_on_depth_alone(&self) -> bool {
+        self.drafter.depends_on_depth_alone()
     }
 
     fn confidence(&mut self, tree: &Tree, nodes: &[usize]) -> Option<Vec<f32>> {
@@ -202,6 +210,43 @@ impl<'a> Rule<'a> {
             }
         }
     }
+
+    /// What children are chosen from where these are the logits over `vocabulary`: of the likeliest tokens `count`.
+    fn choice(self, row: &[f32], vocabulary: &DraftVocabulary, count: usize) -> Choice {
+        match self {
+            Self::Top => Choice::Likeliest(possible(row, count)),
+            Self::WithoutReplacement(sampling) => {
+                Choice::WithoutReplacement(sampling.distribution(&scatter(row, vocabulary)))
+            }
+            Self::WithReplacement(sampling) => {
+                Choice::WithReplacement(sampling.distribution(&scatter(row, vocabulary)))
+            }
+        }
+    }
+
+    /// Whether the drafter is too unsure of a step with these logits.
+    fn is_ended(self, stop: Stop, row: &[f32]) -> bool {
+        stop.ends(acceptance_bound(self.distribution(row).entropy()))
+    }
+}
+
+/// What the children of one node are chosen from.
+#[derive(Clone)]
+enum Choice {
+    /// The likeliest tokens of the draft vocabulary, the likeliest first.
+    Likeliest(Vec<u32>),
+    /// See [`Rule`].
+    WithoutReplacement(Distribution),
+    /// See [`Rule`].
+    WithReplacement(Distribution),
+}
+
+/// Why nothing follows some nodes.
+enum End {
+    /// Logits are no numbers, or none can be chosen.
+    Broken,
+    /// The drafter is too unsure.
+    Unsure,
 }
 
 struct Builder<'a> {
@@ -220,21 +265,22 @@ impl Builder<'_> {
         let mut inner: Vec<usize> = Vec::new();
         let mut places: Vec<Option<usize>> = vec![None];
         for _ in 0..depth.min(shape.depth()) {
-            // Both are asked before the token is drawn, so that it decides nothing about itself.
+            // Head and entropy are asked before the token is drawn, so that it decides nothing about itself.
             if self.ends_by_head(stop, &inner, &mut score) {
                 break;
             }
-            let Some(logits) = self.logits(&inner) else {
-                return broken();
+            let counts = places.iter().map(|&place| shape.children(place).len());
+            let most = counts.max().unwrap_or_default();
+            let choices = match self.choices(&inner, rule, stop, most) {
+                Ok(choices) => choices,
+                Err(End::Broken) => return broken(),
+                Err(End::Unsure) => break,
             };
-            if ends_by_entropy(stop, rule, &logits[0]) {
-                break;
-            }
             let (mut next, mut next_places) = (Vec::new(), Vec::new());
-            for (at, (row, &place)) in logits.iter().zip(&places).enumerate() {
+            for (at, (choice, &place)) in choices.into_iter().zip(&places).enumerate() {
                 let children = shape.children(place);
                 for (child, (token, distribution)) in
-                    children.clone().zip(self.choose(rule, row, children.len()))
+                    children.clone().zip(self.choose(choice, children.len()))
                 {
                     let node = self.tree.push(token, inner.get(at).copied());
                     distributions.extend(distribution);
@@ -271,32 +317,54 @@ impl Builder<'_> {
         stop.ends(*score)
     }
 
-    /// The logits of what follows `nodes`; nothing where some are no numbers, and where none can be chosen. Minus infinity
-    /// marks a token that is no candidate.
-    fn logits(&mut self, nodes: &[usize]) -> Option<Vec<Vec<f32>>> {
-        let rows = self.source.logits(&self.tree, nodes);
-        let is_sound = |row: &Vec<f32>| {
-            let bad = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
-            !row.iter().any(bad) && row.iter().any(|logit| logit.is_finite())
+    /// The logits of what follows `nodes`: of one for all, where it stands for all.
+    fn logits(&mut self, nodes: &[usize]) -> Tensor<2> {
+        let asked = match self.source.depends_on_depth_alone() {
+            true => nodes.len().min(1),
+            false => nodes.len(),
         };
-        rows.iter().all(is_sound).then_some(rows)
+        self.source.logits(&self.tree, &nodes[..asked])
+    }
+
+    /// What the children of each of `nodes`, or of the root if there are none, are chosen from: of the likeliest tokens `count`.
+    fn choices(
+        &mut self,
+        nodes: &[usize],
+        rule: Rule,
+        stop: Option<Stop>,
+        count: usize,
+    ) -> Result<Vec<Choice>, End> {
+        let logits = self.logits(nodes);
+        let by_entropy = |stop: &Stop| stop.by == StopBy::Entropy && stop.threshold > 0.0;
+        let stop = stop.filter(by_entropy);
+        let choices: Vec<Choice> = if let (Rule::Top, None) = (rule, stop) {
+            let likeliest = candidates(logits, count).ok_or(End::Broken)?.into_iter();
+            likeliest.map(Choice::Likeliest).collect()
+        } else {
+            let [_, width] = logits.dims();
+            let values = host_f32(logits);
+            if !values.chunks(width).all(is_sound) {
+                return Err(End::Broken);
+            }
+            if stop.is_some_and(|stop| rule.is_ended(stop, &values[..width])) {
+                return Err(End::Unsure);
+            }
+            let vocabulary = self.vocabulary;
+            let choice = |row: &[f32]| rule.choice(row, vocabulary, count);
+            values.par_chunks(width).map(choice).collect()
+        };
+        Ok(for_each(nodes, choices))
     }
 
     /// At most `count` tokens of the target's vocabulary, and what each was drawn from.
-    fn choose(
-        &mut self,
-        rule: Rule,
-        row: &[f32],
-        count: usize,
-    ) -> Vec<(u32, Option<Distribution>)> {
-        match rule {
-            Rule::Top => {
-                let best = largest(row, count).into_iter();
-                best.map(|token| (self.vocabulary.to_target(token as u32), None))
+    fn choose(&mut self, choice: Choice, count: usize) -> Vec<(u32, Option<Distribution>)> {
+        match choice {
+            Choice::Likeliest(tokens) => {
+                let best = tokens.into_iter().take(count);
+                best.map(|token| (self.vocabulary.to_target(token), None))
                     .collect()
             }
-            Rule::WithReplacement(sampling) => {
-                let distribution = sampling.distribution(&self.scatter(row));
+            Choice::WithReplacement(distribution) => {
                 let mut draw = || {
                     (
                         self.source.draw(&distribution.probabilities),
@@ -305,8 +373,8 @@ impl Builder<'_> {
                 };
                 (0..count).map(|_| draw()).collect()
             }
-            Rule::WithoutReplacement(sampling) => {
-                let mut distribution = Some(sampling.distribution(&self.scatter(row)));
+            Choice::WithoutReplacement(distribution) => {
+                let mut distribution = Some(distribution);
                 let mut drawn = Vec::with_capacity(count);
                 while let (true, Some(from)) = (drawn.len() < count, distribution.take()) {
                     let token = self.source.draw(&from.probabilities);
@@ -320,35 +388,27 @@ impl Builder<'_> {
         }
     }
 
-    /// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
-    fn scatter(&self, row: &[f32]) -> Vec<f32> {
-        let mut full = vec![f32::NEG_INFINITY; self.vocabulary.target_len()];
-        for (token, &logit) in row.iter().enumerate() {
-            full[self.vocabulary.to_target(token as u32) as usize] = logit;
-        }
-        full
-    }
-
     /// The `nodes` likeliest paths of at most `depth` tokens.
     fn best_first(mut self, depth: usize, nodes: usize) -> Draft {
         let mut open = BinaryHeap::new();
         let mut found = 0;
+        // What follows a path of each length, where it follows all of them.
+        let mut known = Vec::new();
         // The node to continue next, with the logarithm of its likelihood and the length of its path.
         let mut next = Some((None, 0.0, 0));
         while self.tree.len() < nodes {
             if let Some((node, so_far, length)) = next.take().filter(|(.., length)| *length < depth)
             {
-                let Some(logits) = self.logits(node.as_slice()) else {
+                // More children than are still wanted are never chosen.
+                let wanted = nodes - self.tree.len();
+                let Some(likeliest) = self.behind(node, length, wanted, &mut known) else {
                     return broken();
                 };
-                let row = &logits[0];
-                let total = log_sum_exp(row);
-                // More children than are still wanted are never chosen.
-                for token in largest(row, nodes - self.tree.len()) {
+                for (token, value) in likeliest.into_iter().take(wanted) {
                     open.push(Open {
-                        value: so_far + (row[token] as f64 - total),
+                        value: so_far + value,
                         found,
-                        token: self.vocabulary.to_target(token as u32),
+                        token: self.vocabulary.to_target(token),
                         parent: node,
                         depth: length + 1,
                     });
@@ -368,6 +428,26 @@ impl Builder<'_> {
         }
     }
 
+    /// The `wanted` likeliest tokens, or more, behind a path of `length` tokens to `node`, with the logarithms of their
+    /// likelihoods. `known` are those behind the paths of each length, where they are the same. It holds enough of them: before
+    /// a path is continued one was that is a token shorter, and later ever fewer are wanted.
+    fn behind(
+        &mut self,
+        node: Option<usize>,
+        length: usize,
+        wanted: usize,
+        known: &mut Vec<Vec<(u32, f64)>>,
+    ) -> Option<Vec<(u32, f64)>> {
+        if let Some(same) = known.get(length) {
+            return Some(same.clone());
+        }
+        let likeliest = log_likelihoods(self.logits(node.as_slice()), wanted)?.concat();
+        if self.source.depends_on_depth_alone() {
+            known.push(likeliest.clone());
+        }
+        Some(likeliest)
+    }
+
     /// The tree of EAGLE-2.
     fn expand(mut self, depth: usize, top_k: usize, nodes: usize) -> Draft {
         // Logarithm of each path's likelihood. A child's is never the greater, so no node is chosen without its parent:
@@ -378,18 +458,16 @@ impl Builder<'_> {
             if step > 0 && frontier.is_empty() {
                 break;
             }
-            let Some(logits) = self.logits(&frontier) else {
+            let Some(rows) = log_likelihoods(self.logits(&frontier), top_k) else {
                 return broken();
             };
             let found = self.tree.len();
-            for (at, row) in logits.iter().enumerate() {
+            for (at, row) in for_each(&frontier, rows).into_iter().enumerate() {
                 let parent = frontier.get(at).copied();
                 let so_far = parent.map_or(0.0, |parent| values[parent]);
-                let total = log_sum_exp(row);
-                for token in largest(row, top_k) {
-                    self.tree
-                        .push(self.vocabulary.to_target(token as u32), parent);
-                    values.push(so_far + (row[token] as f64 - total));
+                for (token, value) in row {
+                    self.tree.push(self.vocabulary.to_target(token), parent);
+                    values.push(so_far + value);
                 }
             }
             frontier = likeliest(&values, found, top_k);
@@ -410,11 +488,22 @@ impl Builder<'_> {
     }
 }
 
-/// Whether the drafter is too unsure of a step with these logits.
-fn ends_by_entropy(stop: Option<Stop>, rule: Rule, row: &[f32]) -> bool {
-    let by_entropy = |stop: &Stop| stop.by == StopBy::Entropy;
-    (stop.filter(by_entropy))
-        .is_some_and(|stop| stop.ends(acceptance_bound(rule.distribution(row).entropy())))
+/// What there is of each of `nodes`, or of the root if there are none, where `rows` has it for each or once for all.
+fn for_each<T: Clone>(nodes: &[usize], mut rows: Vec<T>) -> Vec<T> {
+    if let ([one], 2..) = (&rows[..], nodes.len()) {
+        let others = vec![one.clone(); nodes.len() - 1];
+        rows.extend(others);
+    }
+    rows
+}
+
+/// Logits over the target's vocabulary; tokens that cannot be proposed are at minus infinity.
+fn scatter(row: &[f32], vocabulary: &DraftVocabulary) -> Vec<f32> {
+    let mut full = vec![f32::NEG_INFINITY; vocabulary.target_len()];
+    for (token, &logit) in row.iter().enumerate() {
+        full[vocabulary.to_target(token as u32) as usize] = logit;
+    }
+    full
 }
 
 fn broken() -> Draft {
@@ -460,15 +549,6 @@ fn likeliest(values: &[f64], start: usize, count: usize) -> Vec<usize> {
     order
 }
 
-fn log_sum_exp(row: &[f32]) -> f64 {
-    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
-    let sum: f64 = row
-        .iter()
-        .map(|&logit| (logit as f64 - largest).exp())
-        .sum();
-    largest + sum.ln()
-}
-
 /// The distribution of another token than `token`; `None` if there is no other.
 fn without(distribution: &Distribution, token: u32) -> Option<Distribution> {
     let mut probabilities = distribution.probabilities.clone();
@@ -481,19 +561,4 @@ fn without(distribution: &Distribution, token: u32) -> Option<Distribution> {
         *p = (*p as f64 / total) as f32;
     }
     Some(Distribution { probabilities })
-}
-
-/// Indices of the `count` largest finite values in descending order, of equals the smaller first. Minus infinity marks
-/// what cannot be chosen.
-pub(crate) fn largest(values: &[f32], count: usize) -> Vec<usize> {
-    let before = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
-    let mut indices: Vec<usize> = (0..values.len())
-        .filter(|&index| values[index].is_finite())
-        .collect();
-    if count > 0 && count < indices.len() {
-        indices.select_nth_unstable_by(count - 1, before);
-    }
-    indices.truncate(count);
-    indices.sort_by(before);
-    indices
 }

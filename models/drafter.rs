@@ -106,6 +106,13 @@ pub trait Drafter: Module + Sized {
     /// - output: `[nodes.len(), draft_vocab]`, f32, outside autodiff
     fn node_logits(&self, state: &mut Self::State, tree: &Tree, nodes: &[usize]) -> Tensor<2>;
 
+    /// Whether the logits of what follows a node depend on its depth and on no token drafted before it, so that one node stands
+    /// for all of its depth. Then [`node_logits`](Self::node_logits) may be asked for one of them only, which need not be the
+    /// parent of those asked for next.
+    fn depends_on_depth_alone(&self) -> bool {
+        false
+    }
+
     /// Says how long the longest path of the next draft may be, which a drafter that makes all of a path in one pass
     /// wants to know before [`root_logits`](Self::root_logits).
     fn plan(&self, _state: &mut Self::State, _depth: usize) {}
@@ -130,7 +137,7 @@ pub trait Drafter: Module + Sized {
     /// Gives `take` the logits of every step that a draft behind a place of `text` has, where the tokens drafted before it
     /// are those of the text: what [`node_logits`](Self::node_logits) gives when all of the text up to the place was
     /// observed. Steps whose token is not known are left out, and so are those that it cannot draft; each of the others
-    /// comes once, in any order.
+    /// comes once, in any order, until `take` wants no more: then it ends, and makes no others.
     fn along(&self, text: &KnownText, take: &mut TakeLogits) {
         walk(self, text, take);
     }
@@ -188,6 +195,8 @@ pub(crate) fn walk<D: Drafter>(drafter: &D, text: &KnownText, take: &mut TakeLog
         }
         drafter.rewind(&mut state);
         let steps: Vec<_> = (0..known).map(|step| DraftStep { place, step }).collect();
-        take(&steps, Tensor::cat(logits, 0));
+        if take(&steps, Tensor::cat(logits, 0)).is_break() {
+            return;
+        }
     }
 }

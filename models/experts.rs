@@ -24,6 +24,47 @@ pub struct SparseMlp {
     config: ExpertsConfig,
 }
 
+/// How rows go through their experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The rows of an expert together, expert by expert.
+    Grouped,
+    /// With a copy of its expert's matrices for each row and expert, all at once.
+    Gathered,
+    /// All rows through all experts at once, of which each row takes its own.
+    All,
+}
+
+impl Way {
+    /// The way of so many rows, `d_model` wide, through which the fewest bytes of matrices go, unless the rows are too many for
+    /// [`All`](Self::All) or would take too much memory.
+    fn by_bytes([rows, d_model]: [usize; 2], config: &ExpertsConfig) -> Self {
+        let ExpertsConfig {
+            count, per_token, ..
+        } = *config;
+        if COPIED * rows * per_token <= count {
+            Self::Gathered
+        } else if rows <= MOST_THROUGH_ALL && count * rows * d_model <= MOST_REPEATED {
+            Self::All
+        } else {
+            Self::Grouped
+        }
+    }
+}
+
+/// How often the bytes of a matrix go through memory that is copied for a product: they are read, written, and read again.
+const COPIED: usize = 3;
+
+/// Rows that go through all experts on a GPU, at most. Up to about as many, reading the matrices of a layer takes as long as
+/// multiplying with all of them, a few hundred microseconds, where [`Way::Grouped`] would be three launches for each expert and a wait
+/// for the host, some ten milliseconds.
+const MOST_THROUGH_ALL: usize = 256;
+
+/// Elements of the rows that go through all experts, once for each expert, at most: those of 256 rows with 128 experts and a width of
+/// 2,048. In bf16 they take 134 MB, and as much what the experts make of them; with what stands between, twice 50 MB at a `d_ff` of 768,
+/// it is about 370 MB.
+const MOST_REPEATED: usize = 1 << 26;
+
 /// The matrices of all experts. They are frozen: no gradient is made for them, and no low-rank matrices stand beside them.
 #[derive(Module, Debug)]
 pub struct Experts {
@@ -67,24 +108,28 @@ impl SparseMlp {
         let [batch, seq, d_model] = x.dims();
         let x = x.reshape([batch * seq, d_model]);
         let (weights, chosen) = self.route(x.clone());
-        let of_each = if self.gathers(batch * seq, &x.device()) {
-            self.experts.gathered(x, chosen)
-        } else {
-            self.experts.grouped(x, &on_host(chosen))
+        let of_each = match self.way(&x) {
+            Way::Grouped => self.experts.grouped(x, &on_host(chosen)),
+            Way::Gathered => self.experts.gathered(x, chosen),
+            Way::All => self.experts.of_all(x, chosen),
         };
         let weighed = of_each * weights.unsqueeze_dim(2); // [rows, per_token, d_model]
         weighed.sum_dim(1).reshape([batch, seq, d_model])
     }
 
-    /// Whether the matrices of the experts are gathered for so many rows, in place of the rows of each expert.
+    /// The way of such rows.
     ///
     /// To sort rows by their experts the host has to know which these are. On the CPU that costs nothing, and each expert's
     /// matrices are read where they lie. A GPU would have to end what it does and wait for the host in every layer, and then
-    /// gets three small products for each expert: much for the few rows of decoding, whose experts' matrices are copied side
-    /// by side instead and multiplied at once. Copies of more than all experts would take more memory than the layer has, and
-    /// with as many rows the wait is little beside the products.
-    fn gathers(&self, rows: usize, device: &Device) -> bool {
-        !is_cpu(device) && rows * self.config.per_token <= self.config.count
+    /// gets three small products for each expert: much for the rows of a decoder. A graph would keep what is made of all experts.
+    fn way(&self, x: &Tensor<2>) -> Way {
+        if is_cpu(&x.device()) {
+            return Way::Grouped;
+        }
+        match Way::by_bytes(x.dims(), &self.config) {
+            Way::All if x.is_autodiff() => Way::Grouped,
+            way => way,
+        }
     }
 
     /// The experts of each row, and their weights in the type of `x`.
@@ -145,6 +190,24 @@ impl Experts {
         let up = product(x, matrices(&self.up_proj));
         let down = product(swiglu(gate, up), matrices(&self.down_proj));
         down.reshape([rows, per_token, d_model])
+    }
+
+    /// The same as [`gathered`](Self::gathered), with every row multiplied with the matrices of every expert, where these lie. Of
+    /// what the others make nothing is read, so it may be infinite.
+    fn of_all(&self, x: Tensor<2>, chosen: Tensor<2, Int>) -> Tensor<3> {
+        let ([rows, d_model], [_, per_token]) = (x.dims(), chosen.dims());
+        let [count, _, _] = self.gate_proj.dims();
+        let x = x.unsqueeze_dim::<3>(0).repeat_dim(0, count); // [experts, rows, d_model]
+        let gate = product_with_weight(x.clone(), self.gate_proj.val());
+        let up = product_with_weight(x, self.up_proj.val());
+        let down = product_with_weight(swiglu(gate, up), self.down_proj.val());
+        // Those of an expert stand together.
+        let row = Tensor::<1, Int>::arange(0..rows as i64, (&chosen.device(), chosen.dtype()));
+        let places = chosen.mul_scalar(rows as i64) + row.unsqueeze_dim::<2>(1);
+        let own = down
+            .reshape([count * rows, d_model])
+            .select(0, places.reshape([rows * per_token]));
+        own.reshape([rows, per_token, d_model])
     }
 }
 
@@ -282,9 +345,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_through_their_experts_as_computed_by_hand_in_groups_and_gathered() {
+    fn rows_go_through_their_experts_as_computed_by_hand_whichever_way() {
         for normalised in [true, false] {
-            for per_token in [1, 3, 7] {
+            for per_token in [1, 2, 3, 7] {
                 let layer = layer(ExpertsConfig {
                     per_token,
                     normalised,
@@ -300,8 +363,72 @@ mod tests {
                 assert_near(&host_f32(forward), &by_hand);
                 let (_, chosen) = layer.route(x.clone());
                 let grouped = layer.experts.grouped(x.clone(), &on_host(chosen.clone()));
-                let gathered = layer.experts.gathered(x, chosen);
-                assert_near(&host_f32(gathered), &host_f32(grouped));
+                let gathered = layer.experts.gathered(x.clone(), chosen.clone());
+                assert_near(&host_f32(gathered), &host_f32(grouped.clone()));
+                let of_all = layer.experts.of_all(x, chosen);
+                assert_near(&host_f32(of_all), &host_f32(grouped));
+            }
+        }
+    }
+
+    #[test]
+    fn the_way_of_rows_is_that_of_the_fewest_bytes_and_not_of_all_experts_for_many() {
+        // Qwen3-30B-A3B, whose width is 2048.
+        let config = ExpertsConfig {
+            count: 128,
+            per_token: 8,
+            d_ff: 768,
+            normalised: true,
+        };
+        let way = |rows| Way::by_bytes([rows, 2048], &config);
+        assert_eq!([1, 5].map(way), [Way::Gathered; 2]);
+        // Chains of five, in a batch of four too, a tree of 25 and one of 60, each behind a committed token.
+        assert_eq!([6, 17, 24, 26, 61, 4 * 61, 256].map(way), [Way::All; 7]);
+        assert_eq!([257, 4096].map(way), [Way::Grouped; 2]);
+        // At twice the width, half as many rows take as much memory; at half of it, more rows are still too many.
+        let way = |rows, d_model| Way::by_bytes([rows, d_model], &config);
+        assert_eq!([way(128, 4096), way(129, 4096)], [Way::All, Way::Grouped]);
+        assert_eq!([way(256, 1024), way(257, 1024)], [Way::All, Way::Grouped]);
+        // Each row takes all experts.
+        let all = ExpertsConfig {
+            per_token: 128,
+            ..config
+        };
+        assert_eq!(Way::by_bytes([1, 2048], &all), Way::All);
+    }
+
+    #[test]
+    fn the_cpu_and_a_graph_read_no_expert_that_no_row_goes_through() {
+        let layer = layer(SEVEN);
+        let few = rows(40);
+        let is_cpu = is_cpu(&test_device());
+        let expected = if is_cpu { Way::Grouped } else { Way::All };
+        assert_eq!(layer.way(&few), expected);
+        assert_eq!(layer.way(&few.autodiff()), Way::Grouped);
+    }
+
+    #[test]
+    fn what_a_row_does_not_go_through_may_overflow() {
+        let mut layer = layer(ExpertsConfig {
+            per_token: 1,
+            ..SEVEN
+        });
+        let x = rows(20);
+        let (_, chosen) = layer.route(x.clone());
+        let expected = layer.experts.of_all(x.clone(), chosen.clone());
+        let taken = on_host(chosen.clone());
+        let idle = (0..SEVEN.count).find(|expert| !taken.contains(expert));
+        let one = idle.unwrap_or(taken[0]);
+        let infinite = layer.experts.up_proj.val();
+        let [_, d_in, d_out] = infinite.dims();
+        let places = [one..one + 1, 0..d_in, 0..d_out];
+        let infinite = infinite.slice_fill(places, f32::INFINITY);
+        layer.experts.up_proj = Param::from_tensor(infinite);
+        let found = host_f32(layer.experts.of_all(x, chosen));
+        let rows = found.chunks(D_MODEL).zip(taken);
+        for ((found, expert), expected) in rows.zip(host_f32(expected).chunks(D_MODEL)) {
+            if expert != one {
+                assert_near(found, expected);
             }
         }
     }

@@ -6,7 +6,7 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use crate::mask::Mask;
 use crate::sampling::{Sampling, sample};
-use crate::sight::Sight;
+use crate::sight::{AtATime, Sight};
 use crate::target::{Caches, Capture, Target as _};
 use crate::transformer::Transformer;
 use crate::weights::host_f32;
@@ -22,7 +22,8 @@ pub struct Continuation<'a> {
     pub stop: &'a [u32],
     /// Decides the draws of each text, whatever stands beside it.
     pub seed: u64,
-    /// The most positions that are in memory at a time, padding among them; a text that has more stands alone.
+    /// The most positions that are in memory at a time, padding among them, and those that a cache on a GPU has
+    /// [room for](AtATime::of_cache) at its end; a text that has more stands alone.
     pub positions: usize,
 }
 
@@ -33,7 +34,8 @@ pub fn continue_texts(
     how: &Continuation,
 ) -> Vec<Vec<u32>> {
     let mut written = vec![Vec::new(); prompts.len()];
-    for group in groups(prompts, how) {
+    let some = AtATime::on(&model.device());
+    for group in groups(prompts, how, |positions| some.of_cache(positions)) {
         let texts = continue_group(model, prompts, how, &group);
         for (text, tokens) in group.into_iter().zip(texts) {
             written[text] = tokens;
@@ -42,8 +44,13 @@ pub fn continue_texts(
     written
 }
 
-/// The numbers of the texts that are continued side by side: the shortest prompts first, as many as may be in memory.
-fn groups(prompts: &[Vec<u32>], how: &Continuation) -> Vec<Vec<usize>> {
+/// The numbers of the texts that are continued side by side: the shortest prompts first, as many as may be in memory. `taken` says
+/// how many positions of a cache those of a text are.
+fn groups(
+    prompts: &[Vec<u32>],
+    how: &Continuation,
+    taken: impl Fn(usize) -> usize,
+) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..prompts.len()).collect();
     order.sort_by_key(|&text| prompts[text].len());
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -53,7 +60,7 @@ fn groups(prompts: &[Vec<u32>], how: &Continuation) -> Vec<Vec<usize>> {
         let own = [prompts[text].len(), how.limits[text]];
         let both = [longest[0].max(own[0]), longest[1].max(own[1])];
         match groups.last_mut() {
-            Some(group) if (group.len() + 1) * (both[0] + both[1]) <= how.positions => {
+            Some(group) if (group.len() + 1) * taken(both[0] + both[1]) <= how.positions => {
                 group.push(text);
                 longest = both;
             }
@@ -175,7 +182,7 @@ fn padded_mask(
         let first = start.max((column + 1).saturating_sub(window)).min(column);
         Some(first..column + 1)
     });
-    Mask::new(Sight::new([new, total], sees), device)
+    Mask::new(Sight::of_cache([new, total], sees, device), device)
 }
 
 #[cfg(test)]
@@ -185,7 +192,7 @@ mod tests {
     #[test]
     fn texts_of_about_one_length_stand_side_by_side_as_far_as_there_is_room() {
         let prompts = [7, 1, 3, 2, 7].map(|length| vec![0; length]);
-        let of = |positions: usize| {
+        let of_rounded = |positions: usize, taken: fn(usize) -> usize| {
             let how = Continuation {
                 sampling: Sampling::GREEDY,
                 limits: &[1, 4, 1, 1, 2],
@@ -193,12 +200,16 @@ mod tests {
                 seed: 0,
                 positions,
             };
-            groups(&prompts, &how)
+            groups(&prompts, &how, taken)
         };
+        let of = |positions| of_rounded(positions, |positions| positions);
         assert_eq!(of(usize::MAX), [[1, 3, 2, 0, 4]]);
         // The first two take 2 · (2 + 4) positions, the next two 2 · (7 + 1).
         assert_eq!(of(18), [vec![1, 3], vec![2, 0], vec![4]]);
         assert_eq!(of(12), [vec![1, 3], vec![2], vec![0], vec![4]]);
         assert_eq!(of(0), [[1], [3], [2], [0], [4]]);
+        // The first two would take 2 · 8 of a cache that is rounded up, the second and third take 2 · 4.
+        let found = of_rounded(12, |positions| positions.next_multiple_of(4));
+        assert_eq!(found, [vec![1], vec![3, 2], vec![0], vec![4]]);
     }
 }

@@ -1,5 +1,5 @@
 //! A text whose tokens are known, behind every place of which a drafter could draft.
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use burn::prelude::*;
 
@@ -37,8 +37,8 @@ pub struct DraftStep {
 /// Takes how likely the target keeps each of some steps, as a drafter guesses.
 pub type TakeGuesses<'a> = dyn FnMut(&[DraftStep], Vec<f32>) + 'a;
 
-/// Takes the logits of some steps, one row for each: `[steps, draft_vocab]`, f32, outside autodiff.
-pub type TakeLogits<'a> = dyn FnMut(&[DraftStep], Tensor<2>) + 'a;
+/// Takes the logits of some steps, one row for each: `[steps, draft_vocab]`, f32, outside autodiff. Says whether others are wanted.
+pub type TakeLogits<'a> = dyn FnMut(&[DraftStep], Tensor<2>) -> ControlFlow<()> + 'a;
 
 impl KnownText<'_> {
     /// Steps of a draft behind `place`. The pass that verifies it gives one token more, and neither goes beyond the limit.

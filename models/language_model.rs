@@ -249,17 +249,14 @@ impl Drafter for LanguageModel {
     }
 }
 
-/// The logits of one of `slots`, `[1, slots, d_model]`, that do not depend on the tokens in the slots before it, once for each
-/// of `copies`: `[copies, vocab]`, f32.
-pub(crate) fn slot_logits(
-    head: &Linear,
-    slots: &Tensor<3>,
-    slot: usize,
-    copies: usize,
-) -> Tensor<2> {
-    let logits = logits(head, slots.clone().narrow(1, slot, 1));
-    let width = logits.dims()[1];
-    logits.expand([copies, width])
+/// The logits of one of some slots, which do not depend on the tokens in the slots before it, once for each of `copies`.
+///
+/// # Shapes
+/// - logits: `[slots, vocab]`
+/// - output: `[copies, vocab]`
+pub(crate) fn slot_logits(logits: &Tensor<2>, slot: usize, copies: usize) -> Tensor<2> {
+    let [_, vocab] = logits.dims();
+    logits.clone().narrow(0, slot, 1).expand([copies, vocab])
 }
 
 /// `[1, rows, d_model]` to `[rows, vocab]`, f32.

@@ -38,6 +38,15 @@ impl Mask {
         (!sight.hides_nothing()).then(|| Self::new(sight, device))
     }
 
+    /// The mask of [queries that see places of a cache](Sight::of_cache), where something is hidden.
+    pub(crate) fn of_cache<S: IntoIterator<Item = Range<usize>>>(
+        [queries, held]: [usize; 2],
+        sees: impl IntoIterator<Item = S>,
+        device: &Device,
+    ) -> Option<Self> {
+        Self::hiding(Sight::of_cache([queries, held], sees, device), device)
+    }
+
     /// What queries see.
     pub fn sight(&self) -> &Sight {
         &self.sight
@@ -164,7 +173,8 @@ impl Layout {
 }
 
 /// The mask of a tree of `parents` after `cached` positions: a node sees the cache, its ancestors and itself, at most
-/// `window` positions back. `None` when nothing is hidden. Of `[1, 1, nodes, cached + nodes]` entries.
+/// `window` positions back. `None` when nothing is hidden. Of `[1, 1, nodes, cached + nodes]` entries, on a GPU of as many more keys
+/// as are taken of a cache and hidden.
 pub fn tree_mask(
     parents: &[Option<usize>],
     cached: usize,
@@ -172,9 +182,19 @@ pub fn tree_mask(
     device: &Device,
 ) -> Option<Mask> {
     let nodes = parents.len();
+    let sees = seen_in_tree(parents, cached, window);
+    Mask::of_cache([nodes, cached + nodes], sees, device)
+}
+
+/// What each node of such a tree sees.
+pub(crate) fn seen_in_tree(
+    parents: &[Option<usize>],
+    cached: usize,
+    window: Option<usize>,
+) -> Vec<Vec<Range<usize>>> {
     let window = window.unwrap_or(usize::MAX);
     let before = || std::iter::once(0..cached).collect();
-    let mut sees: Vec<Vec<Range<usize>>> = Vec::with_capacity(nodes);
+    let mut sees: Vec<Vec<Range<usize>>> = Vec::with_capacity(parents.len());
     for (node, &parent) in parents.iter().enumerate() {
         let mut seen = parent.map_or_else(before, |parent| sees[parent].clone());
         let own = cached + node;
@@ -184,7 +204,7 @@ pub fn tree_mask(
         }
         sees.push(last_of(seen, window));
     }
-    Mask::hiding(Sight::new([nodes, cached + nodes], sees), device)
+    sees
 }
 
 /// What layers have that follows from something in which most of them are alike, such as the mask from the window: made
@@ -223,7 +243,7 @@ pub(crate) type Masks = ByLayer<Option<Mask>>;
 
 /// The mask of some nodes of a draft tree that are run after `committed` positions and the nodes `before`: a node sees
 /// what is committed, its ancestors, which are all in `before`, and itself, at most `window` positions back. `None` when
-/// nothing is hidden. Of `[1, 1, nodes, committed + before + nodes]` entries.
+/// nothing is hidden. Of `[1, 1, nodes, committed + before + nodes]` entries, on a GPU of more keys as that of a [tree](tree_mask).
 pub fn draft_mask(
     tree: &Tree,
     before: &[usize],
@@ -254,7 +274,7 @@ pub fn draft_mask(
         }
         seen
     });
-    Mask::hiding(Sight::new([nodes.len(), total], sees), device)
+    Mask::of_cache([nodes.len(), total], sees, device)
 }
 
 /// Position of some nodes of a draft tree after `committed` positions, `[1, nodes]`.
@@ -302,9 +322,22 @@ pub fn tree_positions(parents: &[Option<usize>], cached: usize, device: &Device)
 mod tests {
     use super::*;
     use crate::device::test_device;
+    use crate::sight::AtATime;
     use crate::weights::host_f32;
 
     const NO: f32 = f32::NEG_INFINITY;
+
+    /// The entries of a mask for the places that a cache holds; others are hidden.
+    fn of_held(mask: &Mask, held: usize) -> Vec<f32> {
+        let entries = host_f32(mask.entries().clone());
+        let mut found = Vec::new();
+        for row in entries.chunks(mask.sight().dims()[1]) {
+            let (of_held, others) = row.split_at(held);
+            assert!(others.iter().all(|&entry| entry == NO), "{others:?}");
+            found.extend_from_slice(of_held);
+        }
+        found
+    }
 
     #[test]
     fn siblings_do_not_see_each_other() {
@@ -318,7 +351,15 @@ mod tests {
             0.0, 0.0, NO, 0.0, NO, //
             0.0, 0.0, NO, 0.0, 0.0,
         ];
-        assert_eq!(host_f32(mask.entries().clone()), expected);
+        assert_eq!(of_held(&mask, 5), expected);
+    }
+
+    #[test]
+    fn a_token_alone_sees_all_that_a_cache_holds_and_nothing_behind() {
+        let device = test_device();
+        let mask = tree_mask(&[None], 299, None, &device);
+        assert_eq!(mask.is_none(), AtATime::on(&device).of_cache(300) == 300);
+        assert!(mask.is_none_or(|mask| of_held(&mask, 300) == [0.0; 300]));
     }
 
     #[test]
@@ -330,19 +371,15 @@ mod tests {
             parents: vec![None, None, Some(1), Some(0), Some(2)],
         };
         let mask = draft_mask(&tree, &[1, 0, 2], &[4], 2, None, &device).unwrap();
-        assert_eq!(
-            host_f32(mask.entries().clone()),
-            [0.0, 0.0, 0.0, NO, 0.0, 0.0]
-        );
+        assert_eq!(of_held(&mask, 6), [0.0, 0.0, 0.0, NO, 0.0, 0.0]);
         let windowed = draft_mask(&tree, &[1, 0, 2], &[4], 2, Some(2), &device).unwrap();
-        assert_eq!(
-            host_f32(windowed.entries().clone()),
-            [NO, NO, NO, NO, 0.0, 0.0]
-        );
+        assert_eq!(of_held(&windowed, 6), [NO, NO, NO, NO, 0.0, 0.0]);
         let mask = draft_mask(&tree, &[1, 0], &[2, 3], 1, None, &device).unwrap();
         let expected = [0.0, 0.0, NO, 0.0, NO, 0.0, NO, 0.0, NO, 0.0];
-        assert_eq!(host_f32(mask.entries().clone()), expected);
-        assert!(draft_mask(&tree, &[1], &[2], 1, None, &device).is_none());
+        assert_eq!(of_held(&mask, 5), expected);
+        let whole = draft_mask(&tree, &[1], &[2], 1, None, &device);
+        assert_eq!(whole.is_none(), AtATime::on(&device).of_cache(3) == 3);
+        assert!(whole.is_none_or(|mask| of_held(&mask, 3) == [0.0; 3]));
         let positions = draft_positions(&tree, &[2, 3], 7, &device).into_data();
         assert_eq!(positions.iter::<i64>().collect::<Vec<_>>(), [8, 8]);
     }

@@ -261,6 +261,10 @@ impl Drafter for MaskedLanguageModel {
         depth.min(1)
     }
 
+    fn depends_on_depth_alone(&self) -> bool {
+        true
+    }
+
     fn parameters_per_pass(&self) -> u64 {
         self.model.parameters_per_pass()
     }

@@ -185,6 +185,10 @@ impl Drafter for Medusa {
         depth.min(1)
     }
 
+    fn depends_on_depth_alone(&self) -> bool {
+        true
+    }
+
     fn parameters_per_pass(&self) -> u64 {
         let shared = self.frozen.shared_parameters(self.lm_heads.first());
         (self.num_params() + shared) as u64

@@ -315,7 +315,7 @@ impl Drafter for Pard {
             pending: vec![first],
             features: Vec::new(),
             feature: None,
-            slots: None,
+            logits: None,
             planned: 1,
         }
     }
@@ -340,6 +340,10 @@ impl Drafter for Pard {
 
     fn passes(&self, depth: usize) -> usize {
         depth.min(1)
+    }
+
+    fn depends_on_depth_alone(&self) -> bool {
+        true
     }
 
     fn parameters_per_pass(&self) -> u64 {

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{KnownText, TakeLogits};
+use crate::language_model::slot_logits;
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
@@ -98,8 +99,10 @@ pub struct PEagle {
 #[derive(Debug, Clone)]
 pub struct PEagleState {
     caches: Vec<KvCache>,
-    /// `[1, slots, d_model]`: what the head reads for each token of the draft, that behind the last committed one first.
-    slots: Option<Tensor<3>>,
+    /// `[1, 1, d_model]`: what the head reads behind the last committed token.
+    root: Option<Tensor<3>>,
+    /// `[slots, draft_vocab]`: of each token of the draft, that behind the last committed one first. The head reads all slots at once.
+    logits: Option<Tensor<2>>,
     /// Length of the longest path to come.
     planned: usize,
 }
@@ -207,30 +210,45 @@ impl PEagle {
 
     /// The logits of one slot, which does not depend on the tokens in the slots before it, once for each of `copies`.
     fn slot_logits(&self, state: &mut PEagleState, slot: usize, copies: usize) -> Tensor<2> {
-        let Some(mut slots) = state.slots.take() else {
+        let logits = match state.logits.take() {
+            Some(logits) if slot < logits.dims()[0] => logits,
+            _ => {
+                let slots = state.planned.max(slot + 1);
+                self.slots(state, slots)
+            }
+        };
+        let of_slot = slot_logits(&logits, slot, copies);
+        state.logits = Some(logits);
+        of_slot
+    }
+
+    /// The logits of so many slots, `[slots, draft_vocab]`.
+    fn slots(&self, state: &mut PEagleState, slots: usize) -> Tensor<2> {
+        let Some(root) = state.root.clone() else {
             panic!("drafting before anything was observed");
         };
-        if slots.dims()[1] <= slot {
-            let committed = state.caches[0].len();
-            let masks = state.planned.max(slot + 1) - 1;
-            let none = vec![None; masks];
-            let like = slots.clone().narrow(1, 0, 1);
-            let captured = Tensor::zeros(
-                [1, 1, self.mask_hidden.dims()[2]],
-                (&like.device(), like.dtype()),
-            );
-            let hidden = self.fused(captured, &none);
-            let drafted = self.pass(state, &vec![self.mask_token; masks], hidden);
-            state
-                .caches
-                .iter_mut()
-                .for_each(|cache| cache.truncate(committed));
-            slots = Tensor::cat(vec![like, drafted], 1);
-        }
-        let hidden: Tensor<2> = slots.clone().narrow(1, slot, 1).squeeze_dim(0);
-        state.slots = Some(slots);
-        let logits = product(hidden.clone(), self.head());
-        logits.cast(DType::F32).repeat_dim(0, copies)
+        let masks = slots - 1;
+        let hidden = match masks {
+            0 => root,
+            _ => Tensor::cat(vec![root.clone(), self.masks(state, &root, masks)], 1),
+        };
+        product(hidden.squeeze_dim(0), self.head()).cast(DType::F32)
+    }
+
+    /// What the head reads of masks behind the text, `[1, masks, d_model]`, as what it reads of the last token, `like`, is.
+    fn masks(&self, state: &mut PEagleState, like: &Tensor<3>, masks: usize) -> Tensor<3> {
+        let committed = state.caches[0].len();
+        let captured = Tensor::zeros(
+            [1, 1, self.mask_hidden.dims()[2]],
+            (&like.device(), like.dtype()),
+        );
+        let hidden = self.fused(captured, &vec![None; masks]);
+        let drafted = self.pass(state, &vec![self.mask_token; masks], hidden);
+        let caches = &mut state.caches;
+        caches
+            .iter_mut()
+            .for_each(|cache| cache.truncate(committed));
+        drafted
     }
 }
 
@@ -316,7 +334,8 @@ impl Drafter for PEagle {
     fn start(&self, capacity: usize, _: u32) -> PEagleState {
         PEagleState {
             caches: vec![KvCache::new(capacity); self.layers.len()],
-            slots: None,
+            root: None,
+            logits: None,
             planned: 1,
         }
     }
@@ -324,7 +343,8 @@ impl Drafter for PEagle {
     fn observe(&self, state: &mut PEagleState, tokens: &[u32], features: &Features) {
         let hidden = self.fuse(features.captured.clone());
         let outputs = self.pass(state, tokens, hidden);
-        state.slots = Some(outputs.narrow(1, tokens.len() - 1, 1));
+        state.root = Some(outputs.narrow(1, tokens.len() - 1, 1));
+        state.logits = None;
     }
 
     fn frozen(&self) -> &Frozen<PEagleConfig> {
@@ -342,6 +362,10 @@ impl Drafter for PEagle {
 
     fn passes(&self, depth: usize) -> usize {
         depth.min(1)
+    }
+
+    fn depends_on_depth_alone(&self) -> bool {
+        true
     }
 
     fn parameters_per_pass(&self) -> u64 {

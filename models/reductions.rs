@@ -37,38 +37,192 @@ pub fn likeliest_of_each(logits: Tensor<2>, count: usize) -> Tensor<2, Int> {
     assert!((1..=vocab).contains(&count), "no {count} of {vocab}");
     let device = logits.device();
     if !is_cpu(&device) {
-        return taken_out(logits, count);
+        return taken_out(logits, count).0;
     }
     let values = host_f32(logits);
-    let ids = values.par_chunks(vocab);
-    let ids: Vec<i64> = ids.flat_map_iter(|row| first_of(row, count)).collect();
+    let of_row = |row: &[f32]| first_of(row, count).into_iter().map(|id| id as i64);
+    let ids: Vec<i64> = values.par_chunks(vocab).flat_map_iter(of_row).collect();
     Tensor::<1, Int>::from_ints(ids.as_slice(), &device).reshape([rows, count])
 }
 
-/// See [`likeliest_of_each`]: of one row, on the host.
-fn first_of(row: &[f32], count: usize) -> Vec<i64> {
+/// See [`likeliest_of_each`]: of one row, on the host. What is kept on the way is never much more than what is asked for.
+fn first_of(row: &[f32], count: usize) -> Vec<usize> {
     let before = |a: &usize, b: &usize| row[*b].total_cmp(&row[*a]).then(a.cmp(b));
-    let mut ids: Vec<usize> = (0..row.len()).collect();
-    if count < row.len() {
-        ids.select_nth_unstable_by(count - 1, before);
-        ids.truncate(count);
+    let mut kept: Vec<usize> = Vec::with_capacity(2 * count.min(row.len()));
+    // The last of the first ones so far. An equal one that comes later is none of them.
+    let mut last: Option<f32> = None;
+    for (id, value) in row.iter().enumerate() {
+        if last.is_some_and(|last| value.total_cmp(&last).is_le()) {
+            continue;
+        }
+        kept.push(id);
+        if kept.len() == 2 * count {
+            kept.select_nth_unstable_by(count - 1, before);
+            kept.truncate(count);
+            last = Some(row[kept[count - 1]]);
+        }
     }
-    ids.sort_by(before);
-    ids.into_iter().map(|id| id as i64).collect()
+    kept.sort_unstable_by(before);
+    kept.truncate(count);
+    kept
 }
 
 /// See [`likeliest_of_each`]: a device sorts whole rows, so the largest ones are taken out one after the other. Waits for nothing.
-fn taken_out(logits: Tensor<2>, count: usize) -> Tensor<2, Int> {
+/// Beside them their values, minus infinity where all others have been taken out.
+fn taken_out(logits: Tensor<2>, count: usize) -> (Tensor<2, Int>, Tensor<2>) {
     let [rows, _] = logits.dims();
+    let like = (&logits.device(), logits.dtype());
+    let out: Tensor<2> = Tensor::full([rows, 1], f32::NEG_INFINITY, like);
     let mut left = logits;
     let mut found: Vec<Tensor<2, Int>> = Vec::with_capacity(count);
-    for _ in 0..count {
+    let mut values: Vec<Tensor<2>> = Vec::with_capacity(count);
+    for nth in 1..=count {
         let best = likeliest(left.clone());
-        let out = Tensor::full([rows, 1], f32::NEG_INFINITY, (&left.device(), left.dtype()));
-        left = left.scatter(1, best.clone(), out, IndexingUpdateOp::Add);
+        values.push(left.clone().gather(1, best.clone()));
+        // Nobody reads what is left behind the last.
+        if nth < count {
+            left = left.scatter(1, best.clone(), out.clone(), IndexingUpdateOp::Add);
+        }
         found.push(best);
     }
-    Tensor::cat(found, 1)
+    (Tensor::cat(found, 1), Tensor::cat(values, 1))
+}
+
+/// The likeliest tokens of each row, at most `count`, the likeliest first and of equal ones the first. Minus infinity marks
+/// what is never chosen. `None` where a logit is no number or plus infinity, or a row has nothing to choose.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`, f32, in no graph
+pub(crate) fn candidates(logits: Tensor<2>, count: usize) -> Option<Vec<Vec<u32>>> {
+    if !is_cpu(&logits.device()) {
+        let tokens = |row: Reduced| row.is_sound().then(|| row.tokens());
+        return on_device(logits, count).into_iter().map(tokens).collect();
+    }
+    let [_, vocab] = logits.dims();
+    let values = host_f32(logits);
+    // Without their likelihoods, which cost more than the rest.
+    let of_row = |row: &[f32]| is_sound(row).then(|| possible(row, count));
+    values.par_chunks(vocab).map(of_row).collect()
+}
+
+/// The tokens of [`candidates`], each with the logarithm of its likelihood, which is at most 0. The sums of exponentials are
+/// in f64 on the CPU, and as of [`log_partition`] elsewhere.
+///
+/// # Shapes
+/// - logits: `[rows, vocab]`, f32, in no graph
+pub(crate) fn log_likelihoods(logits: Tensor<2>, count: usize) -> Option<Vec<Vec<(u32, f64)>>> {
+    let rows = if is_cpu(&logits.device()) {
+        on_host(logits, count)
+    } else {
+        on_device(logits, count)
+    };
+    let of_row = |row: Reduced| row.is_sound().then(|| row.log_likelihoods());
+    rows.into_iter().map(of_row).collect()
+}
+
+/// What a draft needs of a row of logits.
+struct Reduced {
+    /// The likeliest tokens and their logits, as far as these are finite.
+    best: Vec<(u32, f32)>,
+    /// `log Σ exp`
+    partition: f64,
+}
+
+impl Reduced {
+    /// The `count` likeliest tokens of `row`, whose partition is known.
+    fn of(row: &[f32], count: usize, partition: f64) -> Self {
+        let best = possible(row, count).into_iter();
+        Self {
+            best: best.map(|token| (token, row[token as usize])).collect(),
+            partition,
+        }
+    }
+
+    /// See [`is_sound`]: the sum is no number where a logit is none or plus infinity, and 0 or no number where all are minus
+    /// infinity.
+    fn is_sound(&self) -> bool {
+        self.partition.is_finite()
+    }
+
+    fn tokens(&self) -> Vec<u32> {
+        self.best.iter().map(|&(token, _)| token).collect()
+    }
+
+    /// No path is likelier than its beginning, whatever way a sum in f32 was rounded.
+    fn log_likelihoods(&self) -> Vec<(u32, f64)> {
+        let of = |logit: f32| (f64::from(logit) - self.partition).min(0.0);
+        let best = self.best.iter();
+        best.map(|&(token, logit)| (token, of(logit))).collect()
+    }
+}
+
+fn on_host(logits: Tensor<2>, count: usize) -> Vec<Reduced> {
+    let [_, vocab] = logits.dims();
+    let values = host_f32(logits);
+    let of_row = |row: &[f32]| Reduced::of(row, count, log_sum_exp(row));
+    values.par_chunks(vocab).map(of_row).collect()
+}
+
+/// Entries that are taken out of the rows on a device at most. Each takes some kernels: with more of them, whole rows are sooner on
+/// the host.
+const MOST_TAKEN_OUT: usize = 16;
+
+/// The rows are reduced where they are, as far as that pays.
+fn on_device(logits: Tensor<2>, count: usize) -> Vec<Reduced> {
+    let [_, vocab] = logits.dims();
+    let count = count.min(vocab);
+    let partitions = log_partition(logits.clone());
+    if count > MOST_TAKEN_OUT {
+        let (partitions, values) = (host_f32(partitions), host_f32(logits));
+        let rows = values.par_chunks(vocab).zip(partitions);
+        let of_row =
+            |(row, partition): (&[f32], f32)| Reduced::of(row, count, f64::from(partition));
+        return rows.map(of_row).collect();
+    }
+    let (ids, values) = taken_out(logits, count);
+    let found = host_f32(Tensor::cat(vec![values, partitions], 1)); // [rows, count + 1]
+    let ids: Vec<u32> = (ids.into_data().iter::<i64>())
+        .map(|id| id as u32)
+        .collect();
+    let rows = ids.chunks(count).zip(found.chunks(count + 1));
+    let of_row = |(ids, found): (&[u32], &[f32])| {
+        let best = ids.iter().copied().zip(found.iter().copied());
+        Reduced {
+            best: best.filter(|(_, logit)| logit.is_finite()).collect(),
+            partition: f64::from(found[count]),
+        }
+    };
+    rows.map(of_row).collect()
+}
+
+/// Whether all logits of a row are numbers below infinity, and one at least above minus infinity.
+pub(crate) fn is_sound(row: &[f32]) -> bool {
+    // Not left early: so several are looked at with one instruction.
+    let look = |(all, any): (bool, bool), &logit: &f32| {
+        (
+            all & (logit < f32::INFINITY),
+            any | (logit > f32::NEG_INFINITY),
+        )
+    };
+    let (all, any) = row.iter().fold((true, false), look);
+    all && any
+}
+
+/// The indices of the `count` largest entries of a sound row that can be chosen: see [`candidates`].
+pub(crate) fn possible(row: &[f32], count: usize) -> Vec<u32> {
+    let ids = first_of(row, count).into_iter();
+    ids.filter(|&id| row[id].is_finite())
+        .map(|id| id as u32)
+        .collect()
+}
+
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+    let sum: f64 = row
+        .iter()
+        .map(|&logit| (logit as f64 - largest).exp())
+        .sum();
+    largest + sum.ln()
 }
 
 /// `log Σ exp` of each row.
@@ -126,6 +280,8 @@ const LONGEST_ROW: usize = 1 << 14;
 #[cfg(test)]
 mod tests {
     use burn::tensor::{DType, Distribution};
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
     use crate::device::test_device;
@@ -176,7 +332,7 @@ mod tests {
                 let ways = [
                     likeliest_of_each(x.clone(), count),
                     likeliest_of_each(there(&x), count),
-                    taken_out(there(&x), count),
+                    taken_out(there(&x), count).0,
                 ];
                 for found in ways {
                     assert_eq!(found.dims(), [rows, count]);
@@ -188,6 +344,97 @@ mod tests {
                         assert_eq!(found, &order[..count], "{count} of {width}");
                     }
                 }
+            }
+        }
+    }
+
+    /// Rows of which many entries are equal and some are impossible.
+    fn coarse(rows: usize, width: usize) -> Vec<f32> {
+        let mut rng = StdRng::seed_from_u64(rows as u64);
+        let entry = |at: usize| match at % 7 {
+            3 => f32::NEG_INFINITY,
+            _ => rng.random_range(-8i16..8) as f32 / 4.0,
+        };
+        (0..rows * width).map(entry).collect()
+    }
+
+    /// The finite entries of a row, the largest first and of equal ones the first, by sorting all.
+    fn sorted(row: &[f32]) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+        ids.retain(|&id| row[id as usize].is_finite());
+        ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
+        ids
+    }
+
+    #[test]
+    fn candidates_are_the_first_of_all_sorted_with_what_makes_them_likely() {
+        for [rows, width] in [[1, 1], [3, 5], [4, 700], [2, 40_000]] {
+            let values = coarse(rows, width);
+            let data = TensorData::new(values.clone(), [rows, width]);
+            for device in [Device::flex(), test_device()] {
+                let logits = Tensor::<2>::from_data(data.clone(), &device);
+                for count in [1, 7, MOST_TAKEN_OUT, MOST_TAKEN_OUT + 1, 60] {
+                    let tokens = candidates(logits.clone(), count).unwrap();
+                    let found = log_likelihoods(logits.clone(), count).unwrap();
+                    assert_eq!([tokens.len(), found.len()], [rows, rows]);
+                    let all = values.chunks_exact(width).zip(tokens).zip(found);
+                    for ((row, tokens), found) in all {
+                        let mut expected = sorted(row);
+                        expected.truncate(count);
+                        assert_eq!(tokens, expected, "{count} of {width}");
+                        let total = log_sum_exp(row);
+                        for (&(token, value), expected) in found.iter().zip(&expected) {
+                            let exact = f64::from(row[*expected as usize]) - total;
+                            let bound = if is_cpu(&device) { 0.0 } else { 1e-4 };
+                            assert_eq!(token, *expected, "{count} of {width}");
+                            assert!((value - exact).abs() <= bound, "{value}, not {exact}");
+                        }
+                        assert_eq!(found.len(), expected.len());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_no_logits_have_no_candidates() {
+        let least = f32::NEG_INFINITY;
+        for (others, odd, is_sound) in [
+            (0.5, 1.0, true),
+            (0.5, least, true),
+            (least, 1.0, true),
+            (0.5, f32::NAN, false),
+            (0.5, -f32::NAN, false),
+            (least, f32::NAN, false),
+            (0.5, f32::INFINITY, false),
+            (least, least, false),
+        ] {
+            let mut values = vec![0.25; 60];
+            values[30..].fill(others);
+            values[47] = odd;
+            let data = TensorData::new(values, [2, 30]);
+            for device in [Device::flex(), test_device()] {
+                let logits = Tensor::<2>::from_data(data.clone(), &device);
+                for count in [2, 20] {
+                    let what = format!("{odd} among {others}, {count}");
+                    let found = candidates(logits.clone(), count);
+                    assert_eq!(found.is_some(), is_sound, "{what}");
+                    let found = log_likelihoods(logits.clone(), count);
+                    assert_eq!(found.is_some(), is_sound, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_are_found_in_rising_and_falling_rows_and_in_rows_of_one_number() {
+        let rising: Vec<f32> = (0..500).map(|at| at as f32).collect();
+        let falling: Vec<f32> = rising.iter().rev().copied().collect();
+        for row in [rising, falling, vec![0.5; 500]] {
+            let all = sorted(&row);
+            for count in [0, 1, 2, 9, 250, 499, 500, 700] {
+                let expected = &all[..count.min(500)];
+                assert_eq!(possible(&row, count), expected, "{count}");
             }
         }
     }

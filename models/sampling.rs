@@ -63,15 +63,33 @@ impl Sampling {
         Distribution { probabilities }
     }
 
+    /// Sets the weights of all tokens to 0 that are not kept.
     fn restrict(&self, weights: &mut [f64]) {
-        let mut order: Vec<usize> = (0..weights.len()).collect();
-        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
-        if self.top_k > 0 {
-            order.truncate(self.top_k);
+        let count = match self.top_k {
+            0 => weights.len(),
+            count => count.min(weights.len()),
+        };
+        let without_sorting_all = if count == weights.len() {
+            self.nucleus(weights)
+        } else {
+            None
+        };
+        let kept = without_sorting_all.unwrap_or_else(|| self.of_likeliest(count, weights));
+        let kept: Vec<(usize, f64)> = kept.iter().map(|&token| (token, weights[token])).collect();
+        weights.fill(0.0);
+        for (token, weight) in kept {
+            weights[token] = weight;
         }
-        let total: f64 = order.iter().map(|&token| weights[token]).sum();
+    }
+
+    /// The fewest of the `count` likeliest tokens that hold `top_p` of what these hold, and one at least.
+    fn of_likeliest(&self, count: usize, weights: &[f64]) -> Vec<usize> {
+        let mut tokens: Vec<usize> = (0..weights.len()).collect();
+        sort_front(&mut tokens, count, weights);
+        tokens.truncate(count);
+        let total: f64 = tokens.iter().map(|&token| weights[token]).sum();
         let mut held = 0.0;
-        let kept = order
+        let kept = tokens
             .iter()
             .take_while(|&&token| {
                 let wanted = held < self.top_p * total;
@@ -79,16 +97,53 @@ impl Sampling {
                 wanted
             })
             .count();
-        let mut keep = vec![false; weights.len()];
-        for &token in &order[..kept.max(1)] {
-            keep[token] = true;
-        }
-        for (weight, keep) in weights.iter_mut().zip(keep) {
-            if !keep {
-                *weight = 0.0;
-            }
-        }
+        tokens.truncate(kept.max(1));
+        tokens
     }
+
+    /// The same of all tokens, of which only those are sorted that may be kept. `None` where it would take the sum of all weights to
+    /// the last bit, which depends on their order: see [`of_likeliest`](Self::of_likeliest).
+    fn nucleus(&self, weights: &[f64]) -> Option<Vec<usize>> {
+        let (total, count) = (weights.iter().sum::<f64>(), weights.len() as f64);
+        // Twice what two sums of the same weights can differ by: each is off by half an epsilon for each addition at most.
+        let error = 2.0 * count * f64::EPSILON * total;
+        let [least, most] = [total - error, total + error].map(|total| self.top_p * total);
+        // All that are no larger hold at most half of what may be left out, so the others hold enough.
+        let cut = (1.0 - self.top_p) * total / (2.0 * count);
+        let mut tokens: Vec<usize> = (0..weights.len())
+            .filter(|&token| weights[token] > cut)
+            .collect();
+        let (mut held, mut sorted, mut front) = (0.0, 0, SORTED_FIRST);
+        while sorted < tokens.len() {
+            let end = front.min(tokens.len());
+            sort_front(&mut tokens[sorted..], end - sorted, weights);
+            for at in sorted..end {
+                if held >= most {
+                    tokens.truncate(at.max(1));
+                    return Some(tokens);
+                }
+                let is_wanted = held < least;
+                if !is_wanted {
+                    return None;
+                }
+                held += weights[tokens[at]];
+            }
+            (sorted, front) = (end, 8 * front);
+        }
+        (held >= most).then_some(tokens)
+    }
+}
+
+/// Tokens of a nucleus that are sorted first; eight times as many after each time that they are too few.
+const SORTED_FIRST: usize = 64;
+
+/// Puts the `count` likeliest of some tokens first, in order, of equal ones the one that comes first.
+fn sort_front(tokens: &mut [usize], count: usize, weights: &[f64]) {
+    let before = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
+    if count < tokens.len() {
+        tokens.select_nth_unstable_by(count, before);
+    }
+    tokens[..count].sort_unstable_by(before);
 }
 
 impl Distribution {
@@ -134,6 +189,8 @@ pub fn argmax(values: &[f32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng as _;
+
     use super::*;
 
     #[test]
@@ -158,5 +215,110 @@ mod tests {
             .distribution(&[1.0, 3.0, 3.0])
             .probabilities;
         assert_eq!(kept, [0.0, 1.0, 0.0]);
+    }
+
+    /// As [`Sampling::restrict`], by sorting all tokens.
+    fn restrict_by_sorting_all(sampling: &Sampling, weights: &mut [f64]) {
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
+        let count = match sampling.top_k {
+            0 => order.len(),
+            count => count.min(order.len()),
+        };
+        let likeliest = &order[..count];
+        let total: f64 = likeliest.iter().map(|&token| weights[token]).sum();
+        let mut held = 0.0;
+        let kept = likeliest
+            .iter()
+            .take_while(|&&token| {
+                let wanted = held < sampling.top_p * total;
+                held += weights[token];
+                wanted
+            })
+            .count();
+        for &token in &order[kept.max(1)..] {
+            weights[token] = 0.0;
+        }
+    }
+
+    /// Weights of rows in which few or many are equal, flat and steep, some with impossible tokens.
+    fn rows_of(width: usize, rng: &mut StdRng) -> Vec<Vec<f64>> {
+        let mut rows = vec![vec![1.0; width]];
+        for (spread, levels) in [(1.0, 4.0), (20.0, 1e3), (0.1, 1e9), (60.0, 1e9)] {
+            for possible in [1.0, 0.3] {
+                let mut row: Vec<f64> = (0..width)
+                    .map(|_| {
+                        let level = (rng.random::<f64>() * levels).floor() / levels;
+                        let is_possible = rng.random_bool(possible);
+                        if is_possible {
+                            (-spread * level).exp()
+                        } else {
+                            0.0
+                        }
+                    })
+                    .collect();
+                row[rng.random_range(0..width)] = 1.0;
+                rows.push(row);
+            }
+        }
+        // Of one token alone, and of logits that are no numbers.
+        let mut alone = vec![0.0; width];
+        alone[width - 1] = 1.0;
+        let mut broken = vec![0.5; width];
+        broken[width / 2] = f64::NAN;
+        rows.extend([alone, broken, vec![f64::NAN; width]]);
+        rows
+    }
+
+    #[test]
+    fn what_is_kept_is_to_the_last_bit_that_of_sorting_all_tokens() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let check = |row: &[f64], top_k, top_p| {
+            let sampling = Sampling {
+                temperature: 1.0,
+                top_k,
+                top_p,
+            };
+            let (mut found, mut expected) = (row.to_vec(), row.to_vec());
+            sampling.restrict(&mut found);
+            restrict_by_sorting_all(&sampling, &mut expected);
+            let bits = |of: &[f64]| Vec::from_iter(of.iter().map(|weight| weight.to_bits()));
+            assert_eq!(bits(&found), bits(&expected), "{} {sampling:?}", row.len());
+        };
+        for width in [1, 2, 7, 64, 65, 600] {
+            for row in rows_of(width, &mut rng) {
+                for top_k in [0, 1, 2, 50, width, width + 1] {
+                    for top_p in [1e-9, 0.1, 0.5, 0.9, 0.95, 1.0 - 1e-12, 1.0] {
+                        check(&row, top_k, top_p);
+                    }
+                }
+            }
+        }
+        for row in rows_of(30_000, &mut rng) {
+            for (top_k, top_p) in [(0, 0.5), (0, 0.95), (50, 1.0), (2000, 0.9)] {
+                check(&row, top_k, top_p);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_that_cannot_be_kept_are_not_sorted() {
+        // Of 10 000 tokens 100 are likely.
+        let weights: Vec<f64> = (0..10_000)
+            .map(|token| if token % 100 == 7 { 1.0 } else { 1e-9 })
+            .collect();
+        let sampling = Sampling {
+            top_p: 0.875,
+            ..Sampling::at(1.0)
+        };
+        let kept = sampling.nucleus(&weights).unwrap();
+        let expected: Vec<usize> = (0..88).map(|nth| 100 * nth + 7).collect();
+        assert_eq!(kept, expected);
+        // Which of two equal halves comes to the half takes the sum to the last bit.
+        let half = Sampling {
+            top_p: 0.5,
+            ..sampling
+        };
+        assert_eq!(half.nucleus(&[1.0; 10]), None);
     }
 }

@@ -1,6 +1,10 @@
 //! Who sees what, on the host: ranges of places in place of a matrix of all pairs.
 use std::ops::Range;
 
+use burn::prelude::Device;
+
+use crate::device::is_cpu;
+
 /// Which keys each query of some sequences sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
@@ -26,6 +30,7 @@ pub struct AtATime {
     /// another one.
     pub gap: usize,
     /// Ranges of keys begin at a multiple of this, and end at one or at the last key: with the keys at either end that no query sees.
+    /// How many keys of a cache are taken is a multiple of this too.
     pub aligned: usize,
 }
 
@@ -45,6 +50,20 @@ impl AtATime {
         gap: 1024,
         aligned: 256,
     };
+
+    /// On a device.
+    pub fn on(device: &Device) -> Self {
+        match is_cpu(device) {
+            true => Self::CPU,
+            false => Self::GPU,
+        }
+    }
+
+    /// Keys that are taken of a cache in which so many are held. Those behind them are hidden: Burn copies what does not begin and end
+    /// at a multiple of 512 bytes, and each number of keys would be a product of another shape.
+    pub fn of_cache(self, held: usize) -> usize {
+        held.next_multiple_of(self.aligned)
+    }
 }
 
 /// Sequences that are taken together, in blocks of their queries.
@@ -88,6 +107,19 @@ impl Sight {
             most,
             ranges,
         }
+    }
+
+    /// What each of `queries` sees of the places of a cache in which so many are `held`: of as many keys as
+    /// [are taken of it](AtATime::of_cache) on the device.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub(crate) fn of_cache<S: IntoIterator<Item = Range<usize>>>(
+        [queries, held]: [usize; 2],
+        sees: impl IntoIterator<Item = S>,
+        device: &Device,
+    ) -> Self {
+        Self::new([queries, AtATime::on(device).of_cache(held)], sees)
     }
 
     /// Queries of a sequence, and keys.
@@ -363,6 +395,13 @@ mod tests {
         let unseen = Sight::new([1, 300], [vec![]]);
         let blocks = unseen.blocks(1, 1, AtATime::GPU).remove(0).blocks;
         assert_eq!(blocks[0].keys, [0..256]);
+    }
+
+    #[test]
+    fn a_gpu_takes_a_round_number_of_the_keys_of_a_cache() {
+        let of = |some: AtATime| [0, 1, 256, 257].map(|held| some.of_cache(held));
+        assert_eq!(of(AtATime::CPU), [0, 1, 256, 257]);
+        assert_eq!(of(AtATime::GPU), [0, 256, 256, 512]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::bounds;
-use crate::cache::KvCache;
+use crate::cache::{Kept, KvCache};
 use crate::error::{Error, Result};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
@@ -294,7 +294,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty caches of `layers` layers with room for `capacity` positions.
+    /// Empty caches of `layers` layers, for about `capacity` positions: see [`KvCache::new`].
     pub fn new(layers: usize, capacity: usize) -> Self {
         Self {
             layers: (0..layers).map(|_| KvCache::new(capacity)).collect(),
@@ -310,9 +310,8 @@ impl Caches {
 
     /// Keeps the first `prefix` positions and, after them, the ones `prefix + rows[i]`.
     pub fn keep(&mut self, prefix: usize, rows: &[usize]) {
-        self.layers
-            .iter_mut()
-            .for_each(|layer| layer.keep(prefix, rows));
+        let kept = Kept::new(prefix, rows);
+        self.layers.iter_mut().for_each(|layer| layer.keep(&kept));
         self.len = prefix + rows.len();
     }
 }

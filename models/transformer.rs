@@ -188,7 +188,7 @@ impl Transformer {
     /// # Shapes
     /// - inputs: `[batch, seq, d_model]`
     /// - positions: `[batch, seq]`
-    /// - output of `mask`: `[batch, 1, seq, cached + seq]`; `None` where nothing is hidden
+    /// - output of `mask`: `[batch, 1, seq, cached + seq]`, or of more keys that it hides; `None` where nothing is hidden
     pub fn states(
         &self,
         inputs: Tensor<3>,

@@ -1,6 +1,7 @@
 //! Acceptance without decoding is that of the decoder, for every recipe: what a drafter makes of a text in one go is what it
 //! would draft if it stood at each place, and the passes that follow are those that are decoded.
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -82,7 +83,14 @@ pub fn drafts_along_as_at_each_place(
                     "{step:?} twice"
                 );
             }
+            ControlFlow::Continue(())
         });
+        let mut taken = 0;
+        session.along(&text, &mut |_, _| {
+            taken += 1;
+            ControlFlow::Break(())
+        });
+        assert_eq!(taken, 1, "{name} goes on though no others are wanted");
         let asked = (own.first..TEXT - 1)
             .map(|place| text.known(place))
             .sum::<usize>();

@@ -137,7 +137,9 @@ impl Target for Uncached<'_> {
         let rows: Vec<f32> = pass.tokens.iter().map(|&token| token as f32).collect();
         let rows = Tensor::<1>::from_floats(rows.as_slice(), &self.device());
         let rows = rows.reshape([1, 1, count, 1]);
-        let (tokens, _) = caches.layers[0].append(rows.clone(), rows);
+        let held_rows = &mut caches.layers[0];
+        held_rows.append(rows.clone(), rows);
+        let (tokens, _) = held_rows.first(held + count);
         caches.len += count;
         let tokens: Vec<u32> = host_f32(tokens).iter().map(|&token| token as u32).collect();
         let mut parents = chain(held);

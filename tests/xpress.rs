@@ -1,4 +1,6 @@
 //! XPress trains on the drafts that its decoder makes, settled or not.
+use std::ops::ControlFlow;
+
 use burn::prelude::*;
 use spectrain_models::device::test_device;
 use spectrain_models::dflash::{DFlashConfig, MarkovKind, Slots};
@@ -98,6 +100,7 @@ fn along_draft(case: &Case, (anchor, start): (usize, usize), draft: &[u32]) -> V
                 found[step.step] = row.to_vec();
             }
         }
+        ControlFlow::Continue(())
     });
     found
 }

@@ -1,7 +1,7 @@
 //! Passes are timed at several batch sizes, on the texts that were decoded.
 use std::time::Instant;
 
-use spectrain_models::{Children, DraftShape, Proposer, Sampling, StaticTree};
+use spectrain_models::{AtATime, Children, DraftShape, KvCache, Proposer, Sampling, StaticTree};
 
 use super::candidates::{Candidate, speedups, taus};
 use super::price::{Costs, Prices};
@@ -91,7 +91,8 @@ impl Judged<'_> {
                 rounds: ROUNDS,
                 seconds: budget.share(batches.len() - at),
             };
-            let fits = budget.allows(batch_size) && memory.allows(rehearsal.positions());
+            let positions = rehearsal.positions(AtATime::on(&decoder.target.device()));
+            let fits = budget.allows(batch_size) && memory.allows(positions);
             if !decoded && !fits {
                 continue;
             }
@@ -297,13 +298,17 @@ struct Memory {
 }
 
 impl Memory {
-    /// What decoding without a drafter held, with the longest prompts at a time.
+    /// What decoding without a drafter held, with those texts at a time whose caches have the most room.
     fn of(decoder: &Decoder, plain: &[Vec<Answer>], settings: &EvaluateSettings) -> Self {
         let (target, spec) = (decoder.target, decoder.target.spec());
         let element = target.dtype().size() as f64;
+        let some = AtATime::on(&target.device());
         let room = |answer: &Answer| {
-            let room = answer.prompt.len() + settings.max_new_tokens;
-            room.min(spec.max_positions)
+            let prompt = answer.prompt.len();
+            let most = spec.max_positions.min(prompt + settings.max_new_tokens);
+            let begun = KvCache::room(most, 0, prompt);
+            let written = prompt + answer.generation.tokens.len();
+            some.of_cache(KvCache::room(most, begun, written))
         };
         let mut rooms: Vec<usize> = plain.iter().flatten().map(room).collect();
         rooms.sort_unstable();
@@ -367,7 +372,7 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use spectrain_models::Capture;
+    use spectrain_models::{Capture, Target as _};
 
     use super::*;
     use crate::evaluate::settings::CalibrationPrompts;
@@ -457,20 +462,23 @@ mod tests {
     }
 
     #[test]
-    fn what_decoding_held_is_that_of_its_longest_prompts() {
-        let (target, capture) = (ToyTarget::with_positions(50), Capture::default());
-        let answer = |length: usize| Answer {
+    fn what_decoding_held_is_that_of_the_texts_whose_caches_had_grown_most() {
+        let (target, capture) = (ToyTarget::with_positions(3000), Capture::default());
+        let answer = |length: usize, written: usize| Answer {
             conversation: 0,
             turn: 0,
             prompt: vec![1; length],
-            generation: Generation::default(),
+            generation: Generation {
+                tokens: vec![1; written],
+                ..Generation::default()
+            },
         };
         let settings = EvaluateSettings {
             samplings: Vec::new(),
             drafts: Vec::new(),
             calibration: CalibrationPrompts::default(),
             batch_size: 2,
-            max_new_tokens: 20,
+            max_new_tokens: 2000,
             stop: Vec::new(),
             thinking: None,
             classes: None,
@@ -478,10 +486,19 @@ mod tests {
             baseline: true,
             seed: 0,
         };
-        let plain = [vec![answer(5), answer(10)], vec![answer(48)]];
-        let found = Memory::of(&Decoder::new(&target, &capture), &plain, &settings);
-        // Keys and values of four bytes each; the context ends after 50 tokens.
-        assert_eq!((found.position, found.caches), (8.0, 8.0 * 80.0));
+        let caches = |plain: &[Vec<Answer>], rooms: [usize; 2]| {
+            let found = Memory::of(&Decoder::new(&target, &capture), plain, &settings);
+            let rooms = rooms.map(|room| AtATime::on(&target.device()).of_cache(room));
+            let held = rooms.iter().sum::<usize>() as f64;
+            // Keys and values of four bytes each.
+            assert_eq!((found.position, found.caches), (8.0, 8.0 * held));
+            found
+        };
+        // Whatever they may grow to, caches begin with room for 512 positions behind the prompt.
+        caches(&[vec![answer(5, 1), answer(10, 500)]], [517, 522]);
+        // One has doubled; the context ends after 3000 tokens.
+        let plain = [vec![answer(5, 1), answer(10, 900)], vec![answer(2900, 7)]];
+        let found = caches(&plain, [1044, 3000]);
         // All weights, also those that a pass of one token does not read.
         assert_eq!(found.weights, 4.0 * TARGET_HELD as f64);
     }

@@ -1,3 +1,5 @@
+use std::cell::Cell;
+
 use burn::prelude::Device;
 use burn::tensor::DType;
 use rand::{SeedableRng, rngs::StdRng};
@@ -7,6 +9,7 @@ use spectrain_models::{
 };
 
 use super::*;
+use crate::error::Error;
 use crate::reliability::Reliability;
 use crate::speculate::PassRecord;
 use crate::speculate::{DecodeSettings, Decoder, Generation};
@@ -402,7 +405,7 @@ fn shorter_chains_are_walked_over_what_the_longest_saw_as_by_themselves() {
             let text = OwnText::read(&target, &capture, &PROMPT, &generation.tokens, longest);
             // None where the first token ends the text.
             let Some(text) = text else { continue };
-            let foreseen = foresee(&drafter, &text, &draft(LONGEST)).unwrap();
+            let foreseen = foresee(&drafter, &text, &draft(LONGEST), &|| Ok(())).unwrap();
             let shorter = draft(LONGEST).shorter();
             assert_eq!(shorter, Vec::from_iter((1..LONGEST).map(draft)));
             for shorter in &shorter {
@@ -610,4 +613,25 @@ fn logits_that_are_none_are_an_error() {
     let draft = Estimable::of(&shape, &warm, VerifierChoice::Exact.at(&warm)).unwrap();
     let error = estimate(&drafter, &text, &draft).unwrap_err();
     assert!(error.to_string().contains("not-a-number"), "{error}");
+}
+
+#[test]
+fn an_estimate_that_is_interrupted_looks_no_further() {
+    let (target, capture) = (ToyTarget::default(), Capture::default());
+    let text = OwnText::read(&target, &capture, &PROMPT, &[1, 2, 3, 0, 1, 2], 6).unwrap();
+    let drafter = ToyDrafter::new(Style::Own);
+    let sampling = Sampling {
+        top_k: 2,
+        ..Sampling::at(1.0)
+    };
+    let shape = DraftShape::Chain { length: 3 };
+    let draft = Estimable::of(&shape, &sampling, VerifierChoice::Exact.at(&sampling)).unwrap();
+    let asked = Cell::new(0);
+    let check = || {
+        asked.set(asked.get() + 1);
+        (asked.get() < 3).then_some(()).ok_or(Error::Interrupted)
+    };
+    let found = foresee(&drafter, &text, &draft, &check);
+    assert!(found.err().unwrap().is_interruption());
+    assert_eq!(asked.get(), 3);
 }

@@ -1,5 +1,8 @@
 //! A text of the target's own, and what the target made of it.
+use std::collections::HashMap;
+
 use burn::prelude::*;
+use spectrain_models::device::is_cpu;
 use spectrain_models::{Caches, Capture, Features, LogitRows, Pass, Target, TargetParts, chain};
 
 use crate::error::Result;
@@ -145,5 +148,106 @@ impl OwnText {
             features,
             judges: Judges::of_states(states.squeeze_dim(0), target.parts()),
         })
+    }
+}
+
+/// Texts that the target has read, for other ways of drafting that it answers in the same words. On the CPU, where reading takes about
+/// as long as all that is made of a text; elsewhere it takes little, and memory is scarce.
+#[derive(Default)]
+pub(crate) struct KnownTexts {
+    /// The hidden states that were read.
+    capture: Capture,
+    /// By the prompt's length and all tokens.
+    texts: HashMap<(usize, Vec<u32>), OwnText>,
+    /// What their hidden states take.
+    bytes: usize,
+}
+
+/// Memory that the hidden states of known texts take at most. Those of the last drafts are there until the next are done: while these
+/// were answered in other words, it is twice as much.
+const KNOWN_BYTES: usize = 128 << 20;
+
+impl KnownTexts {
+    /// As [`OwnText::read`], unless the text is among those `before`; it is among these from now on, while there is room. The most new
+    /// tokens are the same for all.
+    pub(crate) fn read(
+        &mut self,
+        before: &Self,
+        (target, capture): (&dyn Target, &Capture),
+        prompt: &[u32],
+        answer: &[u32],
+        max_new_tokens: usize,
+    ) -> Option<OwnText> {
+        let of = (prompt.len(), [prompt, answer].concat());
+        let known = before
+            .texts
+            .get(&of)
+            .filter(|_| before.capture == *capture)
+            .cloned();
+        let text =
+            known.or_else(|| OwnText::read(target, capture, prompt, answer, max_new_tokens))?;
+        let bytes = text.bytes();
+        if is_cpu(&target.device()) && self.bytes + bytes <= KNOWN_BYTES {
+            self.capture.clone_from(capture);
+            self.bytes += bytes;
+            self.texts.insert(of, text.clone());
+        }
+        Some(text)
+    }
+}
+
+impl OwnText {
+    /// Memory that its hidden states take.
+    fn bytes(&self) -> usize {
+        let of = |states: &Tensor<3>| states.shape().num_elements() * states.dtype().size();
+        of(&self.features.captured) + of(&self.features.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toy::ToyTarget;
+    use crate::verify::rows::host_rows;
+
+    #[test]
+    fn a_text_that_was_read_for_the_last_drafts_is_not_read_again() {
+        let (target, capture) = (ToyTarget::default(), Capture::default());
+        // Whether its logits are numbers says which target has read a text.
+        let broken = ToyTarget::broken();
+        let is_good = |text: Option<OwnText>| {
+            let logits = host_rows(text.unwrap().judges.logits(&[0, 1])).unwrap();
+            logits.iter().all(|logit| logit.is_finite())
+        };
+        let (prompt, answer) = ([1, 4, 2], [1, 2, 3, 0]);
+        let (nothing, mut first) = (KnownTexts::default(), KnownTexts::default());
+        assert!(is_good(first.read(
+            &nothing,
+            (&target, &capture),
+            &prompt,
+            &answer,
+            4
+        )));
+        let mut second = KnownTexts::default();
+        let again = second.read(&first, (&broken, &capture), &prompt, &answer, 4);
+        assert_eq!(is_good(again), is_cpu(&target.device()));
+        // Another answer, another prompt of the same tokens, and other hidden states are read.
+        for (prompt, answer) in [(&prompt[..], &[1, 2, 3][..]), (&[1, 4, 2, 1], &[2, 3, 0])] {
+            assert!(!is_good(second.read(
+                &first,
+                (&broken, &capture),
+                prompt,
+                answer,
+                4
+            )));
+        }
+        let other = Capture { layers: vec![0] };
+        assert!(!is_good(second.read(
+            &first,
+            (&broken, &other),
+            &prompt,
+            &answer,
+            4
+        )));
     }
 }

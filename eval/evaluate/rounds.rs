@@ -9,8 +9,8 @@ use spectrain_models::{DraftShape, Proposer, Sampling};
 
 use crate::error::Result;
 use crate::estimate::report::{Compared, EstimateReport};
-use crate::estimate::text::OwnText;
-use crate::estimate::{Estimable, foresee};
+use crate::estimate::text::{KnownTexts, OwnText};
+use crate::estimate::{Estimable, Foreseen, foresee};
 use crate::evaluate::contender::{Contender, rounds};
 use crate::evaluate::journal::Journal;
 use crate::evaluate::settings::{EvaluateProgress, EvaluateSettings, Warm};
@@ -51,6 +51,8 @@ pub(super) struct Rounds<'a> {
     seeds: u64,
     done: usize,
     total: usize,
+    /// What the last drafts were estimated from.
+    texts: KnownTexts,
     /// Has the target, and is asked whether to stop. Who decodes may read other hidden states.
     decoder: &'a Decoder<'a>,
     /// Where what is found is kept, if anybody may go on with it.
@@ -82,6 +84,7 @@ impl<'a> Rounds<'a> {
             seeds: 0,
             done: 0,
             total: rounds * prompts.map(Prompt::turns).sum::<usize>(),
+            texts: KnownTexts::default(),
             decoder,
             journal,
             progress,
@@ -189,25 +192,23 @@ impl<'a> Rounds<'a> {
             false => Vec::new(),
         };
         let mut of_shorter = vec![Vec::new(); shorter.len()];
-        let (sets, longest) = (self.sets, self.settings.max_new_tokens);
         let mut seconds = 0.0;
         let all = outputs.iter().map(Vec::len).sum::<usize>();
         let (mut found, mut seen) = (Vec::new(), 0);
+        let (sets, before) = (self.sets, std::mem::take(&mut self.texts));
         for (set, answers) in sets.iter().zip(outputs) {
             for turns in conversations(answers) {
                 let mut compared = Compared::default();
                 let mut of_each = vec![Acceptance::default(); shorter.len()];
                 for turn in turns {
-                    decoder.check_interrupted()?;
                     seen += 1;
                     let clock = Instant::now();
-                    let (prompt, tokens) = (&turn.prompt, &turn.generation.tokens);
-                    let text =
-                        OwnText::read(decoder.target, decoder.capture, prompt, tokens, longest);
-                    let Some(text) = text else { continue };
-                    let foreseen = foresee(proposer, &text, draft);
+                    let foreseen = self.foreseen(decoder, proposer, (turn, &before), draft);
                     let foreseen =
                         foreseen.map_err(|error| error.at(&set.name, turn.conversation))?;
+                    let Some((text, foreseen)) = foreseen else {
+                        continue;
+                    };
                     let estimate = foreseen.walk(proposer, &text, draft);
                     seconds += clock.elapsed().as_secs_f64();
                     compared.add(&turn.generation.passes, &estimate);
@@ -229,6 +230,25 @@ impl<'a> Rounds<'a> {
             calibration: Compared::calibration(&found, seed),
             shorter: of_shorter,
         })
+    }
+
+    /// What the drafter makes of one answer; nothing where no pass follows the prompt's. Texts of the drafts `before` are not read again.
+    fn foreseen(
+        &mut self,
+        decoder: &Decoder,
+        proposer: &dyn Proposer,
+        (turn, before): (&Answer, &KnownTexts),
+        draft: &Estimable,
+    ) -> Result<Option<(OwnText, Foreseen)>> {
+        let check = || decoder.check_interrupted();
+        check()?;
+        let (prompt, tokens) = (&turn.prompt, &turn.generation.tokens);
+        let by = (decoder.target, decoder.capture);
+        let longest = self.settings.max_new_tokens;
+        let text = self.texts.read(before, by, prompt, tokens, longest);
+        let Some(text) = text else { return Ok(None) };
+        let foreseen = foresee(proposer, &text, draft, &check)?;
+        Ok(Some((text, foreseen)))
     }
 
     /// Tells the caller how far it is.

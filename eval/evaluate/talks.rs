@@ -2,13 +2,14 @@
 use std::collections::VecDeque;
 
 use rand::{SeedableRng, rngs::StdRng};
+use spectrain_data::answered::said;
 use spectrain_data::seed::mix;
 use spectrain_models::DraftShape;
 
 use crate::error::{Error, Result};
 use crate::evaluate::journal::Journal;
 use crate::evaluate::settings::EvaluateSettings;
-use crate::prompts::{Answer, PromptSet, conversations, said};
+use crate::prompts::{Answer, PromptSet, conversations};
 use crate::speculate::queue::{PromptQueue, Queued};
 use crate::speculate::{Decoder, Generation};
 
@@ -173,8 +174,8 @@ impl<'a> Talks<'a> {
     fn add(&mut self, ticket: usize, generation: Generation) {
         let talk = &mut self.talks[ticket];
         let turn = talk.said.len();
-        talk.said
-            .push(said(&generation.tokens, &self.round.settings.stop));
+        let said = said(&generation.tokens, &self.round.settings.stop);
+        talk.said.push(said.to_vec());
         talk.answers.push(Answer {
             conversation: talk.place,
             turn,

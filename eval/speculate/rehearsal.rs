@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::seed::mix;
-use spectrain_models::{Capture, Proposer};
+use spectrain_models::{AtATime, Capture, Proposer};
 
 use super::generation::{DecodeSettings, Seconds};
 use super::lane::Lane;
@@ -59,13 +59,15 @@ impl Rehearsal<'_> {
         GROWTH + self.longest() + 2
     }
 
-    /// Positions that the caches of all sequences have room for, at most.
-    pub(crate) fn positions(&self) -> usize {
+    /// Positions that the caches of all sequences have room for, at most, where so many keys of a cache are taken.
+    pub(crate) fn positions(&self, taken: AtATime) -> usize {
         let nodes = self.ways.iter().map(|way| way.draft.nodes()).max();
         let behind = self.grown() + nodes.unwrap_or(0);
         let longest = |texts: &Vec<Vec<u32>>| texts.iter().map(Vec::len).max().unwrap_or(0);
         let texts = self.texts.iter();
-        texts.map(|texts| longest(texts) + behind).sum()
+        texts
+            .map(|texts| taken.of_cache(longest(texts) + behind))
+            .sum()
     }
 
     /// Times all ways; nothing where the context has no room for it. There is a proposer for each text.
@@ -192,6 +194,28 @@ mod tests {
     use super::*;
     use crate::toy::{Style, ToyDrafter, ToyTarget};
     use crate::verify::VerifierChoice;
+
+    #[test]
+    fn caches_have_room_for_the_longest_text_of_each_sequence_its_growth_and_a_draft() {
+        let settings = DecodeSettings {
+            max_new_tokens: 1,
+            draft: DraftShape::Chain { length: 3 },
+            sampling: Sampling::GREEDY,
+            stop: Vec::new(),
+            shadow: None,
+        };
+        let rehearsal = Rehearsal {
+            texts: vec![vec![vec![1; 300], vec![1; 40]], vec![vec![1; 20]]],
+            ways: &[settings],
+            verifier: VerifierChoice::Exact.at(&Sampling::GREEDY),
+            rounds: [1, 1],
+            seconds: 0.0,
+        };
+        let behind = GROWTH + 3 + 2 + 3;
+        assert_eq!(rehearsal.positions(AtATime::CPU), 320 + 2 * behind);
+        // Each cache ends at a multiple of 256.
+        assert_eq!(rehearsal.positions(AtATime::GPU), 512 + 256);
+    }
 
     #[test]
     fn a_pass_without_drafts_leaves_the_sequences_as_they_were() {

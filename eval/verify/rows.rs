@@ -39,9 +39,8 @@ pub(crate) fn are_most_likely(tokens: &[u32], logits: Tensor<2>) -> Result<Vec<b
 
 /// The entries of `logits` on the host, row by row.
 pub(crate) fn host_rows(logits: Tensor<2>) -> Result<Vec<f32>> {
-    let host = logits.try_into_data();
-    let host = host.map_err(|error| Error::Device(error.to_string()))?;
-    Ok(host.iter::<f32>().collect())
+    let host = logits.try_into_vec_as::<f32>();
+    host.map_err(|error| Error::Device(error.to_string()))
 }
 
 /// The processed distribution of one row of logits, summing to 1 in f64.

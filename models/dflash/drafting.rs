@@ -1,5 +1,5 @@
-//! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots, and each slot's logits are made of
-//! them when the tokens before it are known.
+//! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots and what the target's head makes of
+//! them. What heads of its own add to the logits of a slot follows when the tokens before it are known.
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::few_rows::product;
 use crate::frozen::Frozen;
 use crate::known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
-use crate::language_model::logits;
+use crate::language_model::{logits, slot_logits};
 use crate::mask::{Masks, token_ids};
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::tree::Tree;
@@ -37,8 +37,8 @@ pub struct DFlashState {
     slots: Option<Slots>,
     /// The draft of XPress, where its passes do not settle all tokens.
     refined: Option<Refined>,
-    /// Of the first slots that were asked for, what the target's head makes of them, `[1, vocab]`.
-    logits: Vec<Tensor<2>>,
+    /// What the target's head makes of the slots of a draft, all at once, `[slots, vocab]`.
+    logits: Option<Tensor<2>>,
     /// What a selector chooses from in each slot.
     candidates: Option<Candidates>,
     /// Length of the longest path to come.
@@ -50,7 +50,7 @@ impl DFlashState {
     fn forget(&mut self) {
         self.slots = None;
         self.refined = None;
-        self.logits.clear();
+        self.logits = None;
         self.candidates = None;
     }
 }
@@ -102,7 +102,7 @@ impl Drafter for DFlash {
             anchor: first,
             slots: None,
             refined: None,
-            logits: Vec::new(),
+            logits: None,
             candidates: None,
             planned: 1,
         }
@@ -183,7 +183,7 @@ impl Drafter for DFlash {
             let before: Tensor<2, Int> = token_ids(&previous, &device).transpose();
             let (steps, rows) = known_slots(text, &places, slots, &device);
             let (read, before) = (read.select(0, rows.clone()), before.select(0, rows));
-            in_chunks(&steps, width, take, &|of| {
+            let taken = in_chunks(&steps, width, take, &|of| {
                 let read = part(&read, of.clone());
                 let logits = product(read.clone(), head.clone()).cast(DType::F32);
                 let Some(selector) = &self.candidate_selector else {
@@ -192,6 +192,9 @@ impl Drafter for DFlash {
                 let before = before.clone().narrow(0, of.start, of.len());
                 selector.logits(&selector.candidates(logits), read, before.squeeze_dim(1))
             });
+            if taken.is_break() {
+                return;
+            }
         }
     }
 
@@ -216,6 +219,10 @@ impl Drafter for DFlash {
 
     fn passes(&self, depth: usize) -> usize {
         depth.min(1)
+    }
+
+    fn depends_on_depth_alone(&self) -> bool {
+        self.markov_head.is_none() && self.candidate_selector.is_none()
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -348,14 +355,7 @@ impl DFlash {
             return selector.logits(&candidates.of_slot(depth - 1, count), hidden, previous);
         }
         // The slot is the same behind all nodes of a depth.
-        while state.logits.len() < depth {
-            let slot = behind.slots.hidden.clone().narrow(0, 0, 1);
-            let slot = slot.narrow(1, state.logits.len(), 1);
-            state.logits.push(logits(&self.frozen.target.lm_head, slot));
-        }
-        let shared = state.logits[depth - 1].clone();
-        let [_, vocab] = shared.dims();
-        let shared = shared.expand([count, vocab]);
+        let shared = slot_logits(&self.guessed(state, depth), depth - 1, count);
         match &self.markov_head {
             None => shared,
             Some(markov) => {
@@ -363,6 +363,20 @@ impl DFlash {
                 let states = states.narrow(1, depth - 1, 1);
                 shared + markov.bias(states.squeeze_dim(1))
             }
+        }
+    }
+
+    /// What the target's head makes of the slots that were filled, `depth` at least and no more than a draft has: `[slots, vocab]`.
+    fn guessed(&self, state: &mut DFlashState, depth: usize) -> Tensor<2> {
+        match (state.logits.take(), &state.slots) {
+            (Some(known), _) if known.dims()[0] >= depth => state.logits.insert(known).clone(),
+            (_, Some(slots)) => {
+                // XPress' head has whole blocks filled.
+                let count = state.planned.max(depth).min(slots.hidden.dims()[1]);
+                let made = logits(&self.frozen.target.lm_head, slots.first(count).hidden);
+                state.logits.insert(made).clone()
+            }
+            (_, None) => unreachable!("they were filled before"),
         }
     }
 

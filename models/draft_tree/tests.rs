@@ -1,6 +1,7 @@
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::device::test_device;
 
 /// Logits that are a function of the path, and draws from a seeded generator.
 struct Table {
@@ -42,6 +43,12 @@ impl Table {
     }
 }
 
+/// Rows of equal width on a device.
+fn on(device: &Device, rows: Vec<Vec<f32>>) -> Tensor<2> {
+    let shape = [rows.len(), rows[0].len()];
+    Tensor::from_data(TensorData::new(rows.concat(), shape), device)
+}
+
 fn paths(draft: &Draft) -> Vec<Vec<u32>> {
     let tree = Tree {
         tokens: draft.tokens.clone(),
@@ -51,15 +58,16 @@ fn paths(draft: &Draft) -> Vec<Vec<u32>> {
 }
 
 impl DraftSource for Table {
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         self.calls.push(nodes.to_vec());
-        match nodes {
+        let rows = match nodes {
             [] => vec![self.row(&[])],
             nodes => nodes
                 .iter()
                 .map(|&node| self.row(&tree.path(node)))
                 .collect(),
-        }
+        };
+        on(&Device::flex(), rows)
     }
 
     fn draw(&mut self, weights: &[f32]) -> u32 {
@@ -326,10 +334,16 @@ fn tokens_are_those_of_the_target() {
 
 #[test]
 fn the_largest_are_in_order_and_of_equals_the_first() {
+    let values = [0.5, 2.0, f32::NEG_INFINITY, 2.0, 1.0];
+    assert!(is_sound(&values));
+    assert_eq!(possible(&values[..4], 3), [1, 3, 0]);
+    assert_eq!(possible(&values, 3), [1, 3, 4]);
+    assert_eq!(possible(&values, 9), [1, 3, 4, 0]);
+    assert_eq!(possible(&values, 0), [0u32; 0]);
+    assert_eq!([1, 3, 4, 0].map(|token| rank(&values, token)), [0, 1, 2, 3]);
+    // What is no number breaks a draft, and no token ranks behind it.
     let values = [0.5, 2.0, f32::NEG_INFINITY, 2.0, f32::NAN, 1.0];
-    assert_eq!(largest(&values, 3), [1, 3, 5]);
-    assert_eq!(largest(&values, 9), [1, 3, 5, 0]);
-    assert_eq!(largest(&values, 0), [0usize; 0]);
+    assert!(!is_sound(&values));
     assert_eq!([1, 3, 5, 0].map(|token| rank(&values, token)), [0, 1, 2, 3]);
 }
 
@@ -352,7 +366,7 @@ fn best_first_drafts_the_likeliest_paths_there_are() {
 struct Sure(Table, f32);
 
 impl DraftSource for Sure {
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         self.0.logits(tree, nodes)
     }
 
@@ -434,7 +448,7 @@ struct Breaking {
 }
 
 impl DraftSource for Breaking {
-    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Vec<Vec<f32>> {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
         let depth = nodes.first().map_or(0, |&node| 1 + tree.depth(node));
         let row = |_: &usize| {
             if depth == self.depth {
@@ -444,7 +458,8 @@ impl DraftSource for Breaking {
             }
         };
         let rows: Vec<_> = nodes.iter().map(row).collect();
-        if rows.is_empty() { vec![row(&0)] } else { rows }
+        let rows = if rows.is_empty() { vec![row(&0)] } else { rows };
+        on(&test_device(), rows)
     }
 
     fn draw(&mut self, weights: &[f32]) -> u32 {
@@ -489,5 +504,227 @@ fn logits_that_are_no_numbers_break_the_draft_of_every_shape() {
                 }
             }
         }
+    }
+}
+
+/// Logits of a large vocabulary by the path, or by its length alone, some of which are of tokens that cannot be chosen.
+struct Wide {
+    device: Device,
+    rng: StdRng,
+    /// Whether many logits are equal.
+    is_coarse: bool,
+    by_depth: bool,
+    /// Rows asked for, call by call.
+    rows: Vec<usize>,
+}
+
+impl Wide {
+    const VOCAB: usize = 700;
+
+    fn row(&self, path: &[u32]) -> Vec<f32> {
+        let path = match self.by_depth {
+            true => vec![0; path.len()],
+            false => path.to_vec(),
+        };
+        let mut rng = StdRng::seed_from_u64(path.iter().fold(7, |seed, &token| {
+            (seed * 31 + u64::from(token) + 1) % 1_000_003
+        }));
+        let logit = |token: usize| match token % 9 {
+            4 => f32::NEG_INFINITY,
+            _ if self.is_coarse => rng.random_range(-6i16..8) as f32 / 2.0,
+            _ => rng.random_range(-6.0..8.0),
+        };
+        (0..Self::VOCAB).map(logit).collect()
+    }
+}
+
+impl DraftSource for Wide {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        let mut rows: Vec<_> = nodes
+            .iter()
+            .map(|&node| self.row(&tree.path(node)))
+            .collect();
+        if nodes.is_empty() {
+            rows.push(self.row(&[]));
+        }
+        self.rows.push(rows.len());
+        on(&self.device, rows)
+    }
+
+    fn depends_on_depth_alone(&self) -> bool {
+        self.by_depth
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        sample(weights, &mut self.rng)
+    }
+}
+
+/// Indices of the `count` largest finite values in descending order, of equals the smaller first, by sorting all.
+fn largest(values: &[f32], count: usize) -> Vec<usize> {
+    let mut indices: Vec<usize> = (0..values.len()).collect();
+    indices.retain(|&index| values[index].is_finite());
+    indices.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+    indices.truncate(count);
+    indices
+}
+
+/// The `count` likeliest continuations of a path by whole rows in f64, each with the logarithm of its likelihood.
+fn continued(source: &Wide, path: &[u32], so_far: f64, count: usize) -> Vec<(Vec<u32>, f64)> {
+    let row = source.row(path);
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+    let exponentials = row.iter().map(|&logit| (logit as f64 - most).exp());
+    let total = most + exponentials.sum::<f64>().ln();
+    let longer = |token: usize| {
+        let path = [path, &[token as u32]].concat();
+        (path, so_far + (row[token] as f64 - total))
+    };
+    largest(&row, count).into_iter().map(longer).collect()
+}
+
+/// The paths of [`DraftShape::Dynamic`], in the order in which they were found.
+fn dynamic_by_whole_rows(source: &Wide, [depth, top_k, nodes]: [usize; 3]) -> Vec<Vec<u32>> {
+    let mut all: Vec<(Vec<u32>, f64)> = Vec::new();
+    let mut frontier = vec![(Vec::new(), 0.0)];
+    for _ in 0..depth {
+        let level = frontier.iter();
+        let level = level.flat_map(|(path, value)| continued(source, path, *value, top_k));
+        let mut level: Vec<_> = level.collect();
+        all.extend(level.iter().cloned());
+        level.sort_by(|a, b| b.1.total_cmp(&a.1));
+        level.truncate(top_k);
+        frontier = level;
+    }
+    let values: Vec<f64> = all.iter().map(|(_, value)| *value).collect();
+    let mut chosen = likeliest(&values, 0, nodes);
+    chosen.sort_unstable();
+    chosen.into_iter().map(|at| all[at].0.clone()).collect()
+}
+
+/// The paths of [`DraftShape::BestFirst`], of equals the one found first.
+fn best_first_by_whole_rows(source: &Wide, depth: usize, nodes: usize) -> Vec<Vec<u32>> {
+    let mut open = continued(source, &[], 0.0, nodes);
+    let mut taken: Vec<Vec<u32>> = Vec::new();
+    while taken.len() < nodes && !open.is_empty() {
+        let values: Vec<f64> = open.iter().map(|(_, value)| *value).collect();
+        let (path, value) = open.remove(likeliest(&values, 0, 1)[0]);
+        taken.push(path.clone());
+        if path.len() < depth {
+            open.extend(continued(source, &path, value, nodes - taken.len()));
+        }
+    }
+    taken
+}
+
+#[test]
+fn trees_of_the_likeliest_tokens_are_those_made_of_whole_rows() {
+    let tree = StaticTree::named("eagle-25").unwrap();
+    // Among equal rows of coarse logits, paths are equally likely up to the last bit of a sum in f64.
+    for (device, is_coarse, by_depth) in [
+        (test_device(), true, false),
+        (test_device(), false, true),
+        (Device::flex(), true, true),
+    ] {
+        let source = || Wide {
+            device: device.clone(),
+            rng: StdRng::seed_from_u64(1),
+            is_coarse,
+            by_depth,
+            rows: Vec::new(),
+        };
+        let drafted = |shape: DraftShape| {
+            let request = DraftRequest {
+                shape,
+                length: 9,
+                sampling: Sampling::GREEDY,
+            };
+            let mut source = source();
+            let vocabulary = DraftVocabulary::full(Wide::VOCAB);
+            (paths(&build(&request, &vocabulary, &mut source)), source)
+        };
+        for [depth, top_k, nodes] in [[4, 6, 30], [3, 20, 50]] {
+            let (found, asked) = drafted(DraftShape::Dynamic {
+                depth,
+                top_k,
+                nodes,
+            });
+            let expected = dynamic_by_whole_rows(&asked, [depth, top_k, nodes]);
+            assert_eq!(found, expected, "{depth} {top_k} {nodes}");
+            let mut rows = vec![if by_depth { 1 } else { top_k }; depth];
+            rows[0] = 1;
+            assert_eq!(asked.rows, rows);
+        }
+        let (found, asked) = drafted(DraftShape::BestFirst {
+            depth: 4,
+            nodes: 40,
+        });
+        assert_eq!(found, best_first_by_whole_rows(&asked, 4, 40));
+        assert!(!by_depth || asked.rows.len() <= 4, "{:?}", asked.rows);
+        let (found, asked) = drafted(DraftShape::Static {
+            tree: tree.clone(),
+            children: Children::Top,
+        });
+        for (path, ranks) in found.iter().zip(tree.paths()) {
+            for (step, (&token, &rank)) in path.iter().zip(ranks).enumerate() {
+                let best = largest(&asked.row(&path[..step]), rank + 1);
+                assert_eq!(token as usize, best[rank]);
+            }
+        }
+        assert_eq!(found.len(), 25);
+    }
+}
+
+#[test]
+fn where_the_depth_decides_a_row_stands_for_all_nodes_and_each_draws_from_it() {
+    let shape = |children| DraftShape::Static {
+        tree: StaticTree::named("eagle-25").unwrap(),
+        children,
+    };
+    for children in [Children::WithoutReplacement, Children::WithReplacement] {
+        let draft = |shares: bool| {
+            let mut source = Wide {
+                device: test_device(),
+                rng: StdRng::seed_from_u64(5),
+                is_coarse: false,
+                by_depth: true,
+                rows: Vec::new(),
+            };
+            let request = DraftRequest {
+                shape: shape(children),
+                length: 9,
+                sampling: Sampling::at(0.8),
+            };
+            let vocabulary = DraftVocabulary::full(Wide::VOCAB);
+            let draft = if shares {
+                build(&request, &vocabulary, &mut source)
+            } else {
+                build(&request, &vocabulary, &mut NodeByNode(&mut source))
+            };
+            (draft, source.rows)
+        };
+        let ((shared, once), (alone, each)) = (draft(true), draft(false));
+        assert_eq!(shared.tokens, alone.tokens);
+        assert_eq!(shared.parents, alone.parents);
+        let (Proposal::Sampled(shared), Proposal::Sampled(alone)) =
+            (shared.proposal, alone.proposal)
+        else {
+            panic!("drawn tokens have distributions");
+        };
+        assert_eq!(shared, alone);
+        assert_eq!(once, [1; 5]);
+        assert!(each.iter().sum::<usize>() > 5, "{each:?}");
+    }
+}
+
+/// Asks for each node, though one stands for all.
+struct NodeByNode<'a>(&'a mut Wide);
+
+impl DraftSource for NodeByNode<'_> {
+    fn logits(&mut self, tree: &Tree, nodes: &[usize]) -> Tensor<2> {
+        self.0.logits(tree, nodes)
+    }
+
+    fn draw(&mut self, weights: &[f32]) -> u32 {
+        self.0.draw(weights)
     }
 }

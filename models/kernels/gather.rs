@@ -15,24 +15,15 @@ use burn::backend::{
 };
 #[cfg(feature = "fusion")]
 use burn::tensor::DType;
-use burn::tensor::{Device, Shape, Slice};
+use burn::tensor::{Shape, Slice};
 
 use super::operations::Backwards;
-use crate::device::is_cpu;
 use crate::few_rows;
 use crate::products::{of_type, wide};
-use crate::sight::{AtATime, Block, Group};
+use crate::sight::{Block, Group};
 
 /// The blocks that queries are taken in.
 pub(crate) type Blocks = Arc<[Group]>;
-
-/// How many are taken at a time on a device.
-pub(crate) fn at_a_time(device: &Device) -> AtATime {
-    match is_cpu(device) {
-        true => AtATime::CPU,
-        false => AtATime::GPU,
-    }
-}
 
 /// Attention in no graph and in one.
 #[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff, Fusion: cfg(feature = "fusion"))]

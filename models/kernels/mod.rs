@@ -6,7 +6,7 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use self::columns::{Column, Columns as _};
-use self::gather::{Gathers as _, Given, at_a_time};
+use self::gather::{Gathers as _, Given};
 use self::operations::Kernels as _;
 use crate::mask::Mask;
 use crate::sight::AtATime;
@@ -146,7 +146,7 @@ pub(crate) fn quotient(sums: Tensor<4>, dtype: DType) -> Tensor<4> {
 
 /// Queries of a sequence that [`gather`] takes at a time.
 pub(crate) fn queries_at_a_time(device: &Device) -> usize {
-    at_a_time(device).queries
+    AtATime::on(device).queries
 }
 
 /// See [`Gathered`].
@@ -163,7 +163,7 @@ pub(crate) fn gather(
     floor: Option<Tensor<4>>,
     scale: f32,
 ) -> Gathered {
-    let some = at_a_time(&query.device());
+    let some = AtATime::on(&query.device());
     gather_some(query, keys_values, mask, floor, scale, some)
 }
 

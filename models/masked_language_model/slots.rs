@@ -2,7 +2,7 @@
 use burn::prelude::*;
 
 use super::blocks::{Blocks, Context};
-use crate::language_model::slot_logits;
+use crate::language_model::{logits, slot_logits};
 use crate::mask::{Mask, token_ids, tree_positions};
 use crate::sight::Sight;
 use crate::target::{Caches, Capture, Target as _};
@@ -16,8 +16,8 @@ pub struct MaskedState {
     caches: Option<Caches>,
     /// The text, as far as it is not in the caches.
     text: Vec<u32>,
-    /// What the head reads at each mask, `[1, slots, d_model]`; absent once more was observed.
-    slots: Option<Tensor<3>>,
+    /// Those of each mask, `[slots, vocab]`, which the head reads at once; absent once more was observed.
+    logits: Option<Tensor<2>>,
     /// Length of the longest path to come.
     planned: usize,
 }
@@ -32,21 +32,21 @@ impl MaskedState {
                 Context::Causal => Some(Caches::new(layers, capacity)),
             },
             text: vec![first],
-            slots: None,
+            logits: None,
             planned: 1,
         }
     }
 
     pub(super) fn observe(&mut self, tokens: &[u32]) {
         self.text.extend(tokens);
-        self.slots = None;
+        self.logits = None;
     }
 
     /// Slots of another number are other slots.
     pub(super) fn plan(&mut self, depth: usize) {
         let depth = depth.max(1);
         if depth != self.planned {
-            self.slots = None;
+            self.logits = None;
         }
         self.planned = depth;
     }
@@ -59,17 +59,18 @@ impl MaskedState {
         slot: usize,
         copies: usize,
     ) -> Tensor<2> {
-        let slots = match self.slots.take() {
-            Some(slots) if slot < slots.dims()[1] => slots,
+        let all = match self.logits.take() {
+            Some(all) if slot < all.dims()[0] => all,
             _ => self.run(model, blocks, self.planned.max(slot + 1)),
         };
-        let logits = slot_logits(&model.head(), &slots, slot, copies);
-        self.slots = Some(slots);
+        let logits = slot_logits(&all, slot, copies);
+        self.logits = Some(all);
         logits
     }
 
-    /// Runs the text, as far as it is not in the caches, a separator and as many masks as there are `slots`.
-    fn run(&mut self, model: &Transformer, blocks: Blocks, slots: usize) -> Tensor<3> {
+    /// Runs the text, as far as it is not in the caches, a separator and as many masks as there are `slots`. Returns the logits of
+    /// all masks, `[slots, vocab]`.
+    fn run(&mut self, model: &Transformer, blocks: Blocks, slots: usize) -> Tensor<2> {
         let device = model.device();
         let text = self.text.len();
         let mut tokens = self.text.clone();
@@ -89,12 +90,12 @@ impl MaskedState {
             caches.truncate(cached + text);
             self.text.clear();
         }
-        states.last.narrow(1, text + 1, slots)
+        logits(&model.head(), states.last.narrow(1, text + 1, slots))
     }
 }
 
 /// What a text of which `cached` places were run before, and a block behind it, see; `None` when nothing is hidden. Of
-/// `[1, 1, rows, cached + rows]` entries.
+/// `[1, 1, rows, cached + rows]` entries, where there is a cache on a GPU of as many more keys as are taken of it and hidden.
 fn mask(
     context: Context,
     [cached, text, rows]: [usize; 3],
@@ -109,5 +110,8 @@ fn mask(
         let end = if is_back { own + 1 } else { total };
         Some((own + 1).saturating_sub(window)..end.min(own.saturating_add(window)))
     });
-    Mask::hiding(Sight::new([rows, total], sees), device)
+    match context {
+        Context::Causal => Mask::of_cache([rows, total], sees, device),
+        Context::Bidirectional => Mask::hiding(Sight::new([rows, total], sees), device),
+    }
 }

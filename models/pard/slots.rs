@@ -1,7 +1,7 @@
 //! The slots of a draft: what was observed and masks behind it, run in one pass.
 use burn::prelude::*;
 
-use crate::language_model::slot_logits;
+use crate::language_model::{logits, slot_logits};
 use crate::mask::{token_ids, tree_mask, tree_positions};
 use crate::target::{Caches, Capture, Target as _};
 use crate::transformer::Transformer;
@@ -17,16 +17,16 @@ pub struct PardState {
     pub(super) features: Vec<Tensor<3>>,
     /// The last projected feature, `[1, 1, d_model]`.
     pub(super) feature: Option<Tensor<3>>,
-    /// What the head reads for each token of the draft, `[1, slots, d_model]`.
-    pub(super) slots: Option<Tensor<3>>,
+    /// Of each token of the draft, `[slots, vocab]`: the head reads all slots at once.
+    pub(super) logits: Option<Tensor<2>>,
     /// Length of the longest path to come.
     pub(super) planned: usize,
 }
 
 impl PardState {
     fn slots(&self) -> usize {
-        match &self.slots {
-            Some(slots) if self.pending.is_empty() => slots.dims()[1],
+        match &self.logits {
+            Some(logits) if self.pending.is_empty() => logits.dims()[0],
             _ => 0,
         }
     }
@@ -42,10 +42,10 @@ impl PardState {
         if self.slots() <= slot {
             self.run(model, mask_token, self.planned.max(slot + 1));
         }
-        let Some(slots) = &self.slots else {
+        let Some(logits) = &self.logits else {
             unreachable!("they were just made");
         };
-        slot_logits(&model.head(), slots, slot, copies)
+        slot_logits(logits, slot, copies)
     }
 
     /// Runs what was observed and not run yet, followed by masks, so that `slots` tokens can be drafted.
@@ -69,12 +69,15 @@ impl PardState {
             &Capture::default(),
         );
         self.caches.truncate(cached + pending.len());
-        let last = states.last;
-        self.slots = Some(match (pending.len(), &self.slots) {
+        let (head, last) = (model.head(), states.last);
+        self.logits = Some(match (pending.len(), self.logits.take()) {
             // Only masks were run; the first slot is that of the last observed token.
-            (0, Some(before)) => Tensor::cat(vec![before.clone().narrow(1, 0, 1), last], 1),
+            (0, Some(before)) => {
+                let first = before.narrow(0, 0, 1);
+                Tensor::cat(vec![first, logits(&head, last)], 0)
+            }
             (0, None) => panic!("drafting before anything was observed"),
-            (observed, _) => last.narrow(1, observed - 1, slots),
+            (observed, _) => logits(&head, last.narrow(1, observed - 1, slots)),
         });
     }
 

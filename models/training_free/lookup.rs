@@ -114,7 +114,10 @@ impl Proposer for PromptLookup {
             let steps: Vec<_> = (0..drafted.len())
                 .map(|step| DraftStep { place, step })
                 .collect();
-            take(&steps, rows.reshape([steps.len(), self.vocabulary.len()]));
+            let rows = rows.reshape([steps.len(), self.vocabulary.len()]);
+            if take(&steps, rows).is_break() {
+                return;
+            }
         }
     }
 

@@ -6,12 +6,13 @@ use anyhow::Result;
 use burn::prelude::*;
 use clap::ValueEnum;
 use rand::{SeedableRng, rngs::StdRng};
-use spectrain_eval::{DecodeSettings, Decoder, Greedy};
+use spectrain_eval::{DecodeSettings, Decoder, Greedy, Verifier as _};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::few_rows::Decoding;
 use spectrain_models::weights::held_in;
 use spectrain_models::{
-    Caches, Capture, DraftShape, Drafter, LogitRows, Pass, Sampling, Session, Target as _, chain,
+    Caches, Capture, Draft, DraftShape, Drafter, LogitRows, Pass, Proposal, Sampling, Session,
+    Target as _, Transformer, chain,
 };
 
 pub(crate) use self::sizes::{Setup, Size};
@@ -93,7 +94,7 @@ impl Setup {
             Task::TrainDFlash => train::dflash(self, &sizes),
             Task::TrainPard => train::pard(self, &sizes),
             Task::Plain => decode(&sizes, device, Drafting::Off),
-            Task::Verify => verify(&sizes, device),
+            Task::Verify => Ok(verify(target(&sizes.spec, sizes.held, device)?)),
             Task::Speculative => decode(&sizes, device, Drafting::On),
         }
     }
@@ -156,36 +157,43 @@ fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
     }))
 }
 
-/// Passes over the prompt and then over [`DRAFT`] tokens behind the one before, of which that one is kept.
-fn verify(sizes: &Sizes, device: &Device) -> Result<Work> {
-    let target = target(&sizes.spec, sizes.held, device)?;
-    let prompt = text(sizes.spec.vocab, PROMPT);
-    let drafted = text(sizes.spec.vocab, 1 + DRAFT);
+/// Passes over the prompt and then over [`DRAFT`] tokens behind the one before, of which that one is kept. What they give is judged as
+/// in a decoder.
+fn verify(target: Transformer) -> Work {
+    let vocab = target.spec().vocab;
+    let prompt = text(vocab, PROMPT);
+    let tokens = text(vocab, 1 + DRAFT);
+    let draft = Draft::chain(tokens[1..].to_vec(), Proposal::Deterministic);
     let none = Capture::default();
-    Ok(Box::new(move || {
+    Box::new(move || {
         let _decoding = Decoding::begin();
+        let mut rng = StdRng::seed_from_u64(0);
         let mut caches = Caches::new(target.spec().layers, PROMPT + DECODED + DRAFT);
-        let mut pass = |tokens: &[u32], logits, kept: usize| {
+        let mut pass = |tokens: &[u32], draft: &Draft, kept: usize| -> Result<()> {
             let pass = Pass {
                 tokens,
                 parents: &chain(tokens.len()),
-                logits,
+                logits: match draft.is_empty() {
+                    true => LogitRows::Last,
+                    false => LogitRows::All,
+                },
             };
             let output = target.decode(pass, &mut caches, &none);
+            Greedy.verify(draft, output.logits, &Sampling::GREEDY, &mut rng)?;
             caches.truncate(kept);
-            // The likeliest tokens come to the host, as in a decoder.
-            let _ = output.logits.argmax(1).into_data();
+            Ok(())
         };
-        pass(&prompt, LogitRows::Last, PROMPT);
+        pass(&prompt, &Draft::default(), PROMPT)?;
         for done in 1..=DECODED {
-            pass(&drafted, LogitRows::All, PROMPT + done);
+            pass(&tokens, &draft, PROMPT + done)?;
         }
         Ok(())
-    }))
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::module::{Module as _, ModuleMapper, Param};
     use spectrain_checkpoints::DType;
     use spectrain_models::device::test_device;
 
@@ -218,10 +226,29 @@ mod tests {
         for train in [train::eagle3, train::medusa, train::dflash, train::pard] {
             train(&setup, &sizes).unwrap()().unwrap();
         }
-        verify(&sizes, &device).unwrap()().unwrap();
+        verify(target(&sizes.spec, sizes.held, &device).unwrap())().unwrap();
         for drafting in [Drafting::On, Drafting::Off] {
             decode(&sizes, &device, drafting).unwrap()().unwrap();
         }
+    }
+
+    /// Makes every parameter no number.
+    struct Broken;
+
+    impl ModuleMapper for Broken {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            Param::initialized(param.id, param.val() * f32::NAN)
+        }
+    }
+
+    #[test]
+    fn what_verify_times_is_a_decoders_judgement_which_refuses_logits_that_are_no_numbers() {
+        let made = target(&spec(32, [4, 8], 300), DType::F32.into(), &test_device()).unwrap();
+        let error = verify(made.map(&mut Broken))().unwrap_err();
+        assert!(matches!(
+            error.downcast_ref::<spectrain_eval::Error>(),
+            Some(spectrain_eval::Error::Logits { row: 0 })
+        ));
     }
 
     #[test]

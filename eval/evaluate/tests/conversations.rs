@@ -2,12 +2,13 @@
 use std::sync::Arc;
 
 use rand::{SeedableRng as _, rngs::StdRng};
+use spectrain_data::answered::said;
 use spectrain_models::Capture;
 
 use super::super::*;
 use super::toy;
 use crate::evaluate::settings::CalibrationPrompts;
-use crate::prompts::{Later, said};
+use crate::prompts::Later;
 use crate::speculate::{Generation, PassRecord};
 use crate::toy::{Style, ToyTarget};
 use crate::verify::VerifierChoice;
@@ -180,7 +181,7 @@ fn above_temperature_0_each_setting_has_its_own_conversation() {
         for turns in conversations(&outputs[0]) {
             assert_eq!(turns.len(), 3);
             let said = said(&turns[0].generation.tokens, &settings(1.0).stop);
-            let next = [&[1, 2][..], &said, &[BREAK, 0]].concat();
+            let next = [&[1, 2][..], said, &[BREAK, 0]].concat();
             assert_eq!(turns[1].prompt, next);
         }
     }

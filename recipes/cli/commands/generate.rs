@@ -1,6 +1,7 @@
 //! `spectrain generate`: one answer, with the tokens that were drafted marked.
 
 use std::io::IsTerminal as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -13,14 +14,14 @@ use spectrain_eval::{DecodeSettings, Decoder, DraftChoice, Generation, Reach, Ve
 use spectrain_models::{Capture, DraftShape, Proposer, Sampling, Target as _, load_target};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, draft};
-use crate::cli::progress::{Output, counted, has_colours, print, tell};
 use crate::errors::Misuse;
 use crate::families::registry::open_drafter;
+use crate::progress::{Output, counted, has_colours, print, tell};
 use crate::recipe::tables::EvaluateTable;
-use crate::runs::drafter_at;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::pair::with_way_out;
 use crate::runtime::target;
+use crate::stages::drafter_at;
 
 /// Arguments of `spectrain generate`.
 #[derive(Debug, clap::Args)]
@@ -254,15 +255,24 @@ fn drafted(generation: &Generation) -> Vec<bool> {
 /// The text by runs of drafted and other tokens. A character of several tokens belongs to the last of them.
 fn pieces(tokenizer: &Tokenizer, generation: &Generation) -> Result<Vec<Piece>> {
     let drafted = drafted(generation);
+    let tokens = &generation.tokens;
+    let decode = |of: Range<usize>| tokenizer.decode(&tokens[of], Special::Skip);
     let mut pieces: Vec<Piece> = Vec::new();
-    let mut shown = 0;
-    for end in 1..=generation.tokens.len() {
-        let text = tokenizer.decode(&generation.tokens[..end], Special::Skip)?;
-        if text.ends_with('\u{FFFD}') && end < generation.tokens.len() {
+    // Tokens are decoded with the last ones before them that have a text, on which a first space or a character may hang, and with
+    // no others: `before` is where those begin, `shown` where they end, and `known` their text.
+    let (mut before, mut shown, mut known) = (0, 0, String::new());
+    for end in 1..=tokens.len() {
+        let text = decode(before..end)?;
+        if text.ends_with('\u{FFFD}') && end < tokens.len() {
             continue;
         }
-        let new = text.get(shown..).unwrap_or_default().to_owned();
-        shown = text.len();
+        // Bytes that turn out to be no character take those before them along, which may be shown already.
+        let new = (known.len()..text.len()).find(|&at| text.is_char_boundary(at));
+        let new = new.map_or(String::new(), |start| text[start..].to_owned());
+        if !new.is_empty() {
+            (before, shown) = (shown, end);
+            known = decode(before..shown)?;
+        }
         let drafted = drafted[end - 1];
         match pieces.last_mut() {
             Some(last) if last.drafted == drafted => last.text.push_str(&new),
@@ -293,6 +303,8 @@ fn show(pieces: &[Piece], terminal: bool) -> String {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use serde_json::json;
+    use spectrain_data::tokenizer::train_byte_level_bpe;
     use spectrain_eval::PassRecord;
 
     fn pass(accepted: usize, emitted: usize) -> PassRecord {
@@ -378,5 +390,103 @@ mod tests {
         ];
         assert_eq!(show(&pieces, false), "The[ cat] sat");
         assert_eq!(show(&pieces, true), "The\u{1b}[4;32m cat\u{1b}[0m sat");
+    }
+
+    /// The pieces of an answer of which each pass had two drafted tokens accepted; every text is decoded from the start.
+    fn pieces_of_whole_texts(tokenizer: &Tokenizer, generation: &Generation) -> Vec<Piece> {
+        let (mut pieces, mut shown): (Vec<Piece>, usize) = (Vec::new(), 0);
+        let tokens = &generation.tokens;
+        for (end, drafted) in (1..).zip(drafted(generation)) {
+            let text = tokenizer.decode(&tokens[..end], Special::Skip).unwrap();
+            if text.ends_with('\u{FFFD}') && end < tokens.len() {
+                continue;
+            }
+            let new = text[shown..].to_owned();
+            shown = text.len();
+            match pieces.last_mut() {
+                Some(last) if last.drafted == drafted => last.text.push_str(&new),
+                _ => pieces.push(Piece { text: new, drafted }),
+            }
+        }
+        pieces
+    }
+
+    fn answer(tokens: Vec<u32>) -> Generation {
+        Generation {
+            passes: vec![pass(2, 3); tokens.len() / 3],
+            tokens,
+            ..Generation::default()
+        }
+    }
+
+    fn assert_shown_as_whole(tokenizer: &Tokenizer, tokens: &[u32]) {
+        for from in 0..tokens.len() {
+            let generation = answer(tokens[from..].to_vec());
+            let found = pieces(tokenizer, &generation).unwrap();
+            let expected = pieces_of_whole_texts(tokenizer, &generation);
+            assert_eq!(found, expected, "from token {from}");
+        }
+    }
+
+    #[test]
+    fn characters_of_several_tokens_are_shown_as_in_the_whole_text() {
+        // Every byte is a token.
+        let texts = std::iter::once("one two".to_owned());
+        let tokenizer = train_byte_level_bpe(texts, 257, &["<|im_end|>"]).unwrap();
+        let text = "Größe: 東京 und 👍🏽, naïve<|im_end|> — fertig";
+        let tokens = tokenizer.encode(text).unwrap().ids;
+        assert!(tokens.len() > 45, "{tokens:?}");
+        assert_shown_as_whole(&tokenizer, &tokens);
+        // A long answer takes no longer for each token than a short one.
+        let long = answer(tokens.repeat(10_000 / tokens.len()));
+        let shown = pieces(&tokenizer, &long).unwrap();
+        let shown: String = shown.into_iter().map(|piece| piece.text).collect();
+        let whole = tokenizer.decode(&long.tokens, Special::Skip).unwrap();
+        assert_eq!(shown, whole);
+    }
+
+    #[test]
+    fn bytes_that_stand_in_for_unknown_characters_are_shown_as_in_the_whole_text() {
+        let known = [
+            "<unk>", "▁a", "b", "▁", "<0xE6>", "<0x9D>", "<0xB1>", "<0xC3>", "<0xA9>",
+        ];
+        let vocab: serde_json::Map<_, _> = (known.iter().zip(0..))
+            .map(|(token, id)| ((*token).to_owned(), json!(id)))
+            .collect();
+        let tokenizer = json!({
+            "version": "1.0",
+            "added_tokens": [],
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ]},
+            "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "vocab": vocab, "merges": []},
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokenizer.json");
+        std::fs::write(file, tokenizer.to_string()).unwrap();
+        let tokenizer = Tokenizer::from_folder(folder.path()).unwrap();
+        // " a", a space, "東" and "é" twice, "b" and " a".
+        let tokens = [1, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 2, 3, 3, 1];
+        let whole = tokenizer.decode(&tokens, Special::Skip).unwrap();
+        assert_eq!(whole, "a 東é東éb   a");
+        for from in [0, 1, 2, 7, 12, 13] {
+            let generation = answer(tokens[from..].to_vec());
+            let found = pieces(&tokenizer, &generation).unwrap();
+            assert_eq!(found, pieces_of_whole_texts(&tokenizer, &generation));
+        }
+        // Bytes of half a character are shown as unknown ones, and what follows them is not lost.
+        for tokens in [&[1, 4, 5, 2][..], &[7, 8, 7, 1], &[7, 8, 7, 1, 2, 3]] {
+            let found = pieces(&tokenizer, &answer(tokens.to_vec())).unwrap();
+            let shown: String = found.into_iter().map(|piece| piece.text).collect();
+            let whole = tokenizer.decode(tokens, Special::Skip).unwrap();
+            let end = whole.rsplit('\u{FFFD}').next().unwrap();
+            assert!(
+                shown.contains('\u{FFFD}') && shown.ends_with(end),
+                "{shown} {whole}"
+            );
+        }
     }
 }
