@@ -12,10 +12,10 @@ use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_models::out_of_memory::{OutOfMemory, within_memory};
 
 use crate::batch::{Batch, Rows, Step};
+use crate::defaults::Defaults;
 use crate::error::{Error, Result};
 use crate::fit::ahead::{Ahead, Over, send};
 use crate::fit::progress::{Idle, Progress};
-use crate::identity::differences;
 use crate::judge::Statistics;
 use crate::log::Log;
 use crate::ranks::{Ranks, Together};
@@ -44,6 +44,8 @@ pub struct Fit<'a> {
     pub folder: PathBuf,
     /// What must be the same for a state to be taken up: settings, and digests of data.
     pub identity: Value,
+    /// The defaults of the tables in it: a state of a version without some key is taken up where that has its default.
+    pub defaults: Defaults,
     /// Whether the run shall end after this step.
     pub interrupted: &'a dyn Fn() -> bool,
     /// What batches need that the model writes itself, where it writes any.
@@ -235,13 +237,17 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
     let mut progress: Progress = serde_json::from_value(found.state)
         .map_err(|error| foreign("the state of a run", error.to_string()))?;
     if progress.identity != fresh.identity {
-        let keys = differences(&fresh.made_from, &progress.made_from);
-        if progress.made_from.is_null() || keys.is_empty() {
-            let expected = format!("settings and data with digest {}", fresh.identity);
-            return Err(foreign(&expected, progress.identity));
+        if progress.made_from.is_null() {
+            return Err(foreign(
+                "a state that notes the settings and data that it was trained with",
+                "one of an earlier version, which did not note them".into(),
+            ));
         }
-        let path = saved.path.clone();
-        return Err(Error::OtherTraining { path, keys });
+        let keys = progress.adopt(fresh, &fit.defaults);
+        if !keys.is_empty() {
+            let path = saved.path.clone();
+            return Err(Error::OtherTraining { path, keys });
+        }
     }
     if progress.step as u64 != found.step || progress.step > fit.config.steps {
         let expected = format!("step {}, of at most {}", found.step, fit.config.steps);

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
-use crate::metrics::Metrics;
+use crate::metrics_file::Metrics;
 use crate::objective::{LossReport, StepReport};
 use crate::validation::{Gain, Validation, is_better};
 use crate::watch::DeviceMemory;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::capture::joined;
 use super::stages::Planned;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::stage_names;
 use crate::runtime::server::client::Client;
 
 const KEY: &str = "regenerate.server";
@@ -20,7 +21,7 @@ pub(super) fn silent(recipe: &ResolvedRecipe, stages: &[Planned]) -> Vec<String>
         return Vec::new();
     };
     let mut stages = stages.iter();
-    if !stages.any(|stage| stage.name == "regenerate" && stage.is_left()) {
+    if !stages.any(|stage| stage.name == stage_names::REGENERATE && stage.is_left()) {
         return Vec::new();
     }
     let waits = match table.wait {

@@ -16,6 +16,7 @@ use super::stages::Planned;
 use super::words::bytes;
 use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::stage_names;
 use crate::runtime::prompt_sets;
 use crate::runtime::target::hub_options;
 use crate::stages::order;
@@ -40,15 +41,15 @@ impl<'a> TrainingData<'a> {
     /// That of a run of whose stages `stages` says what becomes.
     pub(super) fn of(asked: &Asked<'a>, stages: &[Planned]) -> Self {
         let mut stages = stages.iter();
-        let is_prepared = stages.any(|stage| stage.name == "prepare" && stage.done);
+        let is_prepared = stages.any(|stage| stage.name == stage_names::PREPARE && stage.done);
         Self::with(asked, is_prepared)
     }
 
     /// The same by what the run has noted, where nothing is hashed.
     pub(super) fn noted(asked: &Asked<'a>) -> Self {
         let mut stages = order::of(asked.recipe).into_iter();
-        let is_noted =
-            stages.any(|stage| stage.name == "prepare" && asked.is_noted_as_done(&stage));
+        let is_noted = stages
+            .any(|stage| stage.name == stage_names::PREPARE && asked.is_noted_as_done(&stage));
         Self::with(asked, is_noted)
     }
 

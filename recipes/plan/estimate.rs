@@ -20,6 +20,7 @@ use crate::families::footprint::{Attended, Footprint, LayerSizes, Packed, Sees, 
 use crate::plan::preflight::Asked;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{ExportType, FeatureMode, SyntheticTable};
+use crate::runs::stage_names;
 use crate::runtime::device;
 use crate::runtime::sizes::{
     Sizes, folder_of, idle_parameters, part_parameters, target_parameters,
@@ -544,5 +545,5 @@ fn synthetic_peak(
         gpu: false,
         ranks: 1,
     });
-    Some(("synthetic", memory.peak))
+    Some((stage_names::SYNTHETIC, memory.peak))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::estimate::Estimate;
 use crate::plan::preflight::Asked;
 use crate::runs::run_folder::{Existing, Status, manifest_in};
+use crate::runs::stage_names;
 use crate::runtime::store::Store;
 use crate::stages::parts::{FETCHED, PARTS, STAGE};
 
@@ -16,14 +17,14 @@ pub(super) fn left(asked: &Asked, estimate: &Estimate) -> u64 {
         return estimate.disk_bytes();
     }
     let run = asked.runs.join(&asked.recipe.name);
-    let trained = asked.recipe.training_stages();
-    let trained: Vec<&str> = trained.iter().copied().chain(["export"]).collect();
+    let mut drafters = asked.recipe.training_stages();
+    drafters.push(stage_names::EXPORT);
     let parts = [parts_of(asked), run.join(FETCHED)];
     // From another disk they are copied.
     let parts = parts.into_iter().filter(|parts| is_on_disk_of(&run, parts));
     let parts: Vec<PathBuf> = parts.collect();
     let features = left_of(&run, &[STAGE], &parts, estimate.features_on_disk());
-    features.saturating_add(left_of(&run, &trained, &[], estimate.own_disk_bytes()))
+    features.saturating_add(left_of(&run, &drafters, &[], estimate.own_disk_bytes()))
 }
 
 /// The folder in which the parts of an array job are on this machine. One that goes to an object store is in the run before.

@@ -19,7 +19,6 @@ use crate::plan::{offline, samples, target_sizes};
 use crate::recipe::inline::assigned;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportTable, FeatureMode};
-use crate::runs::drafter_at::DrafterAt;
 use crate::runs::run_folder::{
     self, Existing, RunFolder, RunName, StageState, Wanted, is_held, manifest_in, stage_state,
 };
@@ -30,8 +29,9 @@ use crate::runtime::sizes::{folder_of, traits_of};
 use crate::runtime::text::{Text, longer_texts};
 use crate::runtime::weights::check_weights;
 use crate::runtime::{device, prompt_sets, start_at, target};
-use crate::stages::inputs::{effect, settings};
+use crate::stages::drafter_at::DrafterAt;
 use crate::stages::order;
+use crate::stages::settings::{effect, settings};
 use crate::stages::stage::Stage;
 
 /// Fails with the first of them.
@@ -480,6 +480,7 @@ impl<'a> Asked<'a> {
         let wanted = Wanted {
             settings: &settings,
             inputs: &made.inputs,
+            defaults: &(self.recipe.defaults)(),
             effect,
             ends: &|| Ok(0),
         };

@@ -20,8 +20,8 @@ use super::words::{bytes, duration, part};
 use crate::errors::with_causes;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runtime::sizes::Sizes;
-use crate::stages::inputs::settings;
 use crate::stages::order;
+use crate::stages::settings::settings;
 use crate::stages::stage::Stage;
 
 /// What a run takes, as far as it is known.

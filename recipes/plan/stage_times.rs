@@ -14,6 +14,7 @@ use super::words::{count, duration, grouped};
 use crate::families::footprint::Packed;
 use crate::plan::preflight::Asked;
 use crate::recipe::tables::FeatureMode;
+use crate::runs::stage_names;
 use crate::runtime::device;
 use crate::runtime::prompt_sets;
 use crate::runtime::sizes::{Sizes, body_parameters};
@@ -131,23 +132,42 @@ impl StageTimes {
     }
 }
 
+/// How long a stage takes at this pace.
+type Time = fn(&Known, &Pace) -> Lasts;
+
+/// That of every stage that does not train the drafter.
+const TIMES: [(&str, Time); 7] = [
+    (stage_names::SYNTHETIC, |known, pace| {
+        (known.synthetic(pace), "trains the target".into())
+    }),
+    (stage_names::REGENERATE, |known, pace| {
+        known.regenerate(pace)
+    }),
+    (stage_names::PREPARE, |known, _| {
+        match known.estimate.data_tokens {
+            Some(tokens) => prepared(tokens, threads().get()),
+            None => later(),
+        }
+    }),
+    (stage_names::FEATURES, |known, pace| known.features(pace)),
+    (stage_names::ANSWERS, |known, _| {
+        match known.asked.recipe.features.mode {
+            FeatureMode::Imported => (None, "as fast as the disk".into()),
+            _ => (None, "as fast as servers answer".into()),
+        }
+    }),
+    (stage_names::EXPORT, |known, pace| {
+        (known.export(pace), String::new())
+    }),
+    (stage_names::EVALUATE, |known, pace| known.evaluate(pace)),
+];
+
 impl Known<'_> {
     fn stage(&self, stage: &str, pace: &Pace) -> Lasts {
-        match stage {
-            "synthetic" => (self.synthetic(pace), "trains the target".into()),
-            "regenerate" => self.regenerate(pace),
-            "prepare" => match self.estimate.data_tokens {
-                Some(tokens) => prepared(tokens, threads().get()),
-                None => later(),
-            },
-            "features" => self.features(pace),
-            "answers" => match self.asked.recipe.features.mode {
-                FeatureMode::Imported => (None, "as fast as the disk".into()),
-                _ => (None, "as fast as servers answer".into()),
-            },
-            "export" => (self.export(pace), String::new()),
-            "evaluate" => self.evaluate(pace),
-            training => self.train(training, pace),
+        match TIMES.iter().find(|(name, _)| *name == stage) {
+            Some((_, time)) => time(self, pace),
+            None if self.asked.recipe.training_stages().contains(&stage) => self.train(stage, pace),
+            None => unreachable!("how long the stage `{stage}` takes is in no table"),
         }
     }
 
@@ -427,6 +447,14 @@ fn extent(choice: &DraftChoice) -> [usize; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stages::order::STAGES;
+
+    #[test]
+    fn every_stage_but_the_training_has_its_time() {
+        let names = STAGES.iter().map(|stage| stage.name);
+        let expected: Vec<&str> = names.filter(|name| *name != stage_names::TRAIN).collect();
+        assert_eq!(TIMES.map(|(name, _)| name).to_vec(), expected);
+    }
 
     #[test]
     fn texts_are_prepared_by_all_processors_that_one_thread_can_serve() {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::shown::is_told;
 use super::words::duration;
-use crate::cli::progress::Output;
 use crate::errors::with_causes;
 use crate::plan::preflight::Asked;
+use crate::progress::Output;
 use crate::runs::run_folder::{Existing, RunFolder, StageState, manifest_in};
 use crate::runtime::device;
 use crate::runtime::prompt_sets;

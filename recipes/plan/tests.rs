@@ -11,9 +11,9 @@ use crate::recipe::tables::{FeatureMode, Prompts, RegenerateTable};
 use crate::recipe::{ResolvedRecipe, read};
 use crate::runs::run_folder::{Existing, RunFolder, Start, lock_for};
 use crate::runtime::sizes::Sizes;
-use crate::stages::inputs::settings;
 use crate::stages::order;
 use crate::stages::parts::FETCHED;
+use crate::stages::settings::settings;
 
 fn qwen3() -> ResolvedRecipe {
     of("eagle3")

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_train::TrainConfig;
+use spectrain_train::{Defaults, TrainConfig};
 
 use crate::families::method::Method;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -96,8 +96,18 @@ impl<D: Settings, O: Settings> File<D, O> {
             evaluate: self.evaluate,
             track: self.track,
             method,
+            defaults: Self::defaults,
             toml,
             json,
         })
+    }
+
+    /// The defaults of the tables that say what is trained and how.
+    fn defaults() -> Defaults {
+        let own = Defaults::default()
+            .with::<D>("drafter")
+            .with::<O>("objective");
+        own.with::<TrainConfig>("train")
+            .with::<BTreeMap<String, TrainConfig>>("stages")
     }
 }

@@ -10,7 +10,7 @@ use spectrain_checkpoints::known::dialect_of;
 use spectrain_checkpoints::known::open_folder;
 use spectrain_data::mask::Masking;
 use spectrain_models::TargetSpec;
-use spectrain_train::TrainConfig;
+use spectrain_train::{Defaults, TrainConfig};
 
 use crate::errors::with_causes;
 use crate::families::footprint::Footprint;
@@ -62,6 +62,8 @@ pub struct ResolvedRecipe {
     pub track: Option<TrackTable>,
     /// The drafter and the objective with their tables.
     pub method: Box<dyn Method>,
+    /// The defaults of the tables that say what is trained and how.
+    pub defaults: fn() -> Defaults,
     /// The whole recipe as TOML.
     pub toml: String,
     /// The same as JSON, by table and key.

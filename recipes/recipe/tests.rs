@@ -3,9 +3,10 @@ use spectrain_train::OF_EPOCHS;
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::families::registry::{RECIPES, Recipe};
 use crate::recipe::tables::Prompts;
 use crate::recipe::tables::{Engine, FeatureMode, SyntheticTable};
 
@@ -895,6 +896,46 @@ fn a_key_of_the_file_that_an_override_leaves_no_place_for_is_to_be_deleted() {
     // Of the other key nothing has to be deleted: it is an override itself.
     let error = refuse(MINIMAL, &["train.decay_ratio=0.4"]);
     assert!(!error.contains("delete"), "{error}");
+}
+
+/// Tables whose keys are completed in a recipe, by their places in it: those of all recipes, and those of its training stages.
+fn completed_tables(recipe: &ResolvedRecipe) -> Vec<String> {
+    let tables = ["drafter", "objective", "train"].map(|table| format!("/{table}"));
+    let stages = recipe.stages.keys().map(|stage| format!("/stages/{stage}"));
+    tables.into_iter().chain(stages).collect()
+}
+
+#[test]
+fn what_an_earlier_version_made_without_a_key_is_known_of_every_recipe() {
+    // Left out for a value that is not their default.
+    const LEFT_OUT: [&str; 3] = ["steps", "warmup_steps", "base_until"];
+    let trials = |kind: &'static Recipe| kind.trials.iter().map(move |&trial| (kind.name, trial));
+    for (kind, trial) in RECIPES.iter().flat_map(trials) {
+        let set = json!(trial.parse::<toml::Table>().unwrap());
+        let recipe = accept(&(MINIMAL.replace("eagle3", kind) + trial), &[]);
+        let defaults = (recipe.defaults)();
+        for table in completed_tables(&recipe) {
+            let keys = recipe.json.pointer(&table).and_then(Value::as_object);
+            let Some(keys) = keys else {
+                panic!("{kind}: no `{table}`");
+            };
+            for key in keys.keys() {
+                let mut before = recipe.json.clone();
+                let recorded = before.pointer_mut(&table).unwrap();
+                let recorded = recorded.as_object_mut().unwrap();
+                recorded.shift_remove(key).unwrap();
+                defaults.complete(&mut before, &recipe.json);
+                let is_known = before == recipe.json;
+                let is_set = set.pointer(&format!("{table}/{key}")).is_some();
+                let may_be_unknown = is_set || LEFT_OUT.contains(&key.as_str());
+                assert!(is_known || may_be_unknown, "{kind}: {table}/{key}");
+            }
+        }
+        // Nothing is added to what lacks nothing.
+        let mut whole = recipe.json.clone();
+        defaults.complete(&mut whole, &recipe.json);
+        assert_eq!(whole, recipe.json);
+    }
 }
 
 #[test]

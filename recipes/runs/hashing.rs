@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::Result;
 use spectrain_checkpoints::hash::sha256_file_while;
 
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::runtime::interruption::check_interrupted;
 
 /// Files that are read at the same time, at most: more make a disk slower.

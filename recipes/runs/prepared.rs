@@ -9,6 +9,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_data::day::Day;
 
 use crate::runs::run_folder::{RunFolder, Status, manifest_in};
+use crate::runs::stage_names;
 
 /// What has a digest: the folder of the tokens of `data.train`, and that of `data.eval`.
 const PARTS: [&str; 2] = ["train", "eval"];
@@ -21,7 +22,7 @@ pub(crate) const DATE: &str = "date";
 /// # Errors
 /// The manifest of the stage cannot be read.
 pub(crate) fn printed_day(run: &RunFolder) -> Result<Option<Day>> {
-    let manifest = run.manifest("prepare")?;
+    let manifest = run.manifest(stage_names::PREPARE)?;
     let date = manifest.and_then(|mut manifest| Some(manifest.summary.get_mut(DATE)?.take()));
     Ok(date.and_then(|date: Value| serde_json::from_value(date).ok()))
 }
@@ -29,7 +30,7 @@ pub(crate) fn printed_day(run: &RunFolder) -> Result<Option<Day>> {
 /// SHA-256 of the tokens and loss masks that a run has prepared of `data.train` and `data.eval`, under `train` and `eval`; nothing
 /// where none are known.
 pub fn prepared_in(run: &Path) -> BTreeMap<String, String> {
-    let manifest = manifest_in(run, "prepare").ok().flatten();
+    let manifest = manifest_in(run, stage_names::PREPARE).ok().flatten();
     let manifest = manifest.filter(|manifest| manifest.status == Status::Done);
     let outputs = manifest.map_or_else(BTreeMap::new, |manifest| manifest.outputs);
     let digest = |part: &str| {

@@ -18,11 +18,11 @@ use spectrain_data::presets::Preset;
 use spectrain_data::sources::{Origin, Sources};
 use spectrain_eval::{Report, by_dataset};
 
+use crate::families::commands::commands;
 use crate::families::family::Writing;
 use crate::families::trained::Trained;
 use crate::recipe::tables::Engine;
-use crate::stages::export::commands::commands;
-use crate::stages::inputs::TRAIN;
+use crate::runs::stage_names::TRAIN;
 
 use origin::Before;
 

@@ -5,10 +5,10 @@ use serde_json::Value;
 use spectrain_checkpoints::printable;
 use spectrain_models::load_parts;
 
+use crate::families::commands::commands;
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::stages::context::StageContext;
-use crate::stages::export::commands::commands;
 use crate::stages::export::{draft_length, folders, provenance_of};
 use crate::stages::exported::{NAMED, named, parts, seen_from};
 

@@ -13,11 +13,12 @@ use spectrain_data::tokens::TokenShards;
 
 use spectrain_models::FrozenType;
 
-use crate::cli::progress::{Output, Progress};
+use crate::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::DataTable;
 use crate::runs::prepared::printed_day;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::stage_names;
 use crate::runtime::model_files::{part_files, weight_files};
 use crate::runtime::ranks::Group;
 use crate::runtime::target;
@@ -71,7 +72,7 @@ impl StageContext<'_> {
     pub fn features_folder(&self) -> PathBuf {
         match &self.array.part {
             Some(part) => part.folder.clone(),
-            None => self.folder("features"),
+            None => self.folder(stage_names::FEATURES),
         }
     }
 
@@ -83,7 +84,7 @@ impl StageContext<'_> {
             let [first, end] = [share.first, share.end].map(|sample| sample as usize);
             first..end.max(first + 1)
         };
-        let folder = self.folder("prepare").join(set);
+        let folder = self.folder(stage_names::PREPARE).join(set);
         Ok(TokenShards::open_some(folder, wanted)?)
     }
 
@@ -126,7 +127,7 @@ impl StageContext<'_> {
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
         let given = self.recipe.target_folder()?;
-        Ok(given.unwrap_or_else(|| self.folder("synthetic").join("target")))
+        Ok(given.unwrap_or_else(|| self.folder(stage_names::SYNTHETIC).join("target")))
     }
 
     /// What turns conversations into tokens, the same on whichever [day](Self::day) it is asked for.
@@ -153,8 +154,9 @@ impl StageContext<'_> {
         if let Some(day) = printed.or_else(|| self.run.day()) {
             return Ok(Some(day));
         }
-        let answers = self.recipe.regenerate.as_ref().map(|_| "regenerate");
-        for stage in answers.into_iter().chain(["prepare"]) {
+        let answers = self.recipe.regenerate.as_ref();
+        let answers = answers.map(|_| stage_names::REGENERATE);
+        for stage in answers.into_iter().chain([stage_names::PREPARE]) {
             if let Some(manifest) = self.run.manifest(stage)? {
                 return Ok(Day::of_seconds(manifest.started));
             }
@@ -194,7 +196,7 @@ impl StageContext<'_> {
 
     /// Where the stage `regenerate` leaves conversations.
     pub fn regenerated(&self) -> PathBuf {
-        self.folder("regenerate").join("train.jsonl")
+        self.folder(stage_names::REGENERATE).join("train.jsonl")
     }
 
     /// The conversations of `data.train`, as many as are wanted; downloads what is missing.
@@ -235,7 +237,7 @@ impl StageContext<'_> {
     /// Conversations that `synthetic` makes, in a recipe that has it.
     fn made(&self, file: &str) -> Option<Sources> {
         let made = self.recipe.synthetic.as_ref();
-        made.map(|_| self.folder("synthetic").join(file).into())
+        made.map(|_| self.folder(stage_names::SYNTHETIC).join(file).into())
     }
 
     /// SHA-256 of the files of a dataset, with the weights of its paths where they have some.

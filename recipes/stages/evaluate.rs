@@ -16,11 +16,11 @@ use spectrain_models::{Target as _, load_target};
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runs::prepared::prepared_in;
+use crate::runs::stage_names;
 use crate::runtime::computed_by::computed_by;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::prompt_sets::ReadSets;
 use crate::runtime::prompts::calibration;
-use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
@@ -31,6 +31,7 @@ use crate::stages::evaluate::known::known_prompts;
 use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
 use crate::stages::report::{record, write};
+use crate::stages::self_check::{SelfCheck, Shape};
 use crate::stages::train::trained_report;
 
 pub(crate) mod choosing;
@@ -62,7 +63,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     report.device = device_report(&context.device_name);
     report.seeds.insert("recipe".into(), context.recipe.seed);
     let curves = curves_of(context.run.path())?;
-    let folder = context.folder("evaluate");
+    let folder = context.folder(stage_names::EVALUATE);
     write(&report, &folder, curves)?;
     record(context)?;
     // Nobody goes on from it now, and what is left of it does no harm.
@@ -101,7 +102,7 @@ fn decoded(context: &StageContext, drafter: &Path) -> Result<(Report, Vec<Fetche
         ..
     } = read;
     let calibration = calibration(others, &sets, settings);
-    let journal = context.folder("evaluate").join(JOURNAL);
+    let journal = context.folder(stage_names::EVALUATE).join(JOURNAL);
     let trial = Trial {
         targets: &targets(context)?,
         drafter: Some(drafter),

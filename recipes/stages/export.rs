@@ -1,6 +1,5 @@
 //! The trained drafter as serving engines load it, checked after it was written.
 
-pub(crate) mod commands;
 mod ground;
 mod verify;
 
@@ -14,12 +13,14 @@ use spectrain_data::features::Recorded;
 use spectrain_eval::{Reach, Report, evenly};
 use spectrain_models::{Target as _, TargetParts, load_parts};
 
+use crate::families::commands::{self, commands};
 use crate::families::family::Writing;
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runs::hashes::prove_files;
 use crate::runs::places::{EXPORTED, trained};
+use crate::runs::stage_names;
 use crate::runtime::pair::Pair;
 use crate::runtime::prompts::has_room;
 use crate::runtime::texts::StoredTexts;
@@ -31,7 +32,6 @@ use crate::stages::prepare;
 use crate::stages::report::record_again;
 use crate::stages::train::{EXPORTED_STEP, ended};
 
-use commands::commands;
 use ground::{Ground, OnPrompts, OnTexts};
 use verify::{compare, verify};
 
@@ -145,7 +145,9 @@ fn on_texts(
 
 /// Where the drafter in `trained` comes from.
 fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
-    let tokens = context.folder("prepare").join("train/tokens.json");
+    let tokens = context
+        .folder(stage_names::PREPARE)
+        .join("train/tokens.json");
     let mut provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "recipe": context.recipe.json,
@@ -155,7 +157,7 @@ fn provenance(context: &StageContext, trained: &Path) -> Result<Value> {
         "training": training(context)?,
         "trained": context.run.sha256(trained)?,
     });
-    if let Some(manifest) = context.run.manifest("prepare")? {
+    if let Some(manifest) = context.run.manifest(stage_names::PREPARE)? {
         for (key, value) in card::of_data(&manifest.summary) {
             if !value.is_null() {
                 provenance[key] = value;

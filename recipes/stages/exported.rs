@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::runs::run_folder::RunFolder;
+use crate::runs::stage_names;
 use crate::stages::card::{Facts, recorded};
 
 /// A folder that the stage left.
@@ -57,7 +58,7 @@ pub(crate) fn seen_from(folder: &Path) -> String {
 
 /// What the stage recorded, for each folder that it wrote.
 pub(super) fn parts(run: &RunFolder) -> Result<Vec<Value>> {
-    let Some(manifest) = run.manifest("export")? else {
+    let Some(manifest) = run.manifest(stage_names::EXPORT)? else {
         return Ok(Vec::new());
     };
     let further = manifest.summary["further"].as_array().cloned();

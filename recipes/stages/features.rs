@@ -12,15 +12,16 @@ use spectrain_train::{Batch, Rows};
 
 use self::header::header;
 use self::known::Known;
-use crate::cli::progress::counted;
 use crate::families::drafter_folder::check_unheld;
+use crate::progress::counted;
 use crate::recipe::tables::FeatureMode;
+use crate::runs::stage_names;
 use crate::runtime::bf16::bits_of;
 use crate::runtime::device::is_gpu;
 use crate::runtime::interruption::check_interrupted;
-use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
+use crate::stages::self_check::{SelfCheck, Shape};
 
 pub mod answers;
 pub mod capturing;
@@ -75,7 +76,7 @@ fn computed(context: &StageContext) -> Result<Value> {
     }
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
-    let mut progress = context.progress("features", lengths.len() as u64);
+    let mut progress = context.progress(stage_names::FEATURES, lengths.len() as u64);
     let (mut next, mut taken) = (resumed, 0);
     while next < lengths.len() {
         if let Err(interrupted) = check_interrupted() {

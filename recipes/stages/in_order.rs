@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use spectrain_checkpoints::state;
 
-use crate::cli::progress::counted;
 use crate::families::model_at_start;
+use crate::progress::counted;
 use crate::runs::files::entries;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{COMPUTED_IN, Damage, Earlier, Manifest, StageState, Start};
@@ -18,9 +18,9 @@ use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupte
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::failure;
-use crate::stages::inputs::HOW;
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
+use crate::stages::settings::HOW;
 use crate::stages::stage::{AfterInterruption, Stage};
 
 /// What is called with the names of stages on the way.
@@ -180,7 +180,7 @@ fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)
     }
     let started = Instant::now();
     let parts = match name {
-        parts::STAGE => parts::find(context, stage)?,
+        parts::STAGE => parts::join::find(context, stage)?,
         _ => None,
     };
     let settings = context.settings(stage)?;
@@ -297,7 +297,7 @@ pub(crate) fn check_going_on(
         check_type(context, stage)?;
     }
     match state {
-        StageState::Interrupted if stage.name == parts::STAGE => parts::check_given(context),
+        StageState::Interrupted if stage.name == parts::STAGE => parts::join::check_given(context),
         _ => Ok(()),
     }
 }
@@ -324,7 +324,7 @@ pub(crate) fn unfit(context: &StageContext, stage: &str, steps: u64, what: &[Str
 fn computes(context: &StageContext, stage: &str) -> Result<bool> {
     let recipe = context.recipe;
     if stage == parts::STAGE && recipe.features.mode.computes_target() {
-        return Ok(!parts::are_there(context)?);
+        return Ok(!parts::join::are_there(context)?);
     }
     Ok(recipe.method.stages().contains(&stage))
 }
@@ -424,7 +424,9 @@ pub(crate) fn instead(context: &StageContext, stage: &Stage) -> Result<Option<St
     };
     let trains = context.recipe.method.stages().contains(&stage.name);
     let wanted = context.settings(stage)?;
-    let is_other = what_it_is(&manifest.settings) != what_it_is(&wanted);
+    let mut made_with = manifest.settings;
+    (context.recipe.defaults)().complete(&mut made_with, &wanted);
+    let is_other = what_it_is(&made_with) != what_it_is(&wanted);
     if !trains || is_other || manifest.inputs != context.inputs(stage)? {
         return Ok(None);
     }

@@ -3,14 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use spectrain_checkpoints::hash;
 use spectrain_data::dataset::Located;
-use spectrain_train::Effect;
 
 use crate::families::model_at_start::WHAT;
-use crate::recipe::resolved::ResolvedRecipe;
-use crate::recipe::tables::{Engine, FeatureMode};
+use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
     CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, PRINTED_DAY,
@@ -26,22 +24,14 @@ use crate::stages::context::StageContext;
 use crate::stages::features::masks::Masks;
 use crate::stages::features::places::{FEATURES, HELD_OUT, answers_at};
 use crate::stages::length;
+use crate::stages::settings::{effect, settings};
 use crate::stages::stage::{Input, Stage, Temperatures};
-
-/// The stage that trains, and the key of a stage's settings that tells how.
-pub const TRAIN: &str = "train";
 
 /// The input that is the language model which training starts from.
 const MODEL: &str = "`drafter.model`";
 
-/// The key of the settings of an objective, of which a training stage may read some.
-const OBJECTIVE: &str = "objective";
-
 /// The input that is there where answers are told by [other masks](Masks::Imported) than in earlier versions.
 const ANSWER_MASKS: &str = "the loss mask of imported texts";
-
-/// The tables that say how a drafter is trained, and nothing of what it is.
-pub(super) const HOW: [&str; 2] = [TRAIN, OBJECTIVE];
 
 impl StageContext<'_> {
     /// SHA-256 of everything that a stage reads beside the recipe.
@@ -223,7 +213,7 @@ impl StageContext<'_> {
         let evaluated = &self.recipe.evaluate.temperatures;
         let read: &[f64] = match temperatures {
             // Servers answer anew where the evaluation asks for something else. Imported texts change only where they are corrected.
-            Temperatures::Validated if mode != FeatureMode::Imported => &[],
+            Temperatures::Validated if !mode.answers_are_data() => &[],
             Temperatures::Validated => &[0.0],
             Temperatures::First => &evaluated[..evaluated.len().min(1)],
             Temperatures::All => &evaluated[..],
@@ -341,6 +331,7 @@ impl StageContext<'_> {
         compare(Wanted {
             settings: &self.settings(stage)?,
             inputs: &self.inputs(stage)?,
+            defaults: &(self.recipe.defaults)(),
             effect,
             ends: &|| length::end(self, stage.name),
         })
@@ -360,48 +351,4 @@ impl StageContext<'_> {
 fn stop_tokens(folder: &Path) -> Result<String> {
     let stop = target::stop_tokens_by_text(folder)?;
     Ok(hash::sha256_bytes(json!(stop).to_string().as_bytes()))
-}
-
-/// What a change of a setting of a stage, such as `train.steps`, does to what it has done already.
-pub fn effect(path: &str) -> Effect {
-    match path.split_once('.') {
-        Some((TRAIN, key)) => Effect::of(key),
-        // Another device computes in its own type, and what is done stays done.
-        Some(("target", COMPUTED_IN)) => Effect::Nothing,
-        // Whether it is another drafter or are other features, the inputs tell: there are several paths to the same.
-        None if path == "start" => Effect::Nothing,
-        Some(("features", "from")) => Effect::Nothing,
-        _ => Effect::StartsOver,
-    }
-}
-
-/// The part of a recipe that a stage reads.
-pub fn settings(recipe: &ResolvedRecipe, stage: &Stage) -> Result<Value> {
-    let mut settings = Map::new();
-    for path in stage.reads {
-        let (table, key) = match path.split_once('.') {
-            Some((table, key)) => (table, Some(key)),
-            None => (*path, None),
-        };
-        let value = &recipe.json[table];
-        match key {
-            None if table == TRAIN => {
-                // Of several training stages each has a table of its own.
-                let own = recipe.json["stages"].get(stage.name);
-                drop(settings.insert(table.into(), own.unwrap_or(value).clone()));
-            }
-            None if table == OBJECTIVE => {
-                let read = recipe.method.objective_of(stage.name)?;
-                drop(settings.insert(table.into(), read));
-            }
-            None => drop(settings.insert(table.into(), value.clone())),
-            Some(key) => {
-                let part = settings
-                    .entry(table)
-                    .or_insert_with(|| Value::Object(Map::new()));
-                part[key] = value[key].clone();
-            }
-        }
-    }
-    Ok(Value::Object(settings))
 }

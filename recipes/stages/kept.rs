@@ -10,8 +10,9 @@ use crate::recipe::tables::TargetType;
 use crate::runs::run_folder::{
     COMPUTED_IN, RunFolder, StageState, Wanted, manifest_in, stage_state,
 };
-use crate::stages::inputs::{TRAIN, effect, settings};
+use crate::runs::stage_names::TRAIN;
 use crate::stages::order;
+use crate::stages::settings::{effect, settings};
 use crate::stages::stage::Stage;
 
 /// The key whose default goes with the number of steps: with other steps a training would start over for a warm-up that nobody
@@ -101,6 +102,7 @@ fn with_own_warmup(
     let wanted = Wanted {
         settings: &wanted,
         inputs: &manifest.inputs,
+        defaults: &(recipe.defaults)(),
         effect,
         ends,
     };

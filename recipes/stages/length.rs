@@ -7,11 +7,12 @@ use spectrain_data::seed::mix;
 use spectrain_data::tokens::TokenShards;
 use spectrain_train::Samples;
 
+use crate::runs::stage_names;
 use crate::stages::context::StageContext;
 
 /// What is prepared to train on.
 pub(super) fn tokens(context: &StageContext) -> Result<Arc<TokenShards>> {
-    let folder = context.folder("prepare").join("train");
+    let folder = context.folder(stage_names::PREPARE).join("train");
     Ok(Arc::new(TokenShards::open(folder)?))
 }
 

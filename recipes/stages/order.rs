@@ -7,15 +7,18 @@ use crate::errors::Misuse;
 use crate::families::registry;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
-use crate::stages::inputs::TRAIN;
+use crate::runs::stage_names::{
+    ANSWERS, EVALUATE, EXPORT, FEATURES, PREPARE, REGENERATE, SYNTHETIC, TRAIN,
+};
 use crate::stages::stage::{AfterInterruption, Input, Stage, Temperatures};
 use crate::stages::{evaluate, export, features, prepare, regenerate, synthetic};
 
 /// Every stage in order. A recipe that trains in several stages has each of them in the place of [`TRAIN`].
 pub const STAGES: &[Stage] = &[
     Stage {
-        name: "synthetic",
+        name: SYNTHETIC,
         wanted: |recipe| recipe.synthetic.is_some(),
+        wanted_by: Some("a table `[synthetic]`"),
         reads: &["seed", "synthetic"],
         inputs: &[],
         after_interruption: |_| AfterInterruption::GoesOn,
@@ -23,8 +26,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, _| synthetic::run(context),
     },
     Stage {
-        name: "regenerate",
+        name: REGENERATE,
         wanted: |recipe| recipe.regenerate.is_some(),
+        wanted_by: Some("a table `[regenerate]`"),
         // What is not here does not change what is answered.
         reads: &[
             "regenerate.model",
@@ -52,8 +56,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, _| regenerate::run(context),
     },
     Stage {
-        name: "prepare",
+        name: PREPARE,
         wanted: |_| true,
+        wanted_by: None,
         reads: &[
             "data.max_length",
             "data.overlong",
@@ -77,8 +82,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, _| prepare::run(context),
     },
     Stage {
-        name: "features",
+        name: FEATURES,
         wanted: |recipe| recipe.features.mode != FeatureMode::Live,
+        wanted_by: Some("`features.mode = \"stored\"` (or `\"served\"`)"),
         reads: &[
             "features.mode",
             "features.samples_per_shard",
@@ -97,8 +103,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, _| features::run(context),
     },
     Stage {
-        name: "answers",
+        name: ANSWERS,
         wanted: |recipe| !recipe.features.mode.computes_target(),
+        wanted_by: Some("`features.mode = \"served\"`"),
         reads: &[
             "features.mode",
             "target.dtype",
@@ -126,6 +133,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: TRAIN,
         wanted: |_| true,
+        wanted_by: None,
         reads: &[
             "recipe",
             "seed",
@@ -153,8 +161,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, stage| registry::train(context, stage),
     },
     Stage {
-        name: "export",
+        name: EXPORT,
         wanted: |_| true,
+        wanted_by: None,
         reads: &["recipe", "export", "target.dtype"],
         inputs: &[
             Input::Target,
@@ -169,8 +178,9 @@ pub const STAGES: &[Stage] = &[
         run: |context, _| export::run(context),
     },
     Stage {
-        name: "evaluate",
+        name: EVALUATE,
         wanted: |_| true,
+        wanted_by: None,
         reads: &["recipe", "evaluate", "target.dtype"],
         inputs: &[
             Input::Target,
@@ -204,17 +214,6 @@ pub fn of(recipe: &ResolvedRecipe) -> Vec<Stage> {
     wanted.flat_map(each).collect()
 }
 
-/// What of a recipe makes a stage exist that not every recipe has.
-fn wanted_by(stage: &str) -> Option<&'static str> {
-    match stage {
-        "synthetic" => Some("a table `[synthetic]`"),
-        "regenerate" => Some("a table `[regenerate]`"),
-        "features" => Some("`features.mode = \"stored\"` (or `\"served\"`)"),
-        "answers" => Some("`features.mode = \"served\"`"),
-        _ => None,
-    }
-}
-
 /// Whether a stage is wanted where those named in `only` are, or all where none is.
 pub fn is_selected(stage: &str, only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|name| name == stage)
@@ -226,7 +225,8 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
     for name in only {
         if !stages.iter().any(|stage| stage.name == name) {
             let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
-            let why = match wanted_by(name) {
+            let known = STAGES.iter().find(|stage| stage.name == name);
+            let why = match known.and_then(|stage| stage.wanted_by) {
                 Some(key) => format!("; {key} makes it exist"),
                 None => did_you_mean(name, names.iter().copied()),
             };
@@ -243,12 +243,79 @@ pub fn selected(recipe: &ResolvedRecipe, only: &[String]) -> Result<Vec<Stage>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::registry::RECIPES;
     use crate::recipe::read;
+
+    /// A recipe that says nothing of its stages.
+    fn plain() -> ResolvedRecipe {
+        let text = "recipe = \"eagle3\"\nname = \"a\"\n[target]\nmodel = \"m\"\n[data]\ntrain = \"t.jsonl\"\n";
+        read(text, &[]).unwrap()
+    }
+
+    #[test]
+    fn stages_that_not_every_recipe_has_say_what_makes_them_exist() {
+        let recipe = plain();
+        for stage in STAGES {
+            let is_always_there = (stage.wanted)(&recipe);
+            assert_eq!(stage.wanted_by.is_none(), is_always_there, "{}", stage.name);
+        }
+    }
+
+    #[test]
+    fn what_a_stage_reads_of_others_is_of_stages_before_it() {
+        for (at, stage) in STAGES.iter().enumerate() {
+            for input in stage.inputs {
+                let Input::Output(path) = input else { continue };
+                let of = path.split('/').next().unwrap();
+                let is_before = STAGES[..at].iter().any(|stage| stage.name == of);
+                assert!(is_before, "{}: {path}", stage.name);
+            }
+        }
+    }
+
+    /// The names of stages in the rows of the table on the page, each with when a recipe has them.
+    fn told() -> Vec<(Vec<&'static str>, &'static str)> {
+        let page = include_str!("../README.md");
+        let (_, table) = page
+            .split_once("| stage | when | what it leaves |\n")
+            .unwrap();
+        let rows = table.lines().skip(1).take_while(|row| row.starts_with('|'));
+        let cells = rows.map(|row| {
+            let mut cells = row.trim_start_matches("| ").split(" | ");
+            (cells.next().unwrap(), cells.next().unwrap())
+        });
+        let names = |cell: &'static str| cell.split(", ").map(|name| name.trim_matches('`'));
+        cells
+            .map(|(cell, when)| (names(cell).collect(), when))
+            .collect()
+    }
+
+    #[test]
+    fn the_table_of_stages_on_the_page_has_all_of_them_in_their_order() {
+        let mut expected = Vec::new();
+        for stage in STAGES {
+            expected.push(vec![stage.name]);
+            if stage.name == TRAIN {
+                let several = RECIPES.iter().flat_map(|kind| kind.stages).copied();
+                let mut several: Vec<&str> = several.filter(|name| *name != TRAIN).collect();
+                several.sort_unstable();
+                several.dedup();
+                expected.push(several);
+            }
+        }
+        let told = told();
+        let named: Vec<_> = told.iter().map(|(names, _)| names.clone()).collect();
+        assert_eq!(named, expected);
+        for (names, when) in told {
+            let stage = STAGES.iter().find(|stage| names == [stage.name]);
+            let is_always_there = stage.is_some_and(|stage| stage.wanted_by.is_none());
+            assert_eq!(when == "always", is_always_there, "{names:?}: {when}");
+        }
+    }
 
     #[test]
     fn a_stage_that_a_recipe_lacks_is_named_with_what_makes_it_exist() {
-        let text = "recipe = \"eagle3\"\nname = \"a\"\n[target]\nmodel = \"m\"\n[data]\ntrain = \"t.jsonl\"\n";
-        let recipe = read(text, &[]).unwrap();
+        let recipe = plain();
         let refused = |stage: &str| {
             let found = selected(&recipe, &[stage.to_owned()]);
             found.err().unwrap().to_string()

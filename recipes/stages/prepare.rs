@@ -18,9 +18,10 @@ use spectrain_data::template::ChatTemplate;
 use spectrain_data::vocabulary::TokenCounts;
 use spectrain_eval::Prompt;
 
-use crate::cli::progress::counted;
+use crate::progress::counted;
 use crate::runs::prepared::DATE;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::stage_names;
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::prompts::{too_long, without_prompt};
 use crate::runtime::text::{LINTED_ROWS, Prompts, RowsOf, Text};
@@ -39,7 +40,7 @@ pub(crate) const HELD_OUT_DATA: &str = "the held-out rows of `data.train`";
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
-    let folder = context.folder("prepare");
+    let folder = context.folder(stage_names::PREPARE);
     let data = &context.recipe.data;
     let target = context.target_folder()?;
     // One that was downloaded just now was not looked at before.
@@ -299,12 +300,12 @@ pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> a
 
 /// How often each token of the target occurs in what is trained on.
 pub fn counts(run: &RunFolder) -> Result<Vec<u64>> {
-    read(&run.stage("prepare").join("counts.json"))
+    read(&run.stage(stage_names::PREPARE).join("counts.json"))
 }
 
 /// The evaluation prompts.
 pub fn labelled_prompts(run: &RunFolder) -> Result<Vec<Prompt>> {
-    let stored: Vec<StoredPrompt> = read(&run.stage("prepare").join("prompts.json"))?;
+    let stored: Vec<StoredPrompt> = read(&run.stage(stage_names::PREPARE).join("prompts.json"))?;
     Ok(stored.into_iter().map(Prompt::from).collect())
 }
 
@@ -365,7 +366,7 @@ fn write_tokens(
 ) -> Result<PrepareReport> {
     let mut progress = context.progress(&format!("prepare {name}"), 0);
     let mut samples = 0;
-    let folder = context.folder("prepare").join(name);
+    let folder = context.folder(stage_names::PREPARE).join(name);
     let report = text.write(rows, &folder, &mut |sample| {
         samples += 1;
         progress.set(samples, "samples");
@@ -384,7 +385,8 @@ fn check_data(
     sets: &Sets,
     written: [(&str, &PrepareReport); 2],
 ) -> Result<Vec<String>> {
-    let (folder, target) = (context.folder("prepare"), context.target_folder()?);
+    let folder = context.folder(stage_names::PREPARE);
+    let target = context.target_folder()?;
     let report = text.lint(&target, [sets.train()?, sets.eval()?])?;
     write(
         &folder.join(LINT),

@@ -10,7 +10,7 @@ use spectrain_data::regenerate::{
     ExistingAnswers, RegenerateReport, RegenerateSettings, check_trained,
 };
 
-use crate::cli::progress::counted;
+use crate::progress::counted;
 use crate::recipe::tables::{FailedRows, RegenerateTable};
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
 use crate::runtime::answerer::server::{ServerSettings, body};

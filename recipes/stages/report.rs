@@ -11,6 +11,7 @@ use spectrain_eval::{Curves, Report, page_with_curves, summary};
 use crate::runs::places::EXPORTED;
 use crate::runs::run_folder::RunFolder;
 use crate::runs::run_folder::aside::first_free;
+use crate::runs::stage_names;
 use crate::runtime::model_files::read_json;
 use crate::stages::card;
 use crate::stages::context::StageContext;
@@ -60,7 +61,7 @@ pub fn shown(report: &Report) -> String {
 
 /// The report of a finished run.
 pub fn read(run: &RunFolder) -> Result<Report> {
-    let path = run.stage("evaluate").join("report.json");
+    let path = run.stage(stage_names::EVALUATE).join("report.json");
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read `{}`", path.display()))?;
     Report::from_json(&text).with_context(|| format!("`{}` is not a report", path.display()))
@@ -73,7 +74,7 @@ pub fn of_run(run: &RunFolder) -> Result<String> {
 
 /// The figures of the report in a run's folder, where it has one.
 pub fn figures(run: &Path) -> Option<Value> {
-    let report = read_json(&run.join("evaluate").join("report.json")).ok()?;
+    let report = read_json(&run.join(stage_names::EVALUATE).join("report.json")).ok()?;
     let of = |setting: &Value| {
         json!({
             "temperature": setting["temperature"],

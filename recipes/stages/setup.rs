@@ -20,8 +20,9 @@ use spectrain_train::{
     StoredFeatures, Train, TrainConfig, fit,
 };
 
-use crate::cli::progress::counted;
+use crate::progress::counted;
 use crate::recipe::tables::FeatureMode;
+use crate::runs::stage_names;
 use crate::runtime::device::memory_of;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::ranks::{Group, Held};
@@ -105,7 +106,9 @@ impl<'a> Setup<'a> {
             target,
             capture,
             samples,
-            held_out: Arc::new(TokenShards::open(context.folder("prepare").join("eval"))?),
+            held_out: Arc::new(TokenShards::open(
+                context.folder(stage_names::PREPARE).join("eval"),
+            )?),
             tokens,
             row_length,
             opened: RefCell::default(),
@@ -147,7 +150,7 @@ impl<'a> Setup<'a> {
                 stream: None,
             }));
         }
-        let folder = context.folder("features");
+        let folder = context.folder(stage_names::FEATURES);
         self.features(context, (&self.tokens, self.samples.clone()), &folder)
     }
 
@@ -235,7 +238,7 @@ impl<'a> Setup<'a> {
         if recipe.method.on_policy_fraction(self.stage)? >= 1.0 {
             return Ok(None);
         }
-        let folder = context.folder("features");
+        let folder = context.folder(stage_names::FEATURES);
         let (tokens, samples, folder) = match recipe.features.mode {
             // Servers hand out those of the training in its order alone. Held-out ones are there, of the same text, unless
             // that was given.
@@ -300,7 +303,7 @@ impl<'a> Setup<'a> {
                 Box::new(self.live(target, held_out.clone(), &context.device, compute))
             }
             None => {
-                let folder = context.folder("features").join(HELD_OUT);
+                let folder = context.folder(stage_names::FEATURES).join(HELD_OUT);
                 self.features(context, (&self.held_out, held_out.clone()), &folder)?
             }
         };
@@ -351,6 +354,7 @@ impl<'a> Setup<'a> {
                 source: self.source(context)?,
                 folder,
                 identity: identity.clone(),
+                defaults: (context.recipe.defaults)(),
                 interrupted: &interrupted,
                 on_policy: judges.as_ref().map(|judge| OnPolicy {
                     stop: &self.stop,
@@ -373,13 +377,15 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The error with what to do about a state of another training, and with the device that has no memory.
+/// The error with what to do about a state that is not gone on from, and with the device that has no memory.
 fn with_advice(error: TrainError, device: &str) -> anyhow::Error {
+    let anew = "begin anew with `--fresh`, which moves this run aside";
     match error {
         TrainError::OutOfMemory { .. } => anyhow!(error).context(format!("`{device}`")),
-        TrainError::OtherTraining { .. } => anyhow!(
-            "{error}; put back what has changed, or begin anew with `--fresh`, which moves this run aside"
-        ),
+        TrainError::OtherTraining { .. } => {
+            anyhow!("{error}; put back what has changed, or {anew}")
+        }
+        TrainError::State { .. } => anyhow!("{error}; {anew}"),
         other => other.into(),
     }
 }
@@ -389,5 +395,32 @@ fn compute_type(target: DType) -> BurnDType {
     match target {
         DType::BF16 => BurnDType::BF16,
         _ => BurnDType::F32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_checkpoints::Mismatch;
+
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_to_be_put_back_where_something_has() {
+        let path = PathBuf::from("train/step-00000003");
+        let mismatch = || Mismatch::new("one", "other");
+        let other = TrainError::OtherTraining {
+            path: path.clone(),
+            keys: vec![("seed".into(), mismatch())],
+        };
+        let broken = TrainError::State {
+            path,
+            mismatch: mismatch(),
+        };
+        for (error, puts_back) in [(other, true), (broken, false)] {
+            let told = with_advice(error, "cpu").to_string();
+            assert_eq!(told.contains("put back what has changed"), puts_back);
+            let anew = "begin anew with `--fresh`, which moves this run aside";
+            assert!(told.ends_with(anew), "{told}");
+        }
     }
 }

@@ -13,6 +13,8 @@ pub struct Stage {
     pub name: &'static str,
     /// Whether a recipe has this stage.
     pub wanted: fn(&ResolvedRecipe) -> bool,
+    /// What of a recipe makes it exist, in words; nothing where every recipe has it.
+    pub wanted_by: Option<&'static str>,
     /// Tables and keys of the recipe that it reads: if one changes, it runs again.
     pub reads: &'static [&'static str],
     /// Everything else that it reads.
@@ -98,6 +100,43 @@ pub enum Input {
     Trained,
     /// The drafter that engines load, whatever an evaluation wrote into its folder.
     Exported,
+}
+
+/// The keys that say which model the target is.
+const TARGET: &[&str] = &["target.model", "target.revision"];
+/// The keys that say which conversations are trained on.
+const GIVEN: &[&str] = &["data.train", "data.preset"];
+
+impl Input {
+    /// Tables and keys of the recipe that say what it is, or whether there is one: its contents tell whether it has changed.
+    pub(super) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Target | Self::TargetName | Self::Tokenizer | Self::StopTokens => TARGET,
+            Self::FurtherTargets => &["evaluate.targets"],
+            Self::GivenData | Self::TrainData => GIVEN,
+            Self::EvalData => &["data.eval"],
+            Self::PromptSets => &["evaluate.prompts"],
+            Self::Template => &["data.template"],
+            Self::KnownFeatures => &["features.from", "features.imported"],
+            Self::Start => &["start"],
+            Self::Model => &["drafter.model", "drafter.revision"],
+            Self::CapturedLayers => &["drafter"],
+            Self::OwnDecoding => &[
+                "target.model",
+                "target.revision",
+                "data.template",
+                "data.date",
+            ],
+            // What other stages left, which read what it goes by, and what the settings of the stage itself say.
+            Self::AnswerMasks
+            | Self::Features
+            | Self::Answers(_)
+            | Self::Output(_)
+            | Self::Before
+            | Self::Trained
+            | Self::Exported => &[],
+        }
+    }
 }
 
 /// The temperatures of stored answers that a stage reads.

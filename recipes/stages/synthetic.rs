@@ -17,12 +17,13 @@ use spectrain_models::{
     RandomWeights, RopeConfig, RopeScaling, Scope, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
-    Fit, FitSummary, NextToken, Samples, Together, TokensOnly, Train, TrainConfig, Trainee,
-    Validation, fit,
+    Defaults, Fit, FitSummary, NextToken, Samples, Together, TokensOnly, Train, TrainConfig,
+    Trainee, Validation, fit,
 };
 
-use crate::cli::progress::counted;
+use crate::progress::counted;
 use crate::recipe::tables::{MADE_POSITIONS, SyntheticTable};
+use crate::runs::stage_names;
 use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::stages::context::StageContext;
@@ -52,7 +53,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     let Some(table) = &context.recipe.synthetic else {
         anyhow::bail!("the recipe has no table `[synthetic]`");
     };
-    let folder = context.folder("synthetic");
+    let folder = context.folder(stage_names::SYNTHETIC);
     let made = split(context.recipe.seed, table.conversations, table.held_out);
     write_conversations(&folder.join("train.jsonl"), &made.train)?;
     write_conversations(&folder.join("eval.jsonl"), &made.eval)?;
@@ -214,8 +215,9 @@ fn train(
                 device: context.device.clone(),
             }),
             samples,
-            folder: context.folder("synthetic").join("training"),
+            folder: context.folder(stage_names::SYNTHETIC).join("training"),
             identity,
+            defaults: Defaults::default(),
             interrupted: &interrupted,
             on_policy: None,
             begins_trained: false,

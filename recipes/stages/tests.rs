@@ -13,19 +13,20 @@ use spectrain_models::weights::export as export_tensors;
 use spectrain_models::{Drafter as _, RandomWeights, Scope, Transformer, TransformerConfig};
 
 use super::*;
-use crate::cli::progress::Output;
 use crate::families::trained::write_usual;
+use crate::progress::Output;
 use crate::recipe;
 use crate::recipe::ResolvedRecipe;
 use crate::recipe::tables::RegenerateTable;
 use crate::runs::places::trained;
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status};
+use crate::runs::stage_names::TRAIN;
 use crate::runtime::model_files::read_json;
 use crate::runtime::target;
 use crate::stages::failure;
 use crate::stages::in_order::{Told, run_and_tell};
-use crate::stages::inputs::{TRAIN, settings};
 use crate::stages::order::{STAGES, selected};
+use crate::stages::settings::settings;
 
 mod exports;
 mod reads;

@@ -12,18 +12,18 @@ use spectrain_eval::TrainedReport;
 use spectrain_models::weights::import;
 use spectrain_train::{FitSummary, Objective, Trainee, Validation};
 
-use crate::cli::progress::counted;
 use crate::families::drafter_folder::{check_tokenizer, check_unheld};
 use crate::families::model_at_start::WHAT;
 use crate::families::shipped::Shipped;
 use crate::families::trained::write_usual;
+use crate::progress::counted;
 use crate::runs::places::trained;
 use crate::runtime::device::{graph_device, is_gpu};
 use crate::runtime::interruption::{Interrupted, check_interrupted};
-use crate::runtime::self_check::{SelfCheck, Shape};
 use crate::runtime::start_at;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
+use crate::stages::self_check::{SelfCheck, Shape};
 use crate::stages::setup::Setup;
 use crate::stages::stage::Temperatures;
 
@@ -120,7 +120,10 @@ fn first<D: Shipped>(
 }
 
 /// What must be the same for a saved state to be trained on, of a drafter and an objective with these settings.
-fn identity(
+///
+/// Its keys are older than the inputs of the stage and stand in saved states, so it is not made from [these inputs](super::order::STAGES).
+/// Both must agree: what is an input there, but for what decides over no state, is known by a key here.
+pub(super) fn identity(
     context: &StageContext,
     stage: &str,
     (drafter, objective): (&impl Serialize, &Value),

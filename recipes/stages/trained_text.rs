@@ -10,7 +10,7 @@ use spectrain_eval::{ENOUGH, Judges, OwnCheck, evenly};
 use spectrain_models::TargetParts;
 use spectrain_train::{BatchSource, Samples, TextFound};
 
-use crate::cli::progress::{Output, counted};
+use crate::progress::{Output, counted};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::FeatureMode;
 use crate::runtime::interruption::{check_interrupted, interrupted};

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use spectrain_eval::Report;
 
 use crate::recipe::resolved::ResolvedRecipe;
+use crate::runs::stage_names;
 
 /// The longest text of a setting that is sent.
 const LONGEST: usize = 500;
@@ -160,7 +161,7 @@ fn cut(text: &str) -> String {
 
 /// The report of a run and when it was written, where there is one.
 pub(super) fn report(run: &Path) -> Result<Option<(Report, i64)>> {
-    let path = run.join("evaluate").join("report.json");
+    let path = run.join(stage_names::EVALUATE).join("report.json");
     if !path.exists() {
         return Ok(None);
     }

@@ -94,9 +94,17 @@ impl StagedBlockLossConfig {
             _ => (BlockMasking::Last, SlotWeights::Rising),
         };
         let own = StagedBlockLoss::settings_of(self, stage);
+        // Neither of these weights reads them.
+        let BlockLossConfig {
+            decay_slots,
+            certainty,
+            ..
+        } = BlockLossConfig::default();
         BlockLossConfig {
             masking,
             slot_weights,
+            decay_slots,
+            certainty,
             anchors: own.anchors,
             placement: own.placement,
             label_weight: own.label_weight,
@@ -112,7 +120,6 @@ impl StagedBlockLossConfig {
             consistency_weight: own.consistency_weight,
             consistency_passes: own.consistency_passes,
             guess_weight: own.guess_weight,
-            ..BlockLossConfig::default()
         }
     }
 }
@@ -210,11 +217,29 @@ mod tests {
         assert_eq!([align, refine], [0.8.into(), 0.0.into()]);
     }
 
+    /// Keys of [`BlockLossConfig`] on which the stages decide, or which what they decide on does not read.
+    const NO_KEYS: [&str; 4] = ["masking", "slot_weights", "decay_slots", "certainty"];
+
+    fn keys<T: JsonSchema>() -> Vec<String> {
+        let schema = schemars::schema_for!(T).to_value();
+        let keys = schema["properties"].as_object().unwrap().keys();
+        keys.cloned().collect()
+    }
+
+    #[test]
+    fn every_key_of_the_loss_is_one_of_the_stages_but_those_that_they_decide_on() {
+        let mut expected = keys::<BlockLossConfig>();
+        let of_blocks = expected.len();
+        expected.retain(|key| !NO_KEYS.contains(&key.as_str()));
+        assert_eq!(expected.len(), of_blocks - NO_KEYS.len());
+        assert_eq!(keys::<StagedBlockLossConfig>(), expected);
+    }
+
     #[test]
     fn what_the_stages_decide_on_is_no_key_even_with_the_value_that_dflash_has_by_default() {
         let default = serde_json::to_value(StagedBlockLossConfig::default()).unwrap();
         let of_dflash = serde_json::to_value(BlockLossConfig::default()).unwrap();
-        for key in ["masking", "slot_weights", "decay_slots", "certainty"] {
+        for key in NO_KEYS {
             assert!(default.get(key).is_none(), "{key}");
             let given = serde_json::json!({ key: of_dflash[key] });
             let read = serde_json::from_value::<StagedBlockLossConfig>(given);

@@ -1,8 +1,10 @@
 //! How far a training has come: what its states say of it, and its end.
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use spectrain_checkpoints::Mismatch;
 
-use crate::identity::digest_of;
+use crate::defaults::Defaults;
+use crate::identity::{differences, digest_of};
 use crate::log::Interval;
 use crate::settings::TrainConfig;
 use crate::validation::{TextFound, Validation, or_nan};
@@ -98,6 +100,19 @@ impl Progress {
         }
     }
 
+    /// Takes on the identity of the training `fresh`, if it is that training but for keys that were not there yet when it was saved, and
+    /// that have their `defaults`; returns what else differs.
+    pub(super) fn adopt(&mut self, fresh: Self, defaults: &Defaults) -> Vec<(String, Mismatch)> {
+        let mut made_from = self.made_from.clone();
+        defaults.complete(&mut made_from, &fresh.made_from);
+        let keys = differences(&fresh.made_from, &made_from);
+        if keys.is_empty() {
+            self.identity = fresh.identity;
+            self.made_from = fresh.made_from;
+        }
+        keys
+    }
+
     /// Goes on with these settings, whose end may be another than it was so far.
     pub(super) fn go_on(&mut self, config: &TrainConfig) {
         // A training that now ends where it was interrupted: its last weights were not due to be validated.
@@ -159,7 +174,35 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_state_of_before_a_key_is_of_the_training_in_which_the_key_has_its_default() {
+        let defaults = Defaults::default().with::<TrainConfig>("train");
+        let now = json!({ "seed": 7, "train": TrainConfig::default().identity() });
+        let mut before = now.clone();
+        let keys = before["train"].as_object_mut().unwrap();
+        assert!(keys.shift_remove("ema_decay").is_some());
+        let fresh = |identity: &Value| Progress::fresh(identity, 10, false);
+        let mut progress = fresh(&before);
+        assert_ne!(progress.identity, digest_of(&now));
+        assert!(progress.adopt(fresh(&now), &defaults).is_empty());
+        // States that it leaves from here on have the key.
+        assert_eq!(progress.identity, digest_of(&now));
+        assert_eq!(progress.made_from, now);
+        // Another value is another training, and so is another one of a key that was there.
+        for key in ["ema_decay", "beta1"] {
+            let mut other = now.clone();
+            other["train"][key] = json!(0.5);
+            let mut progress = fresh(&before);
+            let differs = progress.adopt(fresh(&other), &defaults);
+            let differs: Vec<&str> = differs.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(differs, [format!("train.{key}")]);
+            assert_eq!(progress.identity, digest_of(&before));
+        }
+    }
 
     #[test]
     fn a_training_that_its_validations_have_ended_says_why_whenever_it_is_taken_up() {

@@ -91,6 +91,12 @@ impl FeatureMode {
         matches!(self, Self::Stored | Self::Served | Self::Imported)
     }
 
+    /// Whether the stored answers to held-out prompts are data by which a drafter is trained: servers write others where an evaluation
+    /// asks for something else, and the weights that validations choose by them stay what they are.
+    pub fn answers_are_data(self) -> bool {
+        self == Self::Imported
+    }
+
     /// Tokens of an answer to a held-out prompt, at most, with this `evaluate.max_new_tokens`; of imported texts nobody knows it.
     pub fn longest_answer(self, max_new_tokens: usize) -> Option<usize> {
         (self != Self::Imported).then_some(max_new_tokens)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::state;
-use spectrain_train::Effect;
+use spectrain_train::{Defaults, Effect};
 
 use crate::runs::files::write_json;
 
@@ -185,6 +185,8 @@ pub struct Wanted<'a> {
     pub settings: &'a Value,
     /// SHA-256 of everything else that it reads.
     pub inputs: &'a Inputs,
+    /// The defaults of its keys, with which was made what was made before there were these keys.
+    pub defaults: &'a Defaults,
     /// What a change of one of the settings does, by its path, such as `train.steps`.
     pub effect: fn(&str) -> Effect,
     /// The step at which a training ends; asked for where nothing but its length has changed.
@@ -196,14 +198,13 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
     let Some(manifest) = manifest_in(run, stage)? else {
         return Ok(StageState::Missing);
     };
-    let differences = changed_settings(&manifest.settings, wanted.settings, wanted.effect);
+    let mut made_with = manifest.settings;
+    wanted.defaults.complete(&mut made_with, wanted.settings);
+    let differences = changed_settings(&made_with, wanted.settings, wanted.effect);
     let inputs = changed_inputs(&manifest.inputs, wanted.inputs);
     let is_done = manifest.status == Status::Done;
-    let is_of_before = |difference: &Difference| {
-        let changes_nothing =
-            difference.is_default_of_new_key() || difference.ends_the_same(&manifest.summary);
-        is_done && changes_nothing
-    };
+    let is_of_before =
+        |difference: &Difference| is_done && difference.ends_the_same(&manifest.summary);
     let is_unrecorded =
         |name: &str| is_done && is_of_one_version(name, &manifest.inputs, wanted.inputs);
     let same_inputs = inputs.iter().all(|(name, _)| is_unrecorded(name));
@@ -240,7 +241,10 @@ pub fn stage_state(run: &Path, stage: &str, wanted: Wanted) -> Result<StageState
 
 /// What differs between the settings and inputs of what was made and of what is wanted, as a stage would start over for it; `effect`
 /// says what a change of a setting does.
-pub fn differences([old, new]: [(&Value, &Inputs); 2], effect: fn(&str) -> Effect) -> Vec<String> {
+pub fn differences(
+    [old, new]: [(&Value, &Inputs); 2],
+    effect: impl Fn(&str) -> Effect,
+) -> Vec<String> {
     let settings = changed_settings(old.0, new.0, effect);
     in_words(&settings, &changed_inputs(old.1, new.1))
 }
@@ -252,7 +256,7 @@ fn in_words(settings: &[Difference], inputs: &[(String, &str)]) -> Vec<String> {
 }
 
 /// The settings in which a stage is wanted otherwise than it was made.
-fn changed_settings(old: &Value, new: &Value, effect: fn(&str) -> Effect) -> Vec<Difference> {
+fn changed_settings(old: &Value, new: &Value, effect: impl Fn(&str) -> Effect) -> Vec<Difference> {
     // `auto` and what it means on the device are one type.
     let computed_in =
         |settings: &Value| settings["target"][COMPUTED_IN].as_str().map(str::to_owned);
@@ -314,11 +318,6 @@ impl Difference {
     /// The first of its keys; nothing where one of the two has no keys at all.
     fn table(&self) -> &str {
         self.path.split('.').next().unwrap_or_default()
-    }
-
-    /// Whether an earlier version made without this key what its default makes now.
-    fn is_default_of_new_key(&self) -> bool {
-        self.path == "drafter.layers" && self.old.is_null() && self.new == 1
     }
 
     /// Whether a finished training with this summary waits for no validation that it has not waited for: with its steps it is at

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use spectrain_checkpoints::state;
-use spectrain_train::Effect;
+use spectrain_models::eagle3::Eagle3Config;
+use spectrain_train::{Defaults, Effect, TrainConfig};
 
 use super::lock::LOCK;
 use super::manifest::MANIFEST;
@@ -26,6 +27,13 @@ fn start(settings: &Value, hash: &str) -> Start {
     }
 }
 
+/// The defaults of what is trained and how.
+fn defaults() -> Defaults {
+    Defaults::default()
+        .with::<Eagle3Config>("drafter")
+        .with::<TrainConfig>("train")
+}
+
 /// What `train` holds for these settings, of which a change of `train.steps` and of `train.log` is none.
 fn state_of(run: &RunFolder, settings: &Value, hash: &str) -> StageState {
     let steps = settings["train"]["steps"].as_u64().unwrap_or_default();
@@ -37,6 +45,7 @@ fn state_to(run: &RunFolder, settings: &Value, (hash, end): (&str, u64)) -> Stag
     let wanted = Wanted {
         settings,
         inputs: &inputs(hash),
+        defaults: &defaults(),
         effect: |path| match path {
             "train.steps" | "train.epochs" | "train.patience" => Effect::GoesOn,
             "train.log" => Effect::Nothing,
@@ -52,6 +61,7 @@ fn state_for(run: &RunFolder, settings: &Value, inputs: &Inputs) -> StageState {
     let wanted = Wanted {
         settings,
         inputs,
+        defaults: &defaults(),
         effect: |_| Effect::StartsOver,
         ends: &|| Ok(0),
     };
@@ -369,6 +379,7 @@ fn what_is_set_aside_and_taken_back_is_known_without_being_read() {
         let wanted = Wanted {
             settings: &settings,
             inputs: &wanted,
+            defaults: &Defaults::default(),
             effect: |_| Effect::StartsOver,
             ends: &|| Ok(0),
         };
@@ -704,6 +715,43 @@ fn what_an_earlier_version_recorded_without_reading_it_is_no_change() {
 }
 
 #[test]
+fn a_training_goes_on_as_it_was_where_a_key_that_was_not_there_yet_has_its_default() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let before = json!({"train": {"steps": 6, "rate": 1}, "drafter": {"heads": 2}});
+    let manifest = run.start("train", start(&before, "1")).unwrap();
+    state::save_state(&run.stage("train"), 6, &json!({}), &[]).unwrap();
+    let now = |steps: u64, layers: u64, ema_decay: f64| {
+        let train = json!({"steps": steps, "rate": 1, "ema_decay": ema_decay});
+        json!({"train": train, "drafter": {"heads": 2, "layers": layers, "head": "copied"}})
+    };
+    let state = |settings: &Value| state_of(&run, settings, "1");
+    for status in [Status::Started, Status::Done] {
+        let mut expected = StageState::Interrupted;
+        if status == Status::Done {
+            run.finish(manifest.clone(), 1.0, Value::Null).unwrap();
+            expected = StageState::Done(Value::Null);
+        }
+        assert_eq!(state(&now(6, 1, 0.0)), expected);
+        let longer = StageState::Longer {
+            steps: 6,
+            what: vec!["`train.steps`: 6 → 9".to_owned()],
+        };
+        assert_eq!(state(&now(9, 1, 0.0)), longer);
+        // What was set since is told alone.
+        let layers = changed(&["`drafter.layers`: nothing → 2"]);
+        assert_eq!(state(&now(6, 2, 0.0)), layers);
+        let decay = changed(&["`train.ema_decay`: nothing → 0.5"]);
+        assert_eq!(state(&now(6, 1, 0.5)), decay);
+        // Of a table without known defaults any key may have been anything.
+        let mut other = now(6, 1, 0.0);
+        other["objective"] = json!({"draft_steps": 7});
+        let unknown = changed(&["`objective`: nothing → {\"draft_steps\":7}"]);
+        assert_eq!(state(&other), unknown);
+    }
+}
+
+#[test]
 fn what_an_earlier_version_has_finished_stays_so_and_what_it_has_begun_does_not_go_on() {
     let root = tempfile::tempdir().unwrap();
     let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
@@ -719,7 +767,6 @@ fn what_an_earlier_version_has_finished_stays_so_and_what_it_has_begun_does_not_
         json!({"train": {"steps": steps}, "drafter": drafter})
     };
     let all = [
-        "`drafter.layers`: nothing → 1",
         "`drafter.model` is a new input",
         "`features/features.json` is a new input",
     ];
@@ -732,10 +779,20 @@ fn what_an_earlier_version_has_finished_stays_so_and_what_it_has_begun_does_not_
         changed(&["`drafter.layers`: nothing → 2"])
     );
     // Its states are not gone on from.
-    let what = ["`drafter.layers`: nothing → 1", "`train.steps`: 6 → 9"];
-    let what = what.map(str::to_owned).to_vec();
+    let wanted = Wanted {
+        settings: &now(9, 1),
+        inputs: &later,
+        defaults: &defaults(),
+        effect: |path| match path {
+            "train.steps" => Effect::GoesOn,
+            _ => Effect::StartsOver,
+        },
+        ends: &|| Ok(9),
+    };
+    let what = ["`train.steps`: 6 → 9"].into_iter().chain(all);
+    let what = what.map(str::to_owned).collect();
     let expected = StageState::Unfit { steps: 6, what };
-    assert_eq!(state_of(&run, &now(9, 1), "1"), expected);
+    assert_eq!(run.stage_state("train", wanted).unwrap(), expected);
 }
 
 #[test]
@@ -807,6 +864,7 @@ fn auto_and_the_type_that_it_means_on_the_device_are_the_same() {
         let wanted = Wanted {
             settings,
             inputs: &inputs("1"),
+            defaults: &Defaults::default(),
             effect: |path| match path {
                 "target.computed_in" => Effect::Nothing,
                 _ => Effect::StartsOver,

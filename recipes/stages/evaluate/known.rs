@@ -6,7 +6,8 @@ use anyhow::Result;
 use spectrain_data::tokens::{TokenShards, each_text};
 use spectrain_eval::{KnownPrompts, Prompt};
 
-use crate::cli::progress::Output;
+use crate::progress::Output;
+use crate::runs::stage_names;
 use crate::runtime::interruption::check_interrupted;
 
 /// How many of these prompts begin a conversation that the run in a folder trained on; none where there are none, or where nobody
@@ -19,7 +20,7 @@ pub(crate) fn known_prompts<'a>(
     prompts: impl Iterator<Item = &'a Prompt>,
     output: Output,
 ) -> Result<Option<KnownPrompts>> {
-    let folder = run.join("prepare").join("train");
+    let folder = run.join(stage_names::PREPARE).join("train");
     if !TokenShards::is_in(&folder) {
         return Ok(None);
     }

@@ -11,6 +11,7 @@ use spectrain_data::tokens::TokenShards;
 use spectrain_models::Sampling;
 
 use crate::recipe::tables::FeatureMode;
+use crate::runs::stage_names;
 use crate::runtime::capture::server::{Answering, Asked};
 use crate::runtime::model_files::read_json;
 use crate::runtime::prompts::repeated;
@@ -26,7 +27,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
     if context.recipe.features.mode == FeatureMode::Imported {
         return imported::answers(context);
     }
-    let prepared = context.folder("prepare");
+    let prepared = context.folder(stage_names::PREPARE);
     let sets = ["train", "eval"].map(|set| TokenShards::open(prepared.join(set)));
     let [tokens, held_out] = sets;
     let (prompts, repeats) = held_out_prompts(context)?;

@@ -9,7 +9,7 @@ use spectrain_data::features::{FeatureHeader, FeatureWriter, SampleRange};
 use spectrain_data::tokens::TokenShards;
 use spectrain_models::load_parts;
 
-use crate::cli::progress::counted;
+use crate::progress::counted;
 use crate::runtime::capture::in_order::{Share, capture};
 use crate::runtime::capture::server::{Asked, Captured};
 use crate::runtime::capture::servers::Servers;

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use spectrain_data::features::FeatureHeader;
 use spectrain_data::tokens::TokenShards;
 
-use crate::cli::progress::counted;
 use crate::errors::Misuse;
+use crate::progress::counted;
+use crate::runs::stage_names;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::target;
 use crate::runtime::texts::is_whole;
@@ -22,10 +23,11 @@ use crate::stages::features::places::{HELD_OUT, answers_at};
 pub(super) fn run(context: &StageContext) -> Result<Value> {
     let stage = context.features_folder();
     let train = context.samples_to_capture("train")?;
-    let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
+    let held_out = TokenShards::open(context.folder(stage_names::PREPARE).join("eval"))?;
     let known = known(context, &[&train, &held_out])?;
     let with = (Masks::Prepared, &known);
-    write(context, &stage, ("features", "data.train"), &train, with)?;
+    let named = (stage_names::FEATURES, "data.train");
+    write(context, &stage, named, &train, with)?;
     let named = ("held out", "data.eval");
     write(context, &stage.join(HELD_OUT), named, &held_out, with)?;
     Ok(json!({"samples": train.len(), "held_out": held_out.len()}))
@@ -33,7 +35,7 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
 
 /// Runs the stage `answers`: held-out texts are what drafters are judged by, at every temperature.
 pub(super) fn answers(context: &StageContext) -> Result<Value> {
-    let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
+    let held_out = TokenShards::open(context.folder(stage_names::PREPARE).join("eval"))?;
     let known = known(context, &[&held_out])?;
     let with = (Masks::of_answers(context.recipe), &known);
     check_told_apart(&held_out, with)?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::recipe::tables::EvaluateTable;
+use crate::runs::stage_names;
 use crate::stages::context::StageContext;
 
 /// What says which features are in a folder of them, with a digest of each of its files.
@@ -23,5 +24,6 @@ pub fn first_answers(run: &Path, evaluate: &EvaluateTable) -> PathBuf {
 }
 
 fn at(run: &Path, temperature: f64) -> PathBuf {
-    run.join("answers").join(format!("T={temperature}"))
+    run.join(stage_names::ANSWERS)
+        .join(format!("T={temperature}"))
 }

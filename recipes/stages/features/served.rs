@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use spectrain_data::tokens::TokenShards;
 
 use crate::recipe::tables::FeatureMode;
+use crate::runs::stage_names;
 use crate::runtime::capture::server::Asked;
 use crate::runtime::target;
 use crate::stages::context::StageContext;
@@ -18,12 +19,12 @@ pub(super) fn run(context: &StageContext) -> Result<Value> {
         context.output.warn(remark);
     }
     let tokens = context.samples_to_capture("train")?;
-    let held_out = TokenShards::open(context.folder("prepare").join("eval"))?;
+    let held_out = TokenShards::open(context.folder(stage_names::PREPARE).join("eval"))?;
     let mut capturing = Capturing::open(context, [&tokens, &held_out])?;
     let folder = context.features_folder();
     let mut summary = json!({});
     if context.recipe.features.mode == FeatureMode::Served {
-        let [resumed, known] = capturing.write(&folder, samples("features", &tokens))?;
+        let [resumed, known] = capturing.write(&folder, samples(stage_names::FEATURES, &tokens))?;
         summary = json!({"samples": tokens.len(), "resumed_at": resumed, "known": known});
     }
     capturing.write(&folder.join(HELD_OUT), samples("held out", &held_out))?;

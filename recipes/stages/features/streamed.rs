@@ -13,7 +13,7 @@ use spectrain_data::packing::PackedBatch;
 use spectrain_data::tokens::TokenShards;
 use spectrain_train::{Batch, BatchSource, Error, Order, Result, Rows, Samples, with_stored};
 
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::runtime::capture::in_order::capture;
 use crate::runtime::capture::server::{Asked, Captured};
 use crate::runtime::capture::servers::Servers;

@@ -7,7 +7,7 @@ use spectrain_models::{Capture, Target as _, load_target};
 use spectrain_train::{Objective, TrainingTimeTest, TrainingTimeTestConfig};
 
 use super::*;
-use crate::runtime::self_check::{SelfCheck, Shape};
+use crate::stages::self_check::{SelfCheck, Shape};
 
 /// The target of a context in its memory, and what EAGLE-3 captures of it.
 fn loaded(context: &StageContext) -> (Transformer, Capture) {

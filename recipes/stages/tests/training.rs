@@ -1,5 +1,6 @@
 //! Trainings, and the features that they read.
 
+use serde_json::Value;
 use spectrain_checkpoints::state;
 
 use super::*;
@@ -41,6 +42,30 @@ fn a_training_that_goes_on_keeps_the_type_that_it_has_begun_in() {
             let state = context.state(stage(TRAIN)).unwrap();
             assert!(matches!(state, StageState::Changed(_)), "{state:?}");
         });
+    });
+}
+
+#[test]
+fn a_drafter_of_an_earlier_version_can_be_trained_on_where_only_its_training_changes() {
+    let root = fixture();
+    with_trained(root.path(), |context| {
+        run(context, &["export".to_owned()]).unwrap();
+        let start = |settings: Value| Start {
+            settings,
+            inputs: context.inputs(stage(TRAIN)).unwrap(),
+            ..Start::default()
+        };
+        let mut settings = context.settings(stage(TRAIN)).unwrap();
+        settings["train"]["learning_rate"] = json!(0.5);
+        let drafter = settings["drafter"].as_object_mut().unwrap();
+        drafter.shift_remove("fc_norm").unwrap();
+        context.run.start(TRAIN, start(settings.clone())).unwrap();
+        let told = in_order::instead(context, stage(TRAIN)).unwrap().unwrap();
+        assert!(told.contains("set `start = "), "{told}");
+        settings["drafter"]["fc_norm"] = json!(true);
+        context.run.start(TRAIN, start(settings)).unwrap();
+        let told = in_order::instead(context, stage(TRAIN)).unwrap();
+        assert_eq!(told, None);
     });
 }
 
@@ -103,6 +128,80 @@ fn a_training_that_has_nothing_to_measure_is_refused() {
             "{refused}"
         );
     });
+}
+
+/// The key of the identity of saved states by which an input of a training is known, or why there is none.
+const KNOWN_BY: [(stage::Input, Result<&str, &str>); 10] = [
+    (stage::Input::Target, Ok("target")),
+    (stage::Input::Start, Ok("start")),
+    (stage::Input::Model, Ok("model")),
+    (stage::Input::StopTokens, Err(COMPARED)),
+    (stage::Input::Features, Ok("stored")),
+    (
+        stage::Input::Answers(stage::Temperatures::Validated),
+        Ok("stored"),
+    ),
+    (
+        stage::Input::Output("prepare/train/tokens.json"),
+        Ok("tokens"),
+    ),
+    (
+        stage::Input::Output("prepare/eval/tokens.json"),
+        Err(COMPARED),
+    ),
+    (
+        stage::Input::Output("prepare/counts.json"),
+        Err("what is counted are the tokens"),
+    ),
+    (stage::Input::Before, Ok("before")),
+];
+/// A training that was made from another one makes room, whatever its states say.
+const COMPARED: &str = "the manifest of the stage has it";
+
+#[test]
+fn saved_states_are_known_by_the_inputs_of_their_training() {
+    let root = fixture();
+    let at = |path: &str| root.path().join(path);
+    with_trained(root.path(), |_| ());
+    let inputs = KNOWN_BY.map(|(input, _)| input);
+    assert_eq!(stage(TRAIN).inputs, inputs);
+
+    for folder in ["answers/T=0", "features", "features/held_out"] {
+        let folder = at("runs/a").join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("features.json"), "{}").unwrap();
+    }
+    let small = at("small");
+    write_target(&small, 300);
+    fs::write(small.join("model.safetensors"), "weights").unwrap();
+    let tokens = TokenShards::open(at("runs/a/prepare/train")).unwrap();
+    let mut found = Vec::new();
+    let mut find = |context: &StageContext, stage: &str| {
+        let nothing = json!({});
+        let identity = train::identity(context, stage, (&nothing, &nothing), &tokens).unwrap();
+        found.extend(identity.as_object().unwrap().keys().cloned());
+    };
+    let start = format!("start={:?}", at("runs/a/train/drafter"));
+    for set in [&*start, "features.mode=imported"] {
+        with_context(root.path(), &[set], |context| find(context, TRAIN));
+    }
+    let model = format!("drafter.model = {small:?}\n");
+    for (kind, own, of) in [("distillspec", &*model, TRAIN), ("deer", "", "align")] {
+        let text = recipe_text(root.path()).replace("eagle3", kind);
+        let text = text.replace("name = \"a\"", &format!("name = {kind:?}"));
+        let recipe = recipe::read(&(text + own), &[]).unwrap();
+        with_recipe(root.path(), &recipe, |context| {
+            let before = context.run.path().join(trained("adapt"));
+            fs::create_dir_all(&before).unwrap();
+            fs::write(before.join("config.json"), "{}").unwrap();
+            find(context, of);
+        });
+    }
+    for (input, known) in KNOWN_BY {
+        if let Ok(key) = known {
+            assert!(found.iter().any(|found| found == key), "{input:?}");
+        }
+    }
 }
 
 #[test]

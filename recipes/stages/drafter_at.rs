@@ -9,10 +9,11 @@ use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 
 use crate::recipe::read::read;
-use crate::runs::outdated::outdated;
 use crate::runs::places::{EXPORTED, IMPORTED, trained};
 use crate::runs::run_folder::{RunFolder, Status, manifest_in};
+use crate::runs::stage_names;
 use crate::runtime::target;
+use crate::stages::outdated::outdated;
 
 /// What a user may call a drafter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,7 +132,10 @@ impl DrafterAt {
 
 /// The drafter that a run has finished.
 fn of_run(run: &Path) -> Result<PathBuf> {
-    for (stage, drafter) in [("import", IMPORTED), ("export", EXPORTED)] {
+    for (stage, drafter) in [
+        (stage_names::IMPORT, IMPORTED),
+        (stage_names::EXPORT, EXPORTED),
+    ] {
         if !is_done(run, stage)? {
             continue;
         }
@@ -147,7 +151,7 @@ fn of_run(run: &Path) -> Result<PathBuf> {
         }
         return Ok(folder);
     }
-    if manifest_in(run, "import")?.is_some() {
+    if manifest_in(run, stage_names::IMPORT)?.is_some() {
         bail!("the import of `{}` is not finished", run.display());
     }
     let mut message = format!(
