@@ -1,7 +1,14 @@
-//! What a configuration without a width of heads, or without a number of key and value heads, means: that is another one for each type
-//! of model.
+//! What a configuration means that leaves keys out: for a width of heads and a number of key and value heads that is another one
+//! for each type of model.
 
 use serde_json::Value;
+
+/// What engines take for the base of rotary frequencies where a configuration says nothing.
+pub const DEFAULT_THETA: f64 = 10_000.0;
+/// The same for what keeps norms from dividing by zero.
+pub const DEFAULT_EPSILON: f64 = 1e-6;
+/// The same for the longest sequence.
+pub const DEFAULT_POSITIONS: usize = 2048;
 
 /// The key of the width of a head.
 pub const HEAD_DIM: &str = "head_dim";

@@ -245,13 +245,15 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
         _ if class == Some(MIMO) => Some(format!(
             "vLLM hands drafters no hidden states of `{MIMO}` as they were trained on"
         )),
-        EAGLE3_OF_VLLM | "dflash" | "dspark" => {
+        // These read the last hidden state alone, which it hands over of every other class.
+        "eagle" | "medusa" => None,
+        // EAGLE-3 and drafters of blocks read outputs of layers, and so may a method that nobody looked up.
+        _ => {
             let class = class.filter(|class| VLLM_WITHOUT.contains(class))?;
             Some(format!(
                 "vLLM hands drafters no outputs of layers of targets of the class `{class}`"
             ))
         }
-        _ => None,
     }
 }
 
@@ -329,11 +331,17 @@ mod tests {
         let language_model = launch::vllm(Path::new("d"), "draft_model", "t", 3);
         let kept = beside(language_model.clone(), mimo);
         assert_eq!(kept, language_model);
-        // These read the last hidden state alone, which vLLM always has.
+        // These read the last hidden state alone, which vLLM always has, or tokens alone.
         let glm = json!({TARGET_CLASS: "Glm4MoeForCausalLM"});
-        for method in ["eagle", "medusa", "mtp"] {
+        for method in ["eagle", "medusa", "mtp", "draft_model"] {
             let line = launch::vllm(Path::new("d"), method, "t", 3);
             assert_eq!(beside(line.clone(), glm.clone()), line);
+        }
+        // A method that nobody looked up is taken for one that reads outputs of layers.
+        let qwen3 = json!({TARGET_CLASS: "Qwen3ForCausalLM"});
+        for method in [EAGLE3_OF_VLLM, "dflash", "dspark", "new"] {
+            let line = launch::vllm(Path::new("d"), method, "t", 3);
+            assert_eq!(beside(line.clone(), qwen3.clone()), line);
         }
     }
 
@@ -397,7 +405,11 @@ mod tests {
         for (line, settings, told) in [
             (vllm("eagle3"), json!({TARGET_CLASS: MIMO}), MIMO),
             (vllm("eagle3"), json!({TARGET_CLASS: glm}), glm),
+            (vllm("eagle"), json!({TARGET_CLASS: MIMO}), MIMO),
+            (vllm("medusa"), json!({TARGET_CLASS: MIMO}), MIMO),
             (vllm("dflash"), json!({TARGET_CLASS: glm}), glm),
+            (vllm("dspark"), json!({TARGET_CLASS: glm}), glm),
+            (vllm("new"), json!({TARGET_CLASS: glm}), glm),
             (
                 launch::vllm_of_speculators(Path::new("d"), "org/t", vllm("eagle3")),
                 json!({TARGET_CLASS: glm}),

@@ -7,41 +7,14 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::absent::{self, HEAD_DIM, KV_HEADS};
+use crate::absent::{self, DEFAULT_THETA, HEAD_DIM, KV_HEADS};
 use crate::dialect::reading::Reading;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::folder::{CONFIG, ModelFolder, READ_QUANTISED, TensorInfo, is_quantisation_read};
+use crate::keys::{MAX_SIZE, as_size, value_at};
 use crate::mismatch::Mismatch;
-
-/// What engines take where a configuration says nothing.
-pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
-/// The same for the norms.
-pub(crate) const DEFAULT_EPSILON: f64 = 1e-6;
-/// The same for the longest sequence.
-pub(crate) const DEFAULT_POSITIONS: usize = 2048;
-/// Sizes in a configuration above this are not sizes; below it, products of two fit a `usize`.
-pub const MAX_SIZE: u64 = i32::MAX as u64;
-
-/// Where a configuration may say that positions turn a part of a head.
-const PARTIAL: [&str; 3] = [
-    "partial_rotary_factor",
-    "rope_parameters.partial_rotary_factor",
-    "rope_scaling.partial_rotary_factor",
-];
-
-/// Where a configuration may say the base of the frequencies. Engines and transformers 5 put one inside a table before the one beside it.
-const BASES: [&str; 3] = [
-    "rope_theta",
-    "rope_parameters.rope_theta",
-    "rope_scaling.rope_theta",
-];
-
-/// Names that rotary scaling goes by where it changes nothing in text.
-pub const UNSCALED: [&str; 3] = ["default", "mrope", "proportional"];
-
-/// The key of the longest sequences before rotary positions were scaled.
-pub const ORIGINAL_POSITIONS: &str = "original_max_position_embeddings";
+use crate::rotary::{self, BASE, BASES, ORIGINAL_POSITIONS, SHARE, SHARES, TABLES, UNSCALED};
 
 /// More layers or heads than any drafter has.
 const MAX_COUNT: usize = 1024;
@@ -161,14 +134,8 @@ impl<'a> Config<'a> {
 
     /// The value under keys separated by dots; null is as good as nothing.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
-        let find = |root: &'a Value| {
-            let value = key
-                .split('.')
-                .try_fold(root, |value, part| value.get(part))?;
-            (!value.is_null()).then_some(value)
-        };
-        let in_section = || find(self.root.get(self.section?)?);
-        find(self.root).or_else(in_section)
+        let in_section = || value_at(self.root.get(self.section?)?, key);
+        value_at(self.root, key).or_else(in_section)
     }
 
     /// The table with the type of model whose sizes it holds: the section where that names one, as what is at the top then is a type
@@ -261,16 +228,11 @@ impl<'a> Config<'a> {
     }
 
     pub(crate) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
-        let wrong = || self.wrong(key, format!("a whole number from 1 to {MAX_SIZE}"));
         let size = match (self.get(key), default) {
-            (None, Some(default)) => default as u64,
-            (value, _) => value.and_then(Value::as_u64).ok_or_else(wrong)?,
+            (None, Some(default)) => as_size(&json!(default)),
+            (value, _) => value.and_then(as_size),
         };
-        if (1..=MAX_SIZE).contains(&size) {
-            Ok(size as usize)
-        } else {
-            Err(wrong())
-        }
+        size.ok_or_else(|| self.wrong(key, format!("a whole number from 1 to {MAX_SIZE}")))
     }
 
     /// Query heads, and key and value heads, which share them out.
@@ -330,7 +292,7 @@ impl<'a> Config<'a> {
 
     /// The same with another base where none is given.
     pub(crate) fn rope_or(&self, default: f64) -> Result<Rope> {
-        for key in PARTIAL {
+        for key in SHARES {
             if self.number(key, 1.0)? != 1.0 {
                 return Err(self.wrong(
                     key,
@@ -343,23 +305,23 @@ impl<'a> Config<'a> {
 
     /// The share of a head that positions turn, `default` where nothing is said.
     pub(crate) fn rotary_share(&self, default: f64) -> Result<f64> {
-        let named = PARTIAL.iter().find(|key| self.get(key).is_some());
+        let named = SHARES.iter().find(|key| self.get(key).is_some());
         named.map_or(Ok(default), |key| self.number(key, default))
     }
 
     /// The same as [`rope_or`](Self::rope_or) where positions may turn a part of a head.
     pub(crate) fn rope_of_share(&self, default: f64) -> Result<Rope> {
         let rope_theta = self.rope_theta(default)?;
-        if self.get("rope_parameters").is_none() {
+        let [parameters, older] = TABLES;
+        if self.get(parameters).is_none() {
             return Ok(Rope {
                 rope_theta,
-                scaling: self.scaling("rope_scaling")?,
+                scaling: self.scaling(older)?,
             });
         }
-        let scaling = self.scaling("rope_parameters")?;
-        if self.get("rope_scaling").is_some() && !are_same(&self.scaling("rope_scaling")?, &scaling)
-        {
-            return Err(self.wrong("rope_scaling", "the same as in `rope_parameters`"));
+        let scaling = self.scaling(parameters)?;
+        if self.get(older).is_some() && !are_same(&self.scaling(older)?, &scaling) {
+            return Err(self.wrong(older, format!("the same as in `{parameters}`")));
         }
         Ok(Rope {
             rope_theta,
@@ -382,8 +344,7 @@ impl<'a> Config<'a> {
         Ok(theta)
     }
 
-    /// The type of scaling and its parameters, without the base; nothing for the default type. The positions before scaling that
-    /// stand beside the table override those inside, as in transformers.
+    /// The type of scaling and its parameters, without the base; nothing for the default type.
     fn scaling(&self, key: &str) -> Result<Option<Value>> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -392,18 +353,14 @@ impl<'a> Config<'a> {
             .as_object()
             .cloned()
             .ok_or_else(|| self.wrong(key, "a table"))?;
-        scaling.remove("rope_theta");
-        scaling.remove("partial_rotary_factor");
-        // Older configurations call it `type`, some name it twice.
-        if let Some(kind) = scaling.remove("type") {
-            scaling.entry("rope_type").or_insert(kind);
-        }
+        scaling.remove(BASE);
+        scaling.remove(SHARE);
+        rotary::rename_rule(&mut scaling);
         match scaling.get("rope_type").and_then(Value::as_str) {
             Some(kind) if UNSCALED.contains(&kind) => Ok(None),
             Some(_) => {
-                if let Some(positions) = self.get(ORIGINAL_POSITIONS) {
-                    scaling.insert(ORIGINAL_POSITIONS.into(), positions.clone());
-                }
+                let original = self.get(ORIGINAL_POSITIONS);
+                let scaling = rotary::with_original(&scaling, original);
                 Ok(Some(Value::Object(scaling)))
             }
             None if scaling.is_empty() => Ok(None),

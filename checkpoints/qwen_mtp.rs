@@ -8,8 +8,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::absent::DEFAULT_THETA;
 use crate::beside::TARGET_CLASS;
-use crate::config::{Config, DEFAULT_THETA};
+use crate::config::Config;
 use crate::dialect::description::{Dialect, Neutral, Quirks, of_table, top};
 use crate::dialect::in_target::InTarget;
 use crate::dialect::key::Key;

@@ -3,17 +3,20 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Map, Value, json};
+use spectrain_checkpoints::absent::{DEFAULT_EPSILON, DEFAULT_POSITIONS};
 use spectrain_checkpoints::folder::{READ_QUANTISED, is_quantisation_read};
+use spectrain_checkpoints::keys::value_at;
 use spectrain_checkpoints::language_model::{ARCHITECTURES, supported};
 use spectrain_checkpoints::mtp;
 use spectrain_checkpoints::once::warn_once;
 use spectrain_checkpoints::printable;
+use spectrain_checkpoints::rotary::{BASE, ORIGINAL_POSITIONS, SHARE, SHARES, with_original};
 use spectrain_checkpoints::{DType, Mismatch, ModelFolder};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
 use crate::linear::Bias;
-use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables, with_original};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
 use crate::routing::{self, Routing};
 use crate::target::TargetSpec;
 use crate::transformer::{Transformer, TransformerConfig};
@@ -354,7 +357,7 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
     let heads = keys.size("num_attention_heads")?;
     let kv_heads = keys.kv_heads(heads)?;
     let d_head = keys.head_dim(d_model, heads)?;
-    let max_positions = keys.size_or("max_position_embeddings", 2048)?;
+    let max_positions = keys.size_or("max_position_embeddings", DEFAULT_POSITIONS)?;
     Ok(TargetSpec {
         layers: keys.count("num_hidden_layers")?,
         d_model,
@@ -363,7 +366,7 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
         kv_heads,
         d_head,
         vocab: keys.size("vocab_size")?,
-        norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
+        norm_epsilon: keys.epsilon("rms_norm_eps", DEFAULT_EPSILON)?,
         rope: rope(keys, max_positions, d_head)?,
         max_positions,
         routing: None,
@@ -372,19 +375,10 @@ fn spec(keys: &Keys) -> Result<TargetSpec> {
 
 /// Fails where positions turn a part of a head only.
 fn check_whole_heads_turn(keys: &Keys) -> Result<()> {
-    let partial = "partial_rotary_factor";
-    let tables = [
-        Some(keys.value),
-        keys.present("rope_parameters"),
-        keys.present("rope_scaling"),
-    ];
-    let of_table = |table: &Value| table.get(partial).cloned();
-    let mut factors = tables.into_iter().flatten().filter_map(of_table);
-    if factors.any(|factor| !factor.is_null() && factor.as_f64() != Some(1.0)) {
-        return Err(keys.problem(
-            partial,
-            "1.0, as rotary positions must cover whole heads here",
-        ));
+    let mut shares = SHARES.iter().filter_map(|at| value_at(keys.value, at));
+    if shares.any(|share| share.as_f64() != Some(1.0)) {
+        let expected = "1.0, as rotary positions must cover whole heads here";
+        return Err(keys.problem(SHARE, expected));
     }
     Ok(())
 }
@@ -394,7 +388,7 @@ fn rope(keys: &Keys, max_positions: usize, d_head: usize) -> Result<RopeConfig> 
     let tables = rotary_tables(keys)?.into_iter();
     let tables = tables.map(|(key, table)| rotary_table(keys, key, &table, max_positions));
     let tables = tables.collect::<Result<Vec<_>>>()?;
-    let key = "rope_theta";
+    let key = BASE;
     let beside = match keys.present(key) {
         Some(_) => Some(keys.number(key)?),
         None => None,
@@ -420,11 +414,11 @@ fn rotary_table(
         return Err(keys.problem(key, "one table for all layers"));
     }
     let theta = base_of(keys, key, table)?;
-    let (scaling, unread) =
-        RopeScaling::read(&with_original(keys, table), max_positions).map_err(|error| {
-            let known = "default, linear, llama3 or yarn";
-            keys.problem(key, &format!("rotary scaling {known} ({error})"))
-        })?;
+    let table = with_original(table, keys.present(ORIGINAL_POSITIONS));
+    let (scaling, unread) = RopeScaling::read(&table, max_positions).map_err(|error| {
+        let known = "default, linear, llama3 or yarn";
+        keys.problem(key, &format!("rotary scaling {known} ({error})"))
+    })?;
     if !unread.is_empty() {
         warn_once(&format!(
             "`{}`: key `{key}`: `{}` is not read; rotary positions are as without it",
@@ -545,6 +539,11 @@ mod tests {
         }
     }
 
+    /// Fails where a table does not have a row for each of [`ARCHITECTURES`], in their order.
+    fn has_every_kind(kinds: &[&str]) {
+        assert_eq!(kinds, ARCHITECTURES.map(|(kind, _)| kind));
+    }
+
     fn refused(change: impl FnOnce(&mut Value)) -> String {
         let mut config = config();
         change(&mut config);
@@ -642,14 +641,16 @@ mod tests {
             let spec = read.unwrap_or_else(|error| panic!("{kind}: {error}")).spec;
             (spec.d_head, spec.kv_heads)
         };
-        for (kind, left_out) in [
+        let of_kinds = [
             ("llama", (16, 64)),
             ("mistral", (16, 8)),
             ("qwen2", (16, 32)),
             ("mimo", (16, 32)),
             ("qwen3", (128, 32)),
             ("qwen3_moe", (16, 4)),
-        ] {
+        ];
+        has_every_kind(&of_kinds.map(|(kind, _)| kind));
+        for (kind, left_out) in of_kinds {
             assert_eq!(sizes(kind, None), left_out, "{kind}");
             // One that is null is derived.
             assert_eq!(sizes(kind, Some(Value::Null)), (16, 64), "{kind}");
@@ -792,7 +793,8 @@ mod tests {
         }
     }
 
-    /// Windows of the first and the last of 30 layers, as `transformers` 5.19 makes them.
+    /// Windows of the first and the last of 30 layers, as `transformers` 5.19 makes them; those of MiMo, whose class it does not
+    /// have, are Qwen2's.
     #[test]
     fn windows_are_those_of_the_library_where_keys_are_left_out() {
         let windows = |kind: &str, keys: &[(&str, Value)]| {
@@ -812,13 +814,16 @@ mod tests {
         let asked = [("use_sliding_window", json!(true))];
         let null = [("sliding_window", Value::Null), asked[0].clone()];
         let given = [("sliding_window", json!(7)), asked[0].clone()];
-        for (kind, unless_asked, absent, seven) in [
+        let of_kinds = [
             ("llama", None, (None, None), (None, None)),
             ("mistral", usual, (usual, usual), (Some(7), Some(7))),
             ("qwen2", None, (None, usual), (None, Some(7))),
+            ("mimo", None, (None, usual), (None, Some(7))),
             ("qwen3", None, (None, usual), (None, Some(7))),
             ("qwen3_moe", None, (usual, usual), (Some(7), Some(7))),
-        ] {
+        ];
+        has_every_kind(&of_kinds.map(|(kind, ..)| kind));
+        for (kind, unless_asked, absent, seven) in of_kinds {
             assert_eq!(windows(kind, &[]), (unless_asked, unless_asked), "{kind}");
             assert_eq!(windows(kind, &asked), absent, "{kind}");
             assert_eq!(windows(kind, &null), (None, None), "{kind}");

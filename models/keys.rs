@@ -3,19 +3,13 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use spectrain_checkpoints::absent::{self, HEAD_DIM, KV_HEADS};
-use spectrain_checkpoints::{MAX_SIZE, Mismatch, printable};
+use spectrain_checkpoints::keys::{MAX_SIZE, as_size};
+use spectrain_checkpoints::{Mismatch, printable};
 
 use crate::error::{Error, Result};
 
 /// More layers than any model has.
 const MAX_COUNT: usize = 4096;
-
-/// The value as a size, if it can be one.
-pub(crate) fn as_size(value: &Value) -> Option<usize> {
-    let size = value.as_u64();
-    let size = size.filter(|size| (1..=MAX_SIZE).contains(size));
-    size.map(|size| size as usize)
-}
 
 /// Typed access to the keys of one `config.json`.
 pub(crate) struct Keys<'a> {

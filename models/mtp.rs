@@ -10,14 +10,13 @@ use crate::attention::{AttentionConfig, Projects};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
-use crate::drafts_unrolled::drafts_unrolled;
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
+use crate::mtp_drafter::mtp_drafter;
 use crate::norm::RmsNorm;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
-use crate::untrained::Untrained;
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of an MTP recipe. It has no sizes: engines give the layer those of the target.
@@ -49,6 +48,8 @@ impl Drafter for Mtp {
         Ok(())
     }
 
+    mtp_drafter!();
+
     /// # Panics
     /// The vocabulary is not the target's: the head is.
     fn new(
@@ -78,17 +79,6 @@ impl Drafter for Mtp {
         })
     }
 
-    fn fresh(
-        config: &MtpConfig,
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        seed: u64,
-        device: &Device,
-    ) -> Result<Self> {
-        let mut weights = Untrained::beside_head(seed, target, vocabulary);
-        Self::new(config, target, vocabulary, &mut weights, device)
-    }
-
     /// The output of the last layer, which is the last hidden state before the target's final norm; no layer where it is read after it.
     fn capture(config: &MtpConfig, target: &TargetSpec) -> Result<Capture> {
         if config.after_final_norm {
@@ -97,21 +87,6 @@ impl Drafter for Mtp {
         Ok(Capture {
             layers: vec![target.layers - 1],
         })
-    }
-
-    drafts_unrolled!();
-
-    fn parameters_per_pass(&self) -> u64 {
-        (self.num_params() + self.frozen.shared_parameters(None)) as u64
-    }
-
-    fn frozen(&self) -> &Frozen<MtpConfig> {
-        &self.frozen
-    }
-
-    /// What FastMTP trains and drafts with.
-    fn draft_length(&self) -> usize {
-        3
     }
 }
 

@@ -4,15 +4,17 @@ use std::path::Path;
 
 use burn::prelude::*;
 use serde_json::{Map, Value};
-use spectrain_checkpoints::absent::{self, HEAD_DIM};
-use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, UNSCALED, printable};
+use spectrain_checkpoints::absent::{self, DEFAULT_EPSILON, DEFAULT_POSITIONS, HEAD_DIM};
+use spectrain_checkpoints::keys::as_size;
+use spectrain_checkpoints::rotary::{BASE, ORIGINAL_POSITIONS, UNSCALED, rule, with_original};
+use spectrain_checkpoints::{DType, Mismatch, ModelFolder, NamedTensor, printable};
 
 use crate::config::check_tied;
 use crate::error::{Error, Result};
-use crate::keys::{Keys, as_size};
+use crate::keys::Keys;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables, with_original};
+use crate::rope::{RopeConfig, RopeScaling, RotaryTable, base_of, rotary_tables};
 use crate::target::{SoftCap, TargetParts, TargetSpec};
 use crate::transformer::embedding;
 use crate::weights::{Init, Scope, Weights, is_empty};
@@ -91,7 +93,7 @@ impl PartsConfig {
         let d_model = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.kv_heads(heads)?;
-        let max_positions = keys.size_or("max_position_embeddings", 2048)?;
+        let max_positions = keys.size_or("max_position_embeddings", DEFAULT_POSITIONS)?;
         let mut remarks = Vec::new();
         let d_head = head_width(&keys, d_model, heads)?;
         let rope = rope(&keys, [d_head, max_positions], &mut remarks)?;
@@ -108,7 +110,7 @@ impl PartsConfig {
                 d_head,
                 // Inkling leaves out of its logits what fills its vocabulary up.
                 vocab: keys.size_or("unpadded_vocab_size", vocab)?.min(vocab),
-                norm_epsilon: keys.epsilon("rms_norm_eps", 1e-6)?,
+                norm_epsilon: keys.epsilon("rms_norm_eps", DEFAULT_EPSILON)?,
                 rope,
                 max_positions,
                 routing: None,
@@ -280,7 +282,7 @@ fn rope(
 
 /// The base beside the tables. Step-3.5 has one for each layer: that of the first layer that sees everything.
 fn base(keys: &Keys) -> Result<Option<f64>> {
-    let key = "rope_theta";
+    let key = BASE;
     let Some(found) = keys.present(key) else {
         return Ok(None);
     };
@@ -304,8 +306,7 @@ fn scaling(
     table: &Map<String, Value>,
     max_positions: usize,
 ) -> Result<(RopeScaling, Option<String>)> {
-    let kind = table.get("rope_type").or_else(|| table.get("type"));
-    let kind = kind.and_then(Value::as_str).unwrap_or("default");
+    let kind = rule(table).unwrap_or("default");
     if UNSCALED.contains(&kind) {
         return Ok((RopeScaling::Default, None));
     }
@@ -316,7 +317,8 @@ fn scaling(
         );
         return Ok((RopeScaling::Default, Some(remark)));
     }
-    let read = RopeScaling::read(&with_original(keys, table), max_positions);
+    let table = with_original(table, keys.present(ORIGINAL_POSITIONS));
+    let read = RopeScaling::read(&table, max_positions);
     let (scaling, unread) =
         read.map_err(|error| keys.problem(key, &format!("rotary scaling `{kind}` ({error})")))?;
     let remark = (!unread.is_empty()).then(|| {

@@ -11,16 +11,15 @@ use spectrain_data::vocabulary::DraftVocabulary;
 use crate::attention::{AttentionConfig, Projects};
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
-use crate::drafts_unrolled::drafts_unrolled;
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mixture::{ExpertsTable, MixtureConfig};
+use crate::mtp_drafter::mtp_drafter_with_experts;
 use crate::mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 use crate::norm::{NormConfig, RmsNorm};
-use crate::target::{Capture, Features, TargetParts, TargetSpec};
+use crate::target::{Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
-use crate::untrained::Untrained;
 use crate::weights::{Scope, Weights};
 
 /// The `[drafter]` table of a recipe for Qwen3.5's layer; engines give the layer the target's sizes.
@@ -109,9 +108,7 @@ impl Drafter for QwenMtp {
     type Config = QwenMtpConfig;
     type State = DraftState;
 
-    fn check(config: &QwenMtpConfig) -> Result<()> {
-        config.check()
-    }
+    mtp_drafter_with_experts!();
 
     /// # Panics
     /// The vocabulary is not the target's: the head is.
@@ -141,44 +138,6 @@ impl Drafter for QwenMtp {
             turned,
             frozen: Frozen::new(config.filled(spec), target, vocabulary),
         })
-    }
-
-    fn fresh(
-        config: &QwenMtpConfig,
-        target: &TargetParts,
-        vocabulary: &DraftVocabulary,
-        seed: u64,
-        device: &Device,
-    ) -> Result<Self> {
-        let mut weights = Untrained::beside_head(seed, target, vocabulary);
-        Self::new(config, target, vocabulary, &mut weights, device)
-    }
-
-    /// No layer: what it reads is the last hidden state after the target's final norm.
-    fn capture(config: &QwenMtpConfig, target: &TargetSpec) -> Result<Capture> {
-        config.turned(target)?;
-        Ok(Capture::default())
-    }
-
-    drafts_unrolled!();
-
-    fn idle_parameters(config: &QwenMtpConfig, target: &TargetSpec) -> u64 {
-        let experts = config.mixture(target);
-        experts.map_or(0, |experts| experts.idle_parameters(target.d_model))
-    }
-
-    fn parameters_per_pass(&self) -> u64 {
-        let all = (self.num_params() + self.frozen.shared_parameters(None)) as u64;
-        all - Self::idle_parameters(self.config(), &self.target().spec)
-    }
-
-    fn frozen(&self) -> &Frozen<QwenMtpConfig> {
-        &self.frozen
-    }
-
-    /// What FastMTP trains and drafts with.
-    fn draft_length(&self) -> usize {
-        3
     }
 }
 

@@ -3,7 +3,8 @@
 use burn::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use spectrain_checkpoints::ORIGINAL_POSITIONS;
+use spectrain_checkpoints::absent::DEFAULT_THETA;
+use spectrain_checkpoints::rotary::{BASE, ORIGINAL_POSITIONS, SHARE, TABLES, rename_rule};
 
 use crate::error::Result;
 use crate::kernels;
@@ -11,8 +12,8 @@ use crate::keys::Keys;
 
 /// Keys of a table that are read elsewhere, or say something of pictures alone.
 const BESIDE: [&str; 5] = [
-    "rope_theta",
-    "partial_rotary_factor",
+    BASE,
+    SHARE,
     ORIGINAL_POSITIONS,
     "mrope_section",
     "mrope_interleaved",
@@ -81,13 +82,13 @@ pub(crate) struct RotaryTable {
     pub(crate) scaling: RopeScaling,
 }
 
-/// `rope_parameters` (transformers 5) and `rope_scaling`, as far as they are there. An empty one says nothing.
+/// The [`TABLES`], as far as they are there. An empty one says nothing.
 ///
 /// # Errors
 /// One is no table.
 pub(crate) fn rotary_tables(keys: &Keys) -> Result<Vec<(&'static str, Map<String, Value>)>> {
     let mut tables = Vec::new();
-    for key in ["rope_parameters", "rope_scaling"] {
+    for key in TABLES {
         match keys.present(key) {
             None => {}
             Some(Value::Object(table)) if table.is_empty() => {}
@@ -103,10 +104,10 @@ pub(crate) fn rotary_tables(keys: &Keys) -> Result<Vec<(&'static str, Map<String
 /// # Errors
 /// It is no number.
 pub(crate) fn base_of(keys: &Keys, key: &str, table: &Map<String, Value>) -> Result<Option<f64>> {
-    let theta = table.get("rope_theta").filter(|theta| !theta.is_null());
+    let theta = table.get(BASE).filter(|theta| !theta.is_null());
     let number = |theta: &Value| {
-        let expected = "a number under `rope_theta`";
-        theta.as_f64().ok_or_else(|| keys.problem(key, expected))
+        let expected = format!("a number under `{BASE}`");
+        theta.as_f64().ok_or_else(|| keys.problem(key, &expected))
     };
     theta.map(number).transpose()
 }
@@ -129,11 +130,11 @@ impl RopeConfig {
                 return Err(keys.problem(second.key, &format!("the same as in `{}`", first.key)));
             }
         }
-        let key = tables.first().map_or("rope_theta", |table| table.key);
+        let key = tables.first().map_or(BASE, |table| table.key);
         let theta = tables.iter().find_map(|table| table.theta).or(beside);
         let scaling = tables.into_iter().map(|table| table.scaling).next();
         let rope = Self {
-            theta: theta.unwrap_or(10_000.0),
+            theta: theta.unwrap_or(DEFAULT_THETA),
             scaling: scaling.unwrap_or(RopeScaling::Default),
         };
         rope.check(d_head)
@@ -171,15 +172,6 @@ impl RopeConfig {
     }
 }
 
-/// A table of rotary scaling, in which `original_max_position_embeddings` beside it overrides the one inside, as in transformers.
-pub(crate) fn with_original(keys: &Keys, table: &Map<String, Value>) -> Map<String, Value> {
-    let mut table = table.clone();
-    if let Some(given) = keys.present(ORIGINAL_POSITIONS) {
-        table.insert(ORIGINAL_POSITIONS.into(), given.clone());
-    }
-    table
-}
-
 impl RopeScaling {
     /// The names of all rules.
     pub const KINDS: [&str; 4] = ["default", "linear", "llama3", "yarn"];
@@ -195,10 +187,7 @@ impl RopeScaling {
     ) -> std::result::Result<(Self, Vec<String>), String> {
         let mut table = table.clone();
         table.retain(|_, value| !value.is_null());
-        // Older configurations call it `type`, some name it twice.
-        if let Some(kind) = table.remove("type") {
-            table.entry("rope_type").or_insert(kind);
-        }
+        rename_rule(&mut table);
         table.entry("rope_type").or_insert_with(|| json!("default"));
         // Some checkpoints leave the original context out and mean the longest one.
         table

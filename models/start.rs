@@ -135,6 +135,16 @@ macro_rules! table_with_start {
                     lora: self.lora.as_ref(),
                 }
             }
+
+            fn without_start(&self) -> Self {
+                Self {
+                    model: String::new(),
+                    revision: None,
+                    keep_layers: Vec::new(),
+                    fresh: Some($crate::start::FreshConfig::default()),
+                    ..self.clone()
+                }
+            }
         }
     };
 }
@@ -144,6 +154,11 @@ pub(crate) use table_with_start;
 pub trait StartConfig {
     /// What it starts from.
     fn start(&self) -> Start<'_>;
+
+    /// The same settings of a drafter that starts from random weights in the sizes that a target suggests.
+    fn without_start(&self) -> Self
+    where
+        Self: Sized;
 
     /// What the model looks like at the start.
     ///

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod errors;
 pub mod families;
 pub mod plan;
+pub mod progress;
 pub mod recipe;
 pub mod runs;
 pub mod runtime;

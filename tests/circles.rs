@@ -3,6 +3,8 @@
 //! A file stands for its module. It imports from the file of the longest module that a path in it names, be that in a `use`
 //! or elsewhere, whether the path begins at `crate`, `super` or `self` or with the name of a child. Declaring a module
 //! imports nothing, and tests may import what they like.
+//!
+//! The folders of the program's own crate are rooms, each of which imports from some others alone.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,6 +26,66 @@ fn no_files_of_a_crate_form_a_circle() {
         }
     }
     assert!(found.is_empty(), "{found}");
+}
+
+/// What each room of the program's own crate may import from, beside itself.
+const ROOMS: [(&str, &[&str]); 11] = [
+    ("errors", &[]),
+    ("progress", &[]),
+    (
+        "recipe",
+        &["errors", "families", "runs", "runtime", "trainers"],
+    ),
+    ("trainers", &["recipe", "runtime"]),
+    ("runs", &["errors", "progress", "runtime"]),
+    ("families", &["recipe", "runtime", "stages"]),
+    (
+        "runtime",
+        &["errors", "families", "progress", "recipe", "runs"],
+    ),
+    (
+        "stages",
+        &[
+            "errors", "families", "progress", "recipe", "runs", "runtime",
+        ],
+    ),
+    (
+        "plan",
+        &[
+            "errors", "families", "progress", "recipe", "runs", "runtime", "stages",
+        ],
+    ),
+    ("tracking", &["recipe", "runs"]),
+    (
+        "cli",
+        &[
+            "errors", "families", "plan", "progress", "recipe", "runs", "runtime", "stages",
+            "tracking", "trainers",
+        ],
+    ),
+];
+
+#[test]
+fn the_rooms_of_the_program_import_only_from_those_that_they_stand_on() {
+    let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes"));
+    let rooms = BTreeMap::from(ROOMS);
+    let mut used = BTreeSet::new();
+    for (module, targets) in imports(&files) {
+        let Some(room) = module.first() else { continue };
+        let others = targets.iter().filter_map(|target| target.first());
+        for other in others.filter(|other| *other != room) {
+            let may = rooms.get(room.as_str());
+            let may = may.is_some_and(|may| may.contains(&other.as_str()));
+            assert!(may, "{} imports from `{other}`", module.join("/"));
+            used.insert((room.clone(), other.clone()));
+        }
+    }
+    for (room, may) in ROOMS {
+        for other in may {
+            let is_used = used.contains(&(room.to_owned(), (*other).to_owned()));
+            assert!(is_used, "nothing in `{room}` imports from `{other}`");
+        }
+    }
 }
 
 /// The folders of all crates.

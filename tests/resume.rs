@@ -1,318 +1,16 @@
 //! A run that is cut in half and taken up again ends bitwise where an uncut one does.
-use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use serde_json::Value;
 use spectrain_checkpoints::{NamedTensor, atomic, state};
-use spectrain_data::packing::PackedBatch;
-use spectrain_models::device::test_device_of;
-use spectrain_models::eagle1::{Eagle1, Eagle1Config};
-use spectrain_models::eagle3::{Eagle3, Eagle3Config};
-use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
-use spectrain_models::pard::{Pard, PardConfig};
-use spectrain_models::{Drafter, FreshConfig, Target as _};
-use spectrain_train::{
-    Batch, BatchSource, Course, Decay, DecayShape, Distill, DistillConfig, Error,
-    FeatureRegression, FeatureRegressionConfig, Fit, FitSummary, LiveFeatures, Noise, Objective,
-    OnPolicy, OnPolicyConfig, Order, PardLoss, PardLossConfig, Ranks, Rows, TcpRanks, Together,
-    Train, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig, Validation, Weight, fit,
+use spectrain_train::{Decay, DecayShape, Error, Noise, TrainConfig};
+
+use crate::logged::logged;
+use crate::sessions::{
+    Session, Trained, dropped, eagle3, ended, figures, noisy, on_policy, steps, try_eagle3,
+    weighed_anew,
 };
-
-use crate::tiny;
-
-pub type Trained = (FitSummary, Vec<NamedTensor>);
-
-/// One process of a run.
-pub struct Session {
-    pub settings: TrainConfig,
-    /// Steps after which it is interrupted.
-    pub stop_after: usize,
-    /// Steps after which its thread dies.
-    pub dies_after: usize,
-    /// What happens when it validates, by the step.
-    pub in_validation: Box<dyn Fn(usize) -> Result<(), Error>>,
-    /// The loss that it finds then.
-    pub loss: fn(usize) -> f64,
-    /// Whether its weights are validated, and saved, before the first step.
-    pub begins_trained: bool,
-    /// Batches that are there; for those behind them its source waits as for a server that is gone.
-    pub batches_there: usize,
-    pub identity: &'static str,
-}
-
-/// Features of which so many batches are there.
-struct SomeThere {
-    live: LiveFeatures,
-    there: usize,
-    is_over: Arc<AtomicBool>,
-}
-
-impl BatchSource for SomeThere {
-    fn begin(&mut self, _: Order, _: usize, is_over: Arc<AtomicBool>) -> Result<(), Error> {
-        self.is_over = is_over;
-        Ok(())
-    }
-
-    fn rows(&self, packed: PackedBatch) -> Rows {
-        self.live.rows(packed)
-    }
-
-    fn batch(&mut self, packed: PackedBatch) -> Result<Batch, Error> {
-        if self.there == 0 {
-            while !self.is_over.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            return Err(Error::Features("nobody wants them".into()));
-        }
-        self.there -= 1;
-        self.live.batch(packed)
-    }
-}
-
-impl Session {
-    /// That trains to the end.
-    pub fn whole() -> Self {
-        Self {
-            settings: TrainConfig {
-                steps: 10,
-                batch_tokens: 128,
-                gradient_accumulation: 2,
-                warmup_steps: 2,
-                log_every: 2,
-                validate_every: 4,
-                save_every: 3,
-                ..TrainConfig::default()
-            },
-            stop_after: usize::MAX,
-            dies_after: usize::MAX,
-            in_validation: Box::new(|_| Ok(())),
-            loss: |step| 1.0 / (step + 1) as f64,
-            begins_trained: false,
-            batches_there: usize::MAX,
-            identity: "test",
-        }
-    }
-
-    pub fn with(change: impl FnOnce(&mut TrainConfig)) -> Self {
-        let mut session = Self::whole();
-        change(&mut session.settings);
-        session
-    }
-
-    fn source(&self, live: LiveFeatures) -> SomeThere {
-        SomeThere {
-            live,
-            there: self.batches_there,
-            is_over: Arc::default(),
-        }
-    }
-
-    fn until(stop_after: usize) -> Self {
-        Self {
-            stop_after,
-            ..Self::whole()
-        }
-    }
-}
-
-fn eagle3(folder: &Path, session: &Session) -> Trained {
-    try_eagle3(folder, session).unwrap()
-}
-
-fn try_eagle3(folder: &Path, session: &Session) -> Result<Trained, Error> {
-    let (config, objective) = eagle3_settings();
-    train::<Eagle3, TrainingTimeTest>(&config, &objective, folder, session)
-}
-
-pub fn eagle3_settings() -> (Eagle3Config, TrainingTimeTestConfig) {
-    let objective = TrainingTimeTestConfig {
-        draft_steps: 2,
-        ..Default::default()
-    };
-    (Eagle3Config::default(), objective)
-}
-
-fn noisy(noise: Noise, folder: &Path, session: &Session) -> Trained {
-    let objective = FeatureRegressionConfig {
-        noise,
-        ..Default::default()
-    };
-    let config = Eagle1Config::default();
-    train::<Eagle1, FeatureRegression>(&config, &objective, folder, session).unwrap()
-}
-
-fn on_policy(fraction: f64, folder: &Path, session: &Session) -> Trained {
-    let (config, objective) = on_policy_settings(fraction);
-    train::<LanguageModel, Distill>(&config, &objective, folder, session).unwrap()
-}
-
-/// A language model that writes this fraction of its batches itself.
-pub fn on_policy_settings(fraction: f64) -> (LanguageModelConfig, DistillConfig) {
-    let config = LanguageModelConfig {
-        fresh: Some(FreshConfig::default()),
-        ..Default::default()
-    };
-    let objective = DistillConfig {
-        on_policy: OnPolicyConfig {
-            fraction,
-            ..Default::default()
-        },
-        ..Default::default()
-    };
-    (config, objective)
-}
-
-fn dropped(folder: &Path, session: &Session) -> Trained {
-    let (config, objective) = dropped_settings();
-    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
-}
-
-/// A drafter that is trained without the target's features in half of its rows.
-pub fn dropped_settings() -> (PardConfig, PardLossConfig) {
-    let config = PardConfig {
-        fresh: Some(FreshConfig::default()),
-        mask_token: Some(47),
-        target_features: true,
-        ..Default::default()
-    };
-    let objective = PardLossConfig {
-        feature_dropout: 0.5,
-        ..Default::default()
-    };
-    (config, objective)
-}
-
-/// One whose labels count less from step to step, and the target more.
-fn weighed_anew(folder: &Path, session: &Session) -> Trained {
-    let (config, objective) = dropped_settings();
-    let changing = |start, end| {
-        Weight::Changing(Course {
-            start,
-            end,
-            from: 0.2,
-            until: 0.8,
-        })
-    };
-    let objective = PardLossConfig {
-        label_weight: changing(0.8, 0.0),
-        teacher_weight: changing(0.2, 1.0),
-        ..objective
-    };
-    train::<Pard, PardLoss>(&config, &objective, folder, session).unwrap()
-}
-
-fn train<D, O>(
-    config: &D::Config,
-    objective: &O::Config,
-    folder: &Path,
-    session: &Session,
-) -> Result<Trained, Error>
-where
-    D: Drafter + 'static,
-    O: Objective<D>,
-{
-    train_as::<D, O>((config, objective), folder, session, None)
-}
-
-/// Trains as one of several ranks, where there are several.
-pub fn train_as<D, O>(
-    (config, objective): (&D::Config, &O::Config),
-    folder: &Path,
-    session: &Session,
-    ranks: Option<&mut TcpRanks>,
-) -> Result<Trained, Error>
-where
-    D: Drafter + 'static,
-    O: Objective<D>,
-{
-    train_and::<D, O>((config, objective), folder, session, ranks, &mut |_| ())
-}
-
-/// The same, and shows what was trained at the end.
-pub fn train_and<D, O>(
-    (config, objective): (&D::Config, &O::Config),
-    folder: &Path,
-    session: &Session,
-    ranks: Option<&mut TcpRanks>,
-    show: &mut dyn FnMut(&dyn Train),
-) -> Result<Trained, Error>
-where
-    D: Drafter + 'static,
-    O: Objective<D>,
-{
-    let device = test_device_of(ranks.as_ref().map_or(0, |ranks| ranks.rank()));
-    let target = tiny::target(&device);
-    let capture = D::capture(config, target.spec()).unwrap();
-    let objective = O::new(objective).unwrap();
-    let settings = &session.settings;
-    let graph = if settings.gradient_checkpointing {
-        device.clone().autodiff().gradient_checkpointing()
-    } else {
-        device.clone().autodiff()
-    };
-    let drafter: D = tiny::fresh(config, &target, &graph);
-    let tokens = tempfile::tempdir().unwrap();
-    let samples = tiny::samples(tokens.path(), &tiny::random_samples(9), 2);
-    let mut trainee = Trainee::drafter(drafter, objective, settings.optimizer());
-    let judge = tiny::live(samples.clone(), &target, capture.clone());
-    let mut validated = tiny::live(samples.clone(), &target, capture.clone());
-    let done = Cell::new(0);
-    let summary = fit(
-        &mut trainee,
-        Fit {
-            config: settings,
-            source: Box::new(session.source(tiny::live(samples.clone(), &target, capture))),
-            samples,
-            folder: folder.to_owned(),
-            identity: session.identity.into(),
-            interrupted: &|| {
-                done.set(done.get() + 1);
-                assert!(done.get() < session.dies_after, "as planned");
-                done.get() >= session.stop_after
-            },
-            on_policy: Some(OnPolicy {
-                stop: &[5],
-                judge: &|rows| judge.judge(rows),
-            }),
-            begins_trained: session.begins_trained,
-            validate: &mut |trainee, step, _, together| {
-                let own = (session.in_validation)(step)
-                    .and_then(|()| losses(trainee, &mut validated, together));
-                Ok(Validation {
-                    loss: (session.loss)(step),
-                    alpha: together.gather_pieces(own)?,
-                    ..Validation::default()
-                })
-            },
-            memory: &|| None,
-            ranks: ranks.map(|ranks| ranks as &mut dyn Ranks),
-        },
-    )?;
-    show(&trainee);
-    Ok((summary, trainee.weights()))
-}
-
-/// What the loss is on those batches of an epoch that are this rank's.
-fn losses(
-    trainee: &dyn Train,
-    source: &mut LiveFeatures,
-    together: &Together,
-) -> Result<Vec<(usize, f64)>, Error> {
-    let batches = source.samples.epoch(7)?.into_iter().enumerate();
-    let own = batches.filter(|(number, _)| together.takes(*number));
-    own.map(|(number, packed)| Ok((number, trainee.measure(&source.batch(packed)?).total)))
-        .collect()
-}
-
-fn steps(folder: &Path) -> Vec<u64> {
-    let saved = state::list(folder).unwrap();
-    saved.iter().map(|saved| saved.step).collect()
-}
 
 /// The weights that the state of a step holds.
 fn weights_at(folder: &Path, step: u64) -> Vec<NamedTensor> {
@@ -320,19 +18,6 @@ fn weights_at(folder: &Path, step: u64) -> Vec<NamedTensor> {
     let saved = saved.iter().find(|saved| saved.step == step).unwrap();
     let mut state = state::load(&saved.path).unwrap();
     state.tensors.remove("weights").unwrap()
-}
-
-/// All of a summary that time does not change.
-pub fn figures(summary: &FitSummary) -> (usize, u64, f64, &Option<(usize, Validation)>, bool) {
-    let FitSummary {
-        steps,
-        tokens,
-        loss,
-        best,
-        interrupted,
-        ..
-    } = summary;
-    (*steps, *tokens, *loss, best, *interrupted)
 }
 
 fn halves_equal_the_whole(train: impl Fn(&Path, &Session) -> Trained) {
@@ -457,15 +142,6 @@ fn a_run_stopped_while_it_validates_validates_when_it_goes_on() {
         assert_eq!(figures(&summary), figures(&expected), "{stop_at}");
         assert_eq!(got, weights);
         assert_eq!(weights_at(folder.path(), 10), weights_at(whole.path(), 10));
-    }
-}
-
-/// An error behind which no state is saved.
-fn ended(step: usize) -> Error {
-    Error::Diverged {
-        step,
-        what: "a validation".into(),
-        samples: Vec::new(),
     }
 }
 
@@ -608,6 +284,22 @@ fn the_state_of_another_run_is_refused() {
 }
 
 #[test]
+fn a_state_that_does_not_note_its_settings_is_told_to_be_of_an_earlier_version() {
+    let folder = tempfile::tempdir().unwrap();
+    eagle3(folder.path(), &Session::until(3));
+    let saved = state::latest(folder.path()).unwrap().unwrap();
+    let mut noted = state::load(&saved.path).unwrap().state;
+    assert_eq!(noted["made_from"], "test");
+    noted["made_from"].take();
+    noted["identity"] = "of an earlier version".into();
+    state::save_again(folder.path(), saved.step, &noted).unwrap();
+    let error = try_eagle3(folder.path(), &Session::whole()).unwrap_err();
+    assert!(matches!(error, Error::State { .. }), "{error}");
+    let told = "found one of an earlier version, which did not note them";
+    assert!(error.to_string().ends_with(told), "{error}");
+}
+
+#[test]
 fn a_damaged_state_is_refused_with_the_step_from_which_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let (_, weights) = eagle3(folder.path(), &Session::whole());
@@ -674,81 +366,6 @@ fn a_run_that_is_cut_before_the_fall_of_wsd_goes_on_to_a_later_end_as_if_that_ha
     assert_eq!(eagle3(cut.path(), &session(10)).1, weights);
     eagle3(fallen.path(), &session(8));
     assert_ne!(eagle3(fallen.path(), &session(10)).1, weights);
-}
-
-/// One whose validations find nothing better behind step 2 but at step 8, and that waits for so many of them.
-pub fn waiting(patience: usize) -> Session {
-    Session {
-        loss: |step| match step {
-            2 => 1.0,
-            8 => 0.5,
-            _ => 2.0,
-        },
-        ..Session::with(|train| {
-            train.log_every = 3;
-            train.validate_every = 2;
-            train.patience = Some(patience);
-        })
-    }
-}
-
-#[test]
-fn a_run_that_its_validations_end_goes_on_only_where_it_waits_for_more_of_them() {
-    let whole = tempfile::tempdir().unwrap();
-    let (expected, weights) = eagle3(whole.path(), &waiting(3));
-    assert_eq!((expected.steps, expected.out_of_patience), (10, None));
-    assert_eq!(expected.best.as_ref().unwrap().0, 8);
-    // Step 6 is saved and logged in any case, step 4 is neither.
-    for (patience, end) in [(1, 4), (2, 6)] {
-        let folder = tempfile::tempdir().unwrap();
-        let (summary, ended) = eagle3(folder.path(), &waiting(patience));
-        let found = (summary.steps, summary.interrupted, summary.out_of_patience);
-        assert_eq!(found, (end, false, Some(patience)));
-        assert_eq!(summary.best.as_ref().unwrap().0, 2);
-        let saved = steps(folder.path());
-        assert!(
-            saved.contains(&2) && saved.contains(&(end as u64)),
-            "{saved:?}"
-        );
-        let lines = logged(folder.path());
-        let last = lines.last().unwrap();
-        let found = (&last["step"], &last["validation/without_better"]);
-        assert_eq!(found, (&end.into(), &(patience as f64).into()));
-        // Nothing is left to do.
-        let (again, got) = eagle3(folder.path(), &waiting(patience));
-        assert_eq!(figures(&again), figures(&summary));
-        assert_eq!((got, again.out_of_patience), (ended, Some(patience)));
-        assert_eq!(logged(folder.path()), lines);
-
-        let (summary, got) = eagle3(folder.path(), &waiting(3));
-        assert_eq!(figures(&summary), figures(&expected));
-        assert_eq!((got == weights, summary.out_of_patience), (true, None));
-        assert_eq!(logged(folder.path()), logged(whole.path()));
-    }
-}
-
-#[test]
-fn a_run_that_its_validations_end_waits_for_no_further_batch() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Session {
-        // Those of four steps.
-        batches_there: 8,
-        ..waiting(1)
-    };
-    let (summary, _) = eagle3(folder.path(), &session);
-    assert_eq!((summary.steps, summary.out_of_patience), (4, Some(1)));
-}
-
-#[test]
-fn to_another_end_a_run_waits_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut session = waiting(1);
-    for (steps, end) in [(10, 4), (12, 6), (12, 6), (7, 7)] {
-        session.settings.steps = steps;
-        let (summary, _) = eagle3(folder.path(), &session);
-        let waited = (end < steps).then_some(1);
-        assert_eq!((summary.steps, summary.out_of_patience), (end, waited));
-    }
 }
 
 #[test]
@@ -832,174 +449,6 @@ fn training_goes_on_where_no_events_can_be_written() {
     let (summary, got) = eagle3(folder.path(), &Session::whole());
     assert_eq!(figures(&summary), figures(&expected));
     assert_eq!(got, weights);
-}
-
-/// The lines of a training's metrics without what the clock says.
-fn logged(folder: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(folder.join("events/metrics.jsonl")).unwrap();
-    let line = |line: &str| {
-        let mut line: Value = serde_json::from_str(line).unwrap();
-        assert!(line["time"].as_f64().unwrap() > 1e9);
-        let values = line.as_object_mut().unwrap();
-        values.retain(|key, _| !["time", "train/tokens_per_second"].contains(&key.as_str()));
-        line
-    };
-    text.lines().map(line).collect()
-}
-
-#[test]
-fn metrics_have_every_line_once_however_often_the_training_is_cut() {
-    let whole = tempfile::tempdir().unwrap();
-    eagle3(whole.path(), &Session::whole());
-    let expected = logged(whole.path());
-    // Five intervals of two steps, and validations after steps 4, 8 and 10.
-    let steps: Vec<u64> = (expected.iter())
-        .map(|line| line["step"].as_u64().unwrap())
-        .collect();
-    assert_eq!(steps, [2, 4, 4, 6, 8, 8, 10, 10]);
-    assert!(expected[0]["train/loss"].is_f64() && expected[2]["validation/loss"].is_f64());
-
-    let cut = tempfile::tempdir().unwrap();
-    eagle3(cut.path(), &Session::until(5));
-    // Ends with an error behind the line of step 8, of which no state was saved.
-    let failing = Session {
-        in_validation: Box::new(|step| match step {
-            8 => Err(ended(8)),
-            _ => Ok(()),
-        }),
-        ..Session::whole()
-    };
-    try_eagle3(cut.path(), &failing).unwrap_err();
-    assert_eq!(logged(cut.path()).last().unwrap()["step"], 8);
-    eagle3(cut.path(), &Session::whole());
-    assert_eq!(logged(cut.path()), expected);
-    // Nothing is left to do, and nothing is logged.
-    eagle3(cut.path(), &Session::whole());
-    assert_eq!(logged(cut.path()), expected);
-}
-
-#[test]
-fn metrics_have_the_parts_of_a_loss_and_the_weights_that_change() {
-    let folder = tempfile::tempdir().unwrap();
-    weighed_anew(folder.path(), &Session::with(|train| train.log_every = 1));
-    let mut lines = logged(folder.path());
-    lines.retain(|line| line["train/loss"].is_f64());
-    assert_eq!(lines.len(), 10);
-    for (number, line) in lines.iter().enumerate() {
-        let of = |tag: &str| line[tag].as_f64().unwrap_or_default();
-        let done = ((number as f64 - 2.0) / 6.0).clamp(0.0, 1.0);
-        let weights = [("labels", 0.8 - 0.8 * done), ("teacher", 0.2 + 0.8 * done)];
-        let mut sum = 0.0;
-        for (name, expected) in weights {
-            let weight = of(&format!("weight/{name}"));
-            assert!((weight - expected).abs() < 1e-12, "{line}");
-            sum += weight * of(&format!("loss/{name}"));
-        }
-        assert!((of("train/loss") - sum).abs() < 1e-6 * sum, "{line}");
-        // What weighs nothing is not computed.
-        assert_eq!(line["loss/labels"].is_f64(), number < 8, "{line}");
-    }
-    // A loss of one part is all that there is to tell.
-    let folder = tempfile::tempdir().unwrap();
-    dropped(folder.path(), &Session::whole());
-    for line in logged(folder.path()) {
-        let tags = line.as_object().unwrap().keys();
-        let more = |tag: &&String| tag.starts_with("loss/") || tag.starts_with("weight/");
-        assert_eq!(tags.filter(more).count(), 0, "{line}");
-    }
-}
-
-/// The lines of training steps that these sessions have left.
-fn of_steps(sessions: &[Session]) -> Vec<Value> {
-    let folder = tempfile::tempdir().unwrap();
-    for session in sessions {
-        weighed_anew(folder.path(), session);
-    }
-    let mut lines = logged(folder.path());
-    lines.retain(|line| line["train/loss"].is_f64());
-    lines
-}
-
-/// Fails unless a log every so many steps has the figures of these, of which `each` has a line of its own: the means of losses, of
-/// their parts and of norms, and the last step's of all else.
-fn tell_of_their_steps(lines: &[Value], each: &[Value], log_every: usize) {
-    let mut before = 0;
-    for line in lines {
-        let step = line["step"].as_u64().unwrap() as usize;
-        assert_eq!(step, (before + log_every).min(each.len()), "{lines:?}");
-        let own = &each[before..step];
-        let last = &own[own.len() - 1..];
-        let tags = |lines: &[Value]| -> BTreeSet<String> {
-            let of = lines.iter().map(|line| line.as_object().unwrap());
-            of.flat_map(|values| values.keys().cloned()).collect()
-        };
-        let mut expected = tags(own);
-        expected.retain(|tag| tag.starts_with("loss/"));
-        expected.extend(tags(last));
-        assert_eq!(tags(std::slice::from_ref(line)), expected, "step {step}");
-        for (tag, found) in line.as_object().unwrap() {
-            let is_mean = tag.starts_with("loss/")
-                || ["train/loss", "train/gradient_norm"].contains(&tag.as_str());
-            let of = if is_mean { own } else { last };
-            let of = of.iter().filter_map(|step| step[tag.as_str()].as_f64());
-            let of: Vec<f64> = of.collect();
-            let mean = of.iter().sum::<f64>() / of.len() as f64;
-            let apart = (found.as_f64().unwrap() - mean).abs();
-            assert!(apart <= 1e-6 * mean.abs(), "step {step} {tag}: {apart}");
-        }
-        before = step;
-    }
-    assert_eq!(before, each.len());
-}
-
-/// They are read where a line, a validation, a state or a stop is due, and the state holds those of a line to come.
-#[test]
-fn figures_are_those_of_their_steps_whenever_these_are_read() {
-    let every = |log_every, validate_every, save_every| {
-        Session::with(|train| {
-            train.log_every = log_every;
-            train.validate_every = validate_every;
-            train.save_every = save_every;
-        })
-    };
-    let each = of_steps(&[every(1, 4, 3)]);
-    assert_eq!(each.len(), 10);
-    for (log_every, validate_every, save_every) in [(10, 10, 10), (3, 4, 5), (7, 2, 3)] {
-        let whole = || every(log_every, validate_every, save_every);
-        tell_of_their_steps(&of_steps(&[whole()]), &each, log_every);
-        // A signal comes within an interval.
-        let stopped = Session {
-            stop_after: log_every - 1,
-            ..whole()
-        };
-        tell_of_their_steps(&of_steps(&[stopped, whole()]), &each, log_every);
-    }
-    // Validations end it behind step 6, of which there is no line yet, and then wait for more.
-    let waits = |patience| {
-        let mut session = waiting(patience);
-        session.settings.log_every = 4;
-        session
-    };
-    let ended = of_steps(&[waits(2)]);
-    assert_eq!(ended.len(), 1);
-    tell_of_their_steps(&of_steps(&[waits(2), waits(3)]), &each, 4);
-}
-
-#[test]
-fn figures_are_those_of_their_steps_where_too_many_wait_to_be_read() {
-    // No more than 128 batches wait, those of eight steps.
-    let session = |log_every| {
-        Session::with(|train| {
-            train.steps = 9;
-            train.gradient_accumulation = 16;
-            train.log_every = log_every;
-            train.validate_every = 9;
-            train.save_every = 9;
-        })
-    };
-    let each = of_steps(&[session(1)]);
-    assert_eq!(each.len(), 9);
-    tell_of_their_steps(&of_steps(&[session(9)]), &each, 9);
 }
 
 #[test]

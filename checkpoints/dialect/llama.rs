@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::config::{DEFAULT_EPSILON, DEFAULT_POSITIONS};
+use crate::absent::{DEFAULT_EPSILON, DEFAULT_POSITIONS};
 use crate::dialect::description::Neutral;
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::settings::Settings;

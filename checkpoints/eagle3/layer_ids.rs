@@ -7,8 +7,9 @@
 
 use serde_json::Value;
 
-use crate::config::{Config, MAX_SIZE};
+use crate::config::Config;
 use crate::error::Result;
+use crate::keys::MAX_SIZE;
 
 /// The key of the ids that count layers that have run: the output of layer `k` is that of id `k + 1`.
 pub const LAYER_IDS: &str = "eagle_aux_hidden_state_layer_ids";

@@ -19,8 +19,8 @@ use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 use spectrain_models::{FrozenType, TrainingFree};
 
-use crate::cli::progress::Output;
 use crate::errors::Misuse;
+use crate::progress::Output;
 use crate::recipe::tables::{DataTable, PromptEntry, TargetType};
 use crate::runtime::{device, target};
 

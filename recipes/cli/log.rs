@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// A warning begins as one of [`Output::warn`](crate::cli::progress::Output::warn), and what is only told stands alone.
+/// A warning begins as one of [`Output::warn`](crate::progress::Output::warn), and what is only told stands alone.
 pub(super) struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain

@@ -3,7 +3,6 @@
 pub mod arguments;
 pub mod commands;
 mod log;
-pub mod progress;
 pub mod run;
 mod signals;
 

@@ -31,10 +31,10 @@ use crate::cli::commands::schema::SchemaArguments;
 use crate::cli::commands::track::TrackCommand;
 use crate::cli::commands::watch::WatchArguments;
 use crate::cli::log::Plain;
-use crate::cli::progress::{print, tell};
 use crate::cli::signals;
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::RECIPES;
+use crate::progress::{print, tell};
 use crate::runtime::interruption::{INTERRUPTED_STATUS, Interrupted, or_interrupted};
 use crate::runtime::out_of_memory;
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 #[cfg(unix)]
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use crate::cli::progress::tell;
+use crate::progress::tell;
 use crate::runtime::interruption::{
     INTERRUPTED_STATUS, Interrupted, interrupt, interrupted, is_asking,
 };

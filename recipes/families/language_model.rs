@@ -15,8 +15,8 @@ use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig, feature_width};
 use spectrain_models::weights::export;
 use spectrain_models::{
-    Bias, Capture, Drafter, FolderWeights, FreshConfig, Linear, Scope, Start, StartConfig as _,
-    TargetParts, TargetSpec, Transformer, TransformerConfig, ignored_tensors,
+    Bias, Capture, Drafter, FolderWeights, Linear, Scope, Start, StartConfig as _, TargetParts,
+    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
@@ -97,10 +97,7 @@ impl Shipped for LanguageModel {
 
     /// Whatever it starts from, it drafts alike.
     fn reach(_: &LanguageModelConfig, target: &TargetSpec) -> Result<Reach> {
-        let fresh = LanguageModelConfig {
-            fresh: Some(FreshConfig::default()),
-            ..LanguageModelConfig::default()
-        };
+        let fresh = LanguageModelConfig::default().without_start();
         described::reach::<Self>(&fresh, target)
     }
 
@@ -232,14 +229,7 @@ impl Shipped for Pard {
 
     /// Whatever it starts from, it drafts alike.
     fn reach(config: &PardConfig, target: &TargetSpec) -> Result<Reach> {
-        let fresh = PardConfig {
-            model: String::new(),
-            revision: None,
-            keep_layers: Vec::new(),
-            fresh: Some(FreshConfig::default()),
-            ..config.clone()
-        };
-        described::reach::<Self>(&fresh, target)
+        described::reach::<Self>(&config.without_start(), target)
     }
 
     fn footprint(config: &PardConfig, target: &TargetSpec) -> Result<Footprint> {

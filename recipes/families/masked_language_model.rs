@@ -14,8 +14,8 @@ use spectrain_models::masked_language_model::{
     Blocks, Context as Seen, MaskedLanguageModel, MaskedLanguageModelConfig,
 };
 use spectrain_models::{
-    Capture, Drafter, FolderWeights, FreshConfig, Scope, Start, StartConfig as _, TargetParts,
-    TargetSpec, Transformer, TransformerConfig, ignored_tensors,
+    Capture, Drafter, FolderWeights, Scope, Start, StartConfig as _, TargetParts, TargetSpec,
+    Transformer, TransformerConfig, ignored_tensors,
 };
 use spectrain_train::Workload;
 
@@ -122,14 +122,7 @@ impl Shipped for MaskedLanguageModel {
 
     /// Whatever it starts from, it drafts alike.
     fn reach(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Reach> {
-        let fresh = MaskedLanguageModelConfig {
-            model: String::new(),
-            revision: None,
-            keep_layers: Vec::new(),
-            fresh: Some(FreshConfig::default()),
-            ..config.clone()
-        };
-        described::reach::<Self>(&fresh, target)
+        described::reach::<Self>(&config.without_start(), target)
     }
 
     fn footprint(config: &MaskedLanguageModelConfig, target: &TargetSpec) -> Result<Footprint> {

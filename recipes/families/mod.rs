@@ -1,5 +1,6 @@
 //! What kinds of drafters there are, with the folders and the sizes of each.
 
+pub(crate) mod commands;
 mod deepseek_mtp;
 pub(crate) mod described;
 mod dflash;

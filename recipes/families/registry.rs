@@ -254,6 +254,19 @@ impl Recipe {
             },
         }
     }
+
+    /// The schemas of the keys of its `[drafter]` table and of its `[objective]` table, each by the name of its key.
+    pub(crate) fn keys(&self) -> [Value; 2] {
+        let mut generator = SchemaGenerator::default();
+        let own = (self.schema)(&mut generator);
+        [own.drafter, own.objective].map(|schema| {
+            let name = schema.get("$ref").and_then(Value::as_str);
+            let name = name.and_then(|path| path.rsplit('/').next());
+            let defined = name.and_then(|name| generator.definitions().get(name));
+            let table = defined.unwrap_or_else(|| schema.as_value());
+            table["properties"].clone()
+        })
+    }
 }
 
 /// Fails for an engine that loads no drafter of this kind. The two that are there unless a recipe says otherwise are
@@ -299,14 +312,8 @@ pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
 pub(crate) fn with_key(key: &str) -> [(&'static str, Vec<&'static str>); 2] {
     let mut found = [("drafter", Vec::new()), ("objective", Vec::new())];
     for recipe in RECIPES {
-        let mut generator = SchemaGenerator::default();
-        let own = (recipe.schema)(&mut generator);
-        for (schema, (_, kinds)) in [own.drafter, own.objective].iter().zip(&mut found) {
-            let name = schema.get("$ref").and_then(Value::as_str);
-            let name = name.and_then(|path| path.rsplit('/').next());
-            let defined = name.and_then(|name| generator.definitions().get(name));
-            let table = defined.unwrap_or_else(|| schema.as_value());
-            if table["properties"].get(key).is_some() {
+        for (keys, (_, kinds)) in recipe.keys().iter().zip(&mut found) {
+            if keys.get(key).is_some() {
                 kinds.push(recipe.name);
             }
         }

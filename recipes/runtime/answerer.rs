@@ -10,7 +10,7 @@ use spectrain_data::regenerate::{
 };
 use spectrain_data::words::by_count;
 
-use crate::cli::progress::{Output, Progress, counted};
+use crate::progress::{Output, Progress, counted};
 use crate::runtime::answerer::decoder::TargetAnswers;
 use crate::runtime::answerer::servers::Servers;
 use crate::runtime::interruption::{Interrupted, interrupted};

@@ -1,6 +1,7 @@
 //! Models at work: the device, the target and its files, a drafter and its trial, prompts, the check before training, the benchmark,
 //! servers, and the Ctrl-C that stops them.
 
+pub mod answered;
 pub mod answerer;
 pub mod bench;
 pub(crate) mod bf16;
@@ -24,7 +25,6 @@ pub mod prompt_sets;
 pub mod prompts;
 pub mod ranks;
 pub mod relay;
-pub mod self_check;
 pub mod server;
 pub(crate) mod sizes;
 pub mod start_at;

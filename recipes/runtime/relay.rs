@@ -24,7 +24,7 @@ use spectrain_data::regenerate::Failure;
 use tokio::net::TcpListener;
 use tokio_util::io::ReaderStream;
 
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::runtime::capture::file::{Named, Received, SharedFolder};
 use crate::runtime::interruption::interrupted;
 use crate::runtime::server::client::{Client, JSON, Passed, Unanswered, passing};

@@ -8,9 +8,9 @@ use spectrain_checkpoints::DType;
 use spectrain_eval::{DrafterReport, SettingReport, TextSettings, Texts, TextsReport};
 use spectrain_models::{Proposer, TargetParts, load_parts};
 
-use crate::cli::progress::{Output, counted};
 use crate::families::registry::open_drafter;
 use crate::families::trained::Trained;
+use crate::progress::{Output, counted};
 use crate::runtime::contenders::drafter_report;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::pair::with_way_out;

@@ -20,13 +20,13 @@ use spectrain_eval::{
 
 use spectrain_models::FrozenType;
 
-use crate::cli::progress::{Output, Progress, counted};
+use crate::families::commands::commands;
 use crate::families::family::Writing;
+use crate::progress::{Output, Progress, counted};
 use crate::recipe::tables::{Engine, EvaluateTable};
 use crate::runtime::contenders::{Opened, Session};
 use crate::runtime::prompts::has_room;
 use crate::runtime::target;
-use crate::stages::export::commands::commands;
 
 /// A target that judges.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use spectrain_checkpoints::Mismatch;
 use spectrain_train::Divergence;
 
-use crate::cli::progress::print;
 use crate::errors::{Misuse, with_causes};
+use crate::progress::print;
 use crate::recipe::read::overridden;
 use crate::recipe::tables::TargetType;
 use crate::runtime::bench::{Setup, Size, Task};

@@ -14,12 +14,12 @@ use spectrain_eval::{DraftReport, NOTHING_ACCEPTED};
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
-use crate::cli::progress::{counted, print, print_json};
+use crate::progress::{counted, print, print_json};
 use crate::recipe::tables::PromptEntry;
-use crate::runs::drafter_at;
 use crate::runtime::decoded::accepted;
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
+use crate::stages::drafter_at;
 
 /// Arguments of `spectrain check`.
 #[derive(Debug, clap::Args)]

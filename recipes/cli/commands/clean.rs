@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use indicatif::HumanBytes;
 use spectrain_checkpoints::printable;
 
-use crate::cli::progress::print;
+use crate::progress::print;
 use crate::runs::run_folder::{RunFolder, aside};
 
 /// Arguments of `spectrain clean`.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::progress::print;
+use crate::progress::print;
 
 /// Arguments of `spectrain completions`.
 #[derive(Debug, Args)]

@@ -25,8 +25,8 @@ use crate::cli::arguments::{
 };
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
-use crate::cli::progress::{Output, counted, print, print_json, tell};
 use crate::errors::Misuse;
+use crate::progress::{Output, counted, print, print_json, tell};
 use crate::recipe::tables::DataTable;
 use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::target;

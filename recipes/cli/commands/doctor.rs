@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use spectrain_checkpoints::columns::listed;
 
-use crate::cli::progress::{print, print_json};
+use crate::progress::{print, print_json};
 use crate::runtime::doctor::{Finding, State, look};
 
 /// Arguments of `spectrain doctor`.

@@ -13,10 +13,9 @@ use crate::cli::arguments::{
     TargetDevice, TemplateArgument, check_written, draft, prompts, training_free,
 };
 use crate::cli::commands::features::stored_in;
-use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
+use crate::progress::{Output, print};
 use crate::recipe::tables::{DataTable, EvaluateTable, PromptEntry, Prompts, VerifierName};
-use crate::runs::drafter_at::DrafterAt;
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::device::device_report;
 use crate::runtime::prompt_sets;
@@ -25,6 +24,7 @@ use crate::runtime::target::{self, TEMPLATE_VARIABLES};
 use crate::runtime::text::Text;
 use crate::runtime::trial::{Ends, Trial, TrialTarget};
 use crate::runtime::writable::{writable, writable_file};
+use crate::stages::drafter_at::DrafterAt;
 use crate::stages::evaluate::choosing::choosing_of_drafter;
 use crate::stages::evaluate::known::known_prompts;
 use crate::stages::report::{keep_older, shown, write};

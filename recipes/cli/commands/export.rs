@@ -12,21 +12,22 @@ use spectrain_checkpoints::ModelFolder;
 use spectrain_checkpoints::known::dialect_of;
 use spectrain_eval::Report;
 
-use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
+use crate::progress::{Output, print};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportType};
-use crate::runs::drafter_at::{DrafterAt, is_done};
-use crate::runs::outdated::{outdated, outdated_export};
 use crate::runs::places::{IMPORTED, trained};
 use crate::runs::run_folder::RunFolder;
+use crate::runs::stage_names;
 use crate::runtime::target;
 use crate::stages::card::origin::HUB;
+use crate::stages::drafter_at::{DrafterAt, is_done};
 use crate::stages::export::{Conversion, provenance_of};
 use crate::stages::exported::seen_from;
 use crate::stages::features::places::first_answers;
+use crate::stages::outdated::{outdated, outdated_export};
 use crate::stages::report;
 
 use into_target::Asked;
@@ -179,7 +180,7 @@ impl Exported {
     }
 
     fn of_run(run: &Path, arguments: &ExportArguments) -> Result<Self> {
-        if is_done(run, "import")? {
+        if is_done(run, stage_names::IMPORT)? {
             let folder = run.join(IMPORTED);
             let name = folder.display().to_string();
             return Self::of_folder(&folder, (&name, None), arguments);
@@ -244,7 +245,7 @@ impl ForTarget {
         let mut folder = match (given, recipe.model()) {
             (Some(given), _) => resolve(given, None)?,
             (None, Some(model)) => resolve(model, recipe.target.revision.as_deref())?,
-            (None, None) => run.join("synthetic").join("target"),
+            (None, None) => run.join(stage_names::SYNTHETIC).join("target"),
         };
         let named = match given.or(recipe.model()) {
             Some(named) => named.to_owned(),

@@ -8,9 +8,10 @@ use spectrain_checkpoints::launch::quote;
 use spectrain_data::foreign::PICKLE_CONVERTER;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
-use crate::cli::progress::{Output, counted, print};
+use crate::progress::{Output, counted, print};
 use crate::recipe::tables::TargetType;
 use crate::runs::run_folder::RunFolder;
+use crate::runs::stage_names;
 use crate::runtime::capture::proof::LastState;
 use crate::runtime::imported::convert::{IMPORT, Import, ImportReport, TOKENS, import};
 use crate::runtime::imported::export::{Export, Exported, export};
@@ -203,7 +204,7 @@ fn imported(report: &ImportReport, out: &Path) -> String {
 pub(super) fn stored_in(named: &Path, runs: &Path) -> PathBuf {
     let mut run = [runs.join(named), named.to_owned()].into_iter();
     match run.find(|run| RunFolder::is_run(run)) {
-        Some(run) => run.join("features"),
+        Some(run) => run.join(stage_names::FEATURES),
         None => named.to_owned(),
     }
 }

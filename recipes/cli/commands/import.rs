@@ -14,21 +14,22 @@ use spectrain_models::load_target;
 
 use crate::cli::arguments::{TargetDevice, TemplateArgument, prompts};
 use crate::cli::commands::prompts::prompts_of;
-use crate::cli::progress::{counted, print, tell};
 use crate::errors::Misuse;
 use crate::families::described::reading_for;
 use crate::families::registry::{open_as, open_drafter};
 use crate::families::trained::Trained;
+use crate::progress::{counted, print, tell};
 use crate::recipe::read::IMPORTED_RECIPE;
 use crate::recipe::tables::PromptEntry;
-use crate::runs::drafter_at::DrafterAt;
 use crate::runs::places::{EXPORTED, IMPORTED};
 use crate::runs::run_folder::{Existing, RunFolder, RunName, Start, Status, check_name};
+use crate::runs::stage_names;
 use crate::runtime::decoded::{Decoded, accepted, first_near_best};
 use crate::runtime::pair::Pair;
 use crate::runtime::target;
 use crate::runtime::target::TEMPLATE_VARIABLES;
 use crate::stages::card::origin::HUB;
+use crate::stages::drafter_at::DrafterAt;
 
 /// A mean acceptance length below which a drafter is for something else.
 const USELESS: f64 = 1.05;
@@ -91,7 +92,7 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         let _ = if run.is_new() {
             run.discard()
         } else {
-            run.clear("import")
+            run.clear(stage_names::IMPORT)
         };
     })
 }
@@ -172,7 +173,7 @@ fn import(arguments: &ImportArguments, wanted: &Wanted, run: &RunFolder) -> Resu
         settings: json!({"from": from, "target": arguments.target}),
         ..Start::default()
     };
-    let manifest = run.start("import", start)?;
+    let manifest = run.start(stage_names::IMPORT, start)?;
     let (family, target) = (wanted.family, &wanted.target);
     let measured =
         measure(arguments, run, wanted).with_context(|| format!("cannot import `{from}`"))?;
@@ -317,21 +318,21 @@ fn open_run(arguments: &ImportArguments, name: &str) -> Result<RunFolder> {
         recipe: IMPORTED_RECIPE,
     };
     let run = RunFolder::open(run, &toml, Existing::Continue)?;
-    let manifest = run.manifest("import")?;
+    let manifest = run.manifest(stage_names::IMPORT)?;
     if manifest.is_some_and(|manifest| manifest.status == Status::Done) {
         bail!(
             "`{}` holds an imported drafter already; choose another `--name`",
             run.path().display()
         );
     }
-    run.clear("import")?;
+    run.clear(stage_names::IMPORT)?;
     Ok(run)
 }
 
 /// What drafting is worth in each way of understanding the folder.
 fn measure(arguments: &ImportArguments, run: &RunFolder, wanted: &Wanted) -> Result<Vec<Measured>> {
     let target = &wanted.target;
-    let candidate = run.path().join("import").join(CANDIDATE);
+    let candidate = run.path().join(stage_names::IMPORT).join(CANDIDATE);
     let (device, held) = arguments.device.open()?;
     let model = ModelFolder::open(target)?;
     let loaded = load_target(&model, &device, held)?;

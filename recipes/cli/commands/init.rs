@@ -16,10 +16,10 @@ use spectrain_data::rows::files;
 use spectrain_data::sources::{Origin, Sources as Given};
 
 use crate::cli::arguments::{key_value, sources as read_sources};
-use crate::cli::progress::{Output, tell};
 use crate::errors::{Misuse, with_causes};
 use crate::families::registry::{self, RECIPES, Recipe};
 use crate::plan::preflight::Asked;
+use crate::progress::{Output, tell};
 use crate::recipe::document::{SCHEDULE, is_of_other_schedule, rival};
 use crate::recipe::inline::assigned;
 use crate::recipe::resolved::ResolvedRecipe;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::cli::arguments::TemplateArgument;
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::recipe::tables::{DataTable, PromptEntry};
 use crate::runtime::prompt_sets;
 use crate::runtime::text::Text;

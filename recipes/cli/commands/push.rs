@@ -9,10 +9,10 @@ use spectrain_checkpoints::hub::{
 };
 use spectrain_checkpoints::{ModelFolder, printable, seal, speculators};
 
-use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
-use crate::runs::drafter_at::DrafterAt;
+use crate::progress::{print, tell};
 use crate::runtime::target::hub_options;
+use crate::stages::drafter_at::DrafterAt;
 
 /// Arguments of `spectrain push`.
 #[derive(Debug, clap::Args)]

@@ -10,14 +10,15 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_train::Share;
 
 use crate::cli::arguments::{DeviceArgument, key_value};
-use crate::cli::progress::{Output, print, print_json, tell};
 use crate::errors::{Misuse, with_causes};
 use crate::plan::preflight::Asked;
 use crate::plan::{self, Plan};
+use crate::progress::{Output, print, print_json, tell};
 use crate::recipe::read::{is_set, read_file};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::{SHIPPED, ShippedRecipe};
 use crate::runs::run_folder::{Existing, RunFolder};
+use crate::runs::stage_names;
 use crate::runtime::device::{self, DeviceNames};
 use crate::runtime::interruption::{Interrupted, or_interrupted};
 use crate::runtime::ranks::{Group, Place};
@@ -26,8 +27,8 @@ use crate::stages::borrowed::borrow;
 use crate::stages::commands_again::commands_again;
 use crate::stages::context::StageContext;
 use crate::stages::in_order::Told;
-use crate::stages::part::{check_place, check_stages};
-use crate::stages::{in_order, kept, order, part, report};
+use crate::stages::parts::capture::{capture, check_place, check_stages};
+use crate::stages::{in_order, kept, order, report};
 use crate::tracking::live::Live;
 
 mod sweep;
@@ -326,7 +327,7 @@ impl RecipeArguments {
 
     /// Whether there is a report in the end.
     fn evaluates(&self) -> bool {
-        order::is_selected("evaluate", &self.stages) && self.part.is_none()
+        order::is_selected(stage_names::EVALUATE, &self.stages) && self.part.is_none()
     }
 
     /// Where progress goes.
@@ -375,8 +376,7 @@ impl RecipeArguments {
     ) -> Result<PathBuf> {
         let mut context = self.context(recipe, (&run, name, self.output()), group)?;
         if let Some(part) = self.part {
-            part::capture(&mut context, part)
-                .map_err(|error| or_interrupted(error, Interrupted::Run))?;
+            capture(&mut context, part).map_err(|error| or_interrupted(error, Interrupted::Run))?;
             return Ok(run.path().to_owned());
         }
         borrow(&context, others);
@@ -390,7 +390,7 @@ impl RecipeArguments {
                 }
             },
             // Whoever runs a recipe again may want just these, and what comes after may take long.
-            done: &mut |stage| match stage == "export" && !self.are_several() {
+            done: &mut |stage| match stage == stage_names::EXPORT && !self.are_several() {
                 true => print(commands_again(&context)?),
                 false => Ok(()),
             },

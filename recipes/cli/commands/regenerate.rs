@@ -9,8 +9,8 @@ use spectrain_data::dataset::Dataset;
 use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings, ToolRows};
 
 use crate::cli::arguments::dataset;
-use crate::cli::progress::{Output, print};
 use crate::errors::Misuse;
+use crate::progress::{Output, print};
 use crate::recipe::tables::WAIT;
 use crate::runtime::answerer::decoder::{Decoding, TargetAnswers};
 use crate::runtime::answerer::servers::Servers;

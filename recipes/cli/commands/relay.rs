@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::runtime::capture::file::SharedFolder;
 use crate::runtime::relay::{NAMED, Relay};
 use crate::runtime::server::client::Client;

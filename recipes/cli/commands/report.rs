@@ -16,11 +16,12 @@ use spectrain_eval::{
 };
 
 use crate::cli::arguments::check_written;
-use crate::cli::progress::{print, tell};
 use crate::errors::Misuse;
+use crate::progress::{print, tell};
 use crate::runs::curves::curves_of;
 use crate::runs::prepared::prepared_in;
 use crate::runs::run_folder::{RunFolder, stale};
+use crate::runs::stage_names;
 use crate::runs::training_time::training_seconds;
 use crate::runtime::target;
 
@@ -373,7 +374,7 @@ fn read(given: &Path, file: PathBuf) -> Result<Found> {
             if report.prepared.is_empty() {
                 report.prepared = prepared_in(run);
             }
-            stale(run, "evaluate")?
+            stale(run, stage_names::EVALUATE)?
         }
         None => changed_drafter(&report),
     };
@@ -389,7 +390,7 @@ fn read(given: &Path, file: PathBuf) -> Result<Found> {
 fn run_of(file: &Path) -> Option<&Path> {
     let stage = file.parent()?;
     let run = stage.parent()?;
-    (stage.file_name()? == "evaluate" && RunFolder::is_run(run)).then_some(run)
+    (stage.file_name()? == stage_names::EVALUATE && RunFolder::is_run(run)).then_some(run)
 }
 
 /// Whether a report that stands alone is about a drafter that has changed. One that is not here any more has not.

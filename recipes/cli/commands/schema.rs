@@ -7,9 +7,9 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform as _};
 use serde_json::{Map, Value, json};
 
-use crate::cli::progress::print;
 use crate::errors::Misuse;
 use crate::families::registry::{self, RECIPES, Recipe};
+use crate::progress::print;
 use crate::recipe::file::File;
 use crate::recipe::schema::OwnTables;
 

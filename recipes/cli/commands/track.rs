@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
-use crate::cli::progress::print;
 use crate::errors::Misuse;
+use crate::progress::print;
 use crate::recipe::read::read;
 use crate::recipe::tables::{EXPERIMENT, TrackTable};
 use crate::runs::run_folder::RunFolder;

@@ -10,7 +10,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use spectrain_checkpoints::columns::COLUMNS;
 
-use crate::cli::progress::{has_colours, print};
+use crate::progress::{has_colours, print};
 use crate::runs::run_folder::RunFolder;
 use crate::runtime::interruption::interrupted;
 

@@ -363,7 +363,7 @@ impl Collector<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::progress::Output;
+    use crate::progress::Output;
 
     fn of(under_way: usize, servers: usize, ranks: usize) -> Pace {
         let waiting = Waiting {

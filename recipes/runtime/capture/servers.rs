@@ -8,8 +8,8 @@ use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::regenerate::Failure;
 use spectrain_models::{Capture, TargetParts, TargetSpec};
 
-use crate::cli::progress::Output;
 use crate::errors::Misuse;
+use crate::progress::Output;
 use crate::recipe::tables::{FeaturesTable, TargetTable};
 use crate::runtime::capture::file::SharedFolder;
 use crate::runtime::capture::in_order::{Asking, Pace};

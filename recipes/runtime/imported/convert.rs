@@ -19,7 +19,7 @@ use super::evidence::Sample;
 use super::layers::{FoundLayer, Slots, check};
 use super::masks::{Unmasked, loss_mask};
 use super::proof::{TextProof, prove};
-use crate::cli::progress::{Output, Progress, counted};
+use crate::progress::{Output, Progress, counted};
 use crate::runs::files::write_json;
 use crate::runs::hashes::prove_files;
 use crate::runs::run_folder::{LOCK, lock_for};

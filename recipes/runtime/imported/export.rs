@@ -15,7 +15,7 @@ use spectrain_data::foreign::{LAST_NORMED, LAYERS, RowsWriter};
 use spectrain_models::{TargetParts, load_parts};
 
 use super::readings::without_weight;
-use crate::cli::progress::{Output, counted};
+use crate::progress::{Output, counted};
 use crate::runs::files::write_json;
 use crate::runs::hashes::prove_files;
 use crate::runtime::bf16::{bits_of, tensor_of};

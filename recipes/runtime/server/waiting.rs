@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::client::{Client, Silent};
-use crate::cli::progress::Output;
+use crate::progress::Output;
 use crate::runtime::interruption::check_interrupted;
 
 /// How often it is looked whether a server is there.

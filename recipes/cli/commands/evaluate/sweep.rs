@@ -16,7 +16,7 @@ use super::ready::{Tells, ready};
 use super::run::{Ran, Run, asked};
 use super::served_model::{Chooses, ServedModel};
 use super::workers::Turns;
-use crate::cli::progress::{Output, Progress};
+use crate::progress::{Output, Progress};
 use crate::recipe::tables::EvaluateTable;
 use crate::runtime::interruption::{Interrupted, check_interrupted};
 

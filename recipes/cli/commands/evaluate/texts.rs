@@ -11,21 +11,19 @@ use spectrain_eval::{
 };
 
 use super::EvaluateArguments;
-use crate::cli::progress::Output;
 use crate::errors::Misuse;
+use crate::progress::Output;
 use crate::recipe::tables::{EvaluateTable, FeatureMode};
-use crate::runs::drafter_at::DrafterAt;
 use crate::runs::hashes::prove_files;
 use crate::runs::run_folder::manifest_in;
+use crate::runs::stage_names;
 use crate::runtime::device::device_report;
 use crate::runtime::prompts::repeated;
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::thinking;
-
-/// The stage that keeps what servers answered.
-const ANSWERS: &str = "answers";
+use crate::stages::drafter_at::DrafterAt;
 
 const ONE_TARGET: &str =
     "`--features` needs exactly one `--target`: the one that the features are of";
@@ -114,9 +112,9 @@ fn name_of(folder: &Path) -> String {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let run = folder.parent().and_then(name);
     match (name(folder), run) {
-        (Some(stage), Some(run)) if stage == "features" => run,
+        (Some(stage), Some(run)) if stage == stage_names::FEATURES => run,
         (Some(name), _) => name,
-        _ => "features".into(),
+        _ => stage_names::FEATURES.into(),
     }
 }
 
@@ -127,11 +125,13 @@ fn longest(folder: &Path, asked: Option<usize>) -> Result<Option<usize>> {
         return Ok(asked);
     }
     let folder = folder.canonicalize()?;
-    let stage = folder.parent().filter(|stage| stage.ends_with(ANSWERS));
+    let stage = folder
+        .parent()
+        .filter(|stage| stage.ends_with(stage_names::ANSWERS));
     let Some(run) = stage.and_then(Path::parent) else {
         return Ok(None);
     };
-    let Some(manifest) = manifest_in(run, ANSWERS)? else {
+    let Some(manifest) = manifest_in(run, stage_names::ANSWERS)? else {
         return Ok(None);
     };
     let settings = manifest.settings;

@@ -7,9 +7,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Result;
+use spectrain_data::answered::said;
+use spectrain_eval::Prompt;
 use spectrain_eval::served::answer::Answer;
 use spectrain_eval::served::figures::ServedTalk;
-use spectrain_eval::{Prompt, said};
 
 use super::prompts::ServedPrompts;
 use super::served_model::{Asking, ServedModel};
@@ -121,7 +122,7 @@ impl Shared {
             };
             let of_server = answer.as_ref().ok();
             let ids = of_server.and_then(|answer| answer.ids.as_deref());
-            answers.extend(ids.map(|ids| said(ids, stop)));
+            answers.extend(ids.map(|ids| said(ids, stop).to_vec()));
             let failed = answer.is_err();
             if results.send((number, answer)).is_err() || failed || self.is_over() {
                 return ControlFlow::Break(());

@@ -10,16 +10,17 @@ use spectrain_checkpoints::{ModelFolder, printable, seal};
 
 use super::origin::exported_from;
 use super::out;
-use crate::cli::progress::print;
+use crate::families::commands::told;
+use crate::progress::print;
 use crate::recipe::read::read;
 use crate::recipe::tables::Engine;
-use crate::runs::drafter_at::{DrafterAt, is_done};
-use crate::runs::outdated::outdated_export;
 use crate::runs::places::{IMPORTED, trained};
+use crate::runs::stage_names;
 use crate::runtime::interruption::{Interrupted, interrupted};
 use crate::runtime::target;
-use crate::stages::export::commands::told;
+use crate::stages::drafter_at::{DrafterAt, is_done};
 use crate::stages::exported::seen_from;
+use crate::stages::outdated::outdated_export;
 
 /// Tokens of a draft where nothing says how many: what FastMTP trains and drafts with.
 const USUAL_DRAFT: usize = 3;
@@ -88,7 +89,7 @@ impl Source {
     fn find(asked: &Asked) -> Result<Self> {
         let at = DrafterAt::find(asked.drafter, asked.runs)?;
         match &at {
-            DrafterAt::Run(run) if !is_done(run, "import")? => Self::of_run(run),
+            DrafterAt::Run(run) if !is_done(run, stage_names::IMPORT)? => Self::of_run(run),
             DrafterAt::Run(run) => Self::of_folder(run.join(IMPORTED)),
             other => Self::of_folder(other.folder()?),
         }
@@ -109,7 +110,7 @@ impl Source {
         let text = std::fs::read_to_string(&path).with_context(cannot)?;
         let recipe = read(&text, &[]).with_context(cannot)?;
         let folder = run.join(trained(recipe.last_trained()));
-        let is_trained = is_done(run, recipe.last_trained())? && is_done(run, "export")?;
+        let is_trained = is_done(run, recipe.last_trained())? && is_done(run, stage_names::EXPORT)?;
         let provenance = match is_trained {
             true => exported_from(run, &folder)?,
             false => None,

@@ -4,8 +4,8 @@ use std::io::{BufRead as _, stdin};
 
 use anyhow::{Context as _, Result};
 
-use crate::cli::progress::{ask, tell};
 use crate::errors::Misuse;
+use crate::progress::{ask, tell};
 use crate::runtime::interruption::asking;
 
 /// How the user is asked.

@@ -15,9 +15,9 @@ use super::train_keys::{self, EPOCHS, LENGTH, RATES, STEPS, TRAIN, WARM_UP, trai
 use crate::families::registry::{self, Recipe};
 use crate::families::shipped::NamedBy;
 use crate::recipe::document::rival;
-use crate::runs::drafter_at::DrafterAt;
 use crate::runtime::start_at;
 use crate::runtime::target::trained_for;
+use crate::stages::drafter_at::DrafterAt;
 use crate::trainers::rounded_rate;
 
 /// Rates of a tuning, as a share of those that the drafter was trained with; and its length.

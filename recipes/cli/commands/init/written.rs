@@ -17,9 +17,9 @@ use super::served;
 use super::settings::{Settings, at};
 use super::start::Start;
 use super::train_keys::{STAGES, TRAIN, training_tables};
-use crate::cli::progress::Output;
 use crate::families::registry::Recipe;
 use crate::plan::data::tokens_in;
+use crate::progress::Output;
 use crate::recipe::inline::{inline, quoted};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
@@ -360,7 +360,7 @@ impl Wanted {
     fn heading(&self, file: &Path, keys: &Keys, recommended: &str) -> String {
         let recipe = self.recipe;
         let mut text = format!(
-            "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and recipes/README.md have all others.",
+            "{}: {}. Keys behind a `#` have the default that they show; `spectrain schema {}` and the pages recipes/README.md and recipes/drafters.md have all others.",
             recipe.name, recipe.about, recipe.name
         );
         if !recommended.is_empty() {

@@ -8,7 +8,7 @@ use spectrain_eval::{
 };
 
 use super::same_prompts;
-use crate::cli::progress::tell;
+use crate::progress::tell;
 
 /// A report's name, and its differences from the baseline.
 pub(super) type Compared = (String, PairedReports);

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 use spectrain_eval::{Report, Variation, sweep};
 
-use crate::stages::inputs::TRAIN;
+use crate::runs::stage_names::TRAIN;
 
 /// A run's name, its report, and how many seconds it has trained.
 pub(super) type Run = (String, Report, f64);

@@ -11,6 +11,7 @@ use super::last_written::last_written;
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in, stale};
+use crate::runs::stage_names;
 use crate::stages::stage::Stage;
 use crate::stages::train::ended;
 use crate::stages::{failure, order};
@@ -121,7 +122,10 @@ impl Watched {
             self.look_at_training(&recipe, stage, (seen, ended), &mut snapshot)?;
         }
         snapshot.stopped = self.stopped(&snapshot.stages);
-        snapshot.results = results(&self.folder, self.judged.stale.contains(&"evaluate"));
+        snapshot.results = results(
+            &self.folder,
+            self.judged.stale.contains(&stage_names::EVALUATE),
+        );
         Ok(snapshot)
     }
 
@@ -149,14 +153,14 @@ impl Watched {
         snapshot: &mut Snapshot,
     ) -> Result<()> {
         let steps = match &recipe.synthetic {
-            Some(made) if stage == "synthetic" => made.steps,
+            Some(made) if stage == stage_names::SYNTHETIC => made.steps,
             _ if recipe.training_stages().contains(&stage) => recipe.training(stage).steps,
             _ => return Ok(()),
         };
         if seen == Seen::Waiting {
             return Ok(());
         }
-        let inside = if stage == "synthetic" {
+        let inside = if stage == stage_names::SYNTHETIC {
             "synthetic/training"
         } else {
             stage
