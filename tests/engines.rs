@@ -621,6 +621,64 @@ fn vllm_accepts_what_this_program_accepts_of_layers_that_norm_queries_and_keys()
     agrees(&python, "vllm_runner", &trained, &pairs);
 }
 
+/// Drafters with heads of another width than the target's.
+const WIDE: [(&str, &str, &str); 3] = [
+    ("eagle3", "wide", "[drafter]\nd_head = 64\n"),
+    (
+        "peagle",
+        "wide-together",
+        "[drafter]\nd_head = 64\nlayers = 2\nmask_token = 0\n\n[objective]\ndraft_tokens = 5\n",
+    ),
+    (
+        "dflash",
+        "wide-block",
+        "[drafter]\nd_head = 64\nlayers = 1\nblock_size = 5\nmask_token = 0\n\n[objective]\nanchors = 32\nlabel_weight = 0.0\nteacher_weight = 1.0\n",
+    ),
+];
+
+/// EAGLE-1 whose queries, keys and values have a bias.
+const BIASED: (&str, &str, &str) = ("eagle1", "biased", "[drafter]\nqkv_bias = true\n");
+
+#[test]
+fn vllm_accepts_what_this_program_accepts_of_heads_of_another_width_and_of_biases() {
+    let Some(python) = python("SPECTRAIN_VLLM") else {
+        return;
+    };
+    let trained = trained(&[&WIDE[..], &[BIASED]].concat());
+    let job = |drafter, speculative: Value| {
+        let job = json!({ "speculative": speculative });
+        Job::new(drafter, job, Last::Whole)
+    };
+    let parallel = json!({"method": "eagle3", "parallel_drafting": true});
+    let pairs = [
+        job("runs/wide/export/drafter", json!({"method": "eagle3"})),
+        job("runs/wide-together/export/drafter", parallel),
+        job(
+            "runs/wide-block/export/drafter",
+            json!({"method": "dflash"}),
+        ),
+        job("runs/biased/export/drafter", json!({"method": "eagle"})),
+    ];
+    agrees(&python, "vllm_runner", &trained, &pairs);
+}
+
+#[test]
+fn sglang_accepts_what_this_program_accepts_of_heads_of_another_width_and_of_biases() {
+    let Some(python) = python("SPECTRAIN_SGLANG") else {
+        return;
+    };
+    let trained = trained(&[WIDE[0], BIASED]);
+    let job = |drafter, algorithm: &str| {
+        let job = json!({ "algorithm": algorithm });
+        Job::new(drafter, job, Last::Whole)
+    };
+    let pairs = [
+        job("runs/wide/export/drafter", "EAGLE3"),
+        job("runs/biased/export/drafter", "EAGLE"),
+    ];
+    agrees(&python, "sglang_runner", &trained, &pairs);
+}
+
 /// Of the architecture that goes with MTP layers: a language model of biases and without norms of heads, which has learned
 /// from the first target.
 const SECOND: (&str, &str, &str) = (

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use burn::prelude::*;
 use burn::tensor::DType as BurnType;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
-use spectrain::cli::progress::Output;
+use spectrain::progress::Output;
 use spectrain::recipe;
 use spectrain::runs::run_folder::{Existing, RunFolder, RunName};
 use spectrain::stages::{self, StageContext};

@@ -27,6 +27,8 @@ fn the_recipe_of_every_family_says_what_its_keys_mean_and_has_a_plan() {
         // But for the number of steps, which would read the few conversations too often.
         assert!(text.contains("\nsteps = "), "{text}");
         assert!(told(&text).contains("This one makes 20 passes"), "{text}");
+        let pages = "recipes/README.md and recipes/drafters.md have all others";
+        assert!(told(&text).contains(pages), "{text}");
         let plan = workspace.run(&["recipe", &file, "--plan"]).succeeded();
         assert!(
             plan.stdout.contains(&format!("name = \"{name}-target\"")),

@@ -1,4 +1,4 @@
-//! The tables of keys in `recipes/README.md`, which are made from the schema of recipe files.
+//! The tables of keys on the pages of recipes, which are made from the schema of recipe files.
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -7,7 +7,8 @@ use spectrain::families::registry::{RECIPES, Recipe, find};
 
 /// Set to anything, the tests write what they would ask for.
 pub const UPDATE: &str = "UPDATE_PAGES";
-const PAGE: &str = "recipes/README.md";
+/// The keys of every recipe, and those of each drafter.
+const PAGES: [&str; 2] = ["recipes/README.md", "recipes/drafters.md"];
 const START: &str = "<!-- keys:";
 const END: &str = "<!-- /keys -->";
 
@@ -28,46 +29,53 @@ pub fn has_text(file: &str, text: &str) {
 fn the_tables_of_keys_and_the_schema_are_what_the_code_says() {
     let all: Vec<&Recipe> = RECIPES.iter().collect();
     has_text("recipes/schema.json", &schema::text(&all).unwrap());
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
-    has_text(PAGE, &filled(&page));
+    for name in PAGES {
+        has_text(name, &filled(name));
+    }
 }
 
-/// The page with every table made anew.
-fn filled(page: &str) -> String {
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// A page with every table made anew.
+fn filled(name: &str) -> String {
+    let page = page(name);
     let mut parts = page.split(START);
     let mut text = parts.next().unwrap().to_owned();
     for part in parts {
         let (path, rest) = part.split_once(" -->").unwrap();
         let (_, after) = rest
             .split_once(END)
-            .unwrap_or_else(|| panic!("{PAGE}: `{START}{path} -->` has no end"));
+            .unwrap_or_else(|| panic!("{name}: `{START}{path} -->` has no end"));
         text += &format!("{START}{path} -->\n{}{END}{after}", table(path));
     }
     text
 }
 
 #[test]
-fn every_table_of_every_recipe_is_on_the_page() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
+fn every_table_of_every_recipe_is_on_its_page() {
+    let [of_all, of_drafters] = PAGES.map(page);
     let root = schema(find("eagle3").unwrap());
     let tables = root["properties"].as_object().unwrap().iter();
     let shared = |name: &str| name != "drafter" && name != "objective";
     let tables = tables.filter(|(name, schema)| {
         shared(name) && resolved(&root, schema).get("properties").is_some()
     });
-    let mut expected: Vec<String> = tables.map(|(name, _)| name.clone()).collect();
-    assert!(expected.len() > 5, "{expected:?}");
+    let shared: Vec<String> = tables.map(|(name, _)| name.clone()).collect();
+    assert!(shared.len() > 5, "{shared:?}");
     // The tables of DFlash by DEER are DFlash's.
     let own = RECIPES.iter().filter(|recipe| recipe.name != "dflash-deer");
-    for recipe in own {
-        expected.extend(["drafter", "objective"].map(|table| format!("{}/{table}", recipe.name)));
-    }
-    for path in expected {
+    let own = own.flat_map(|recipe| {
+        ["drafter", "objective"].map(|table| format!("{}/{table}", recipe.name))
+    });
+    let shared = shared.into_iter().map(|path| (path, PAGES[0], &of_all));
+    for (path, name, page) in shared.chain(own.map(|path| (path, PAGES[1], &of_drafters))) {
         let markers = [" -->", " beside "].map(|end| format!("{START}{path}{end}"));
         let is_there = markers.iter().any(|marker| page.contains(marker));
-        assert!(is_there, "{PAGE} lacks `{}` and `{END}`", markers[0]);
+        assert!(is_there, "{name} lacks `{}` and `{END}`", markers[0]);
     }
-    assert!(page.contains("`recipe = \"dflash-deer\"`"));
+    assert!(of_drafters.contains("`recipe = \"dflash-deer\"`"));
 }
 
 fn schema(recipe: &Recipe) -> Value {
@@ -124,7 +132,7 @@ fn whole_table(path: &str) -> String {
     };
     for name in names {
         let inner = &place["properties"][name];
-        assert!(!inner.is_null(), "{PAGE}: there is no `{name}` of `{path}`");
+        assert!(!inner.is_null(), "there is no `{name}` of `{path}`");
         place = resolved(&root, inner);
     }
     // A table without keys has none.

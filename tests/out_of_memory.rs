@@ -8,11 +8,11 @@ use spectrain_models::device::test_device;
 use spectrain_models::eagle3::Eagle3;
 use spectrain_models::{Drafter as _, Target as _};
 use spectrain_train::{
-    Batch, BatchSource, Error, Fit, LiveFeatures, Objective, Order, Rows, TrainConfig, Trainee,
-    TrainingTimeTest, Validation, fit,
+    Batch, BatchSource, Defaults, Error, Fit, LiveFeatures, Objective, Order, Rows, TrainConfig,
+    Trainee, TrainingTimeTest, Validation, fit,
 };
 
-use crate::resume::eagle3_settings;
+use crate::sessions::eagle3_settings;
 use crate::tiny;
 
 /// As CubeCL says it.
@@ -89,6 +89,7 @@ fn trained(batches: usize, in_validation: fn(usize), seen: &Arc<Seen>) -> Result
         samples,
         folder: run.path().to_owned(),
         identity: "tiny".into(),
+        defaults: Defaults::default(),
         interrupted: &|| false,
         on_policy: None,
         begins_trained: false,

@@ -139,11 +139,13 @@ fn two_tables_of_rotary_positions_must_say_the_same() {
     let expected = tables(&yarn, &Value::Null).unwrap();
     assert_ne!(expected, RopeScaling::Default);
     let nested = json!({"full_attention": yarn, "sliding_attention": {"rope_type": "default"}});
+    let by_old_key = json!({"rope_type": null, "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
     for (parameters, scaling) in [
         (&json!({}), &yarn),
         (&yarn, &json!({})),
         (&yarn, &yarn),
         (&nested, &yarn),
+        (&by_old_key, &yarn),
     ] {
         assert_eq!(
             tables(parameters, scaling).unwrap(),

@@ -18,9 +18,10 @@ use spectrain_train::{
     OptimizerName, PardLoss, Ranks as _, TcpRanks, Together, Train, TrainingTimeTest,
 };
 
-use crate::resume::{
+use crate::patience::waiting;
+use crate::sessions::{
     Session, Trained, dropped_settings, eagle3_settings, figures, on_policy_settings, train_and,
-    train_as, waiting,
+    train_as,
 };
 
 /// Does something on so many ranks, each a thread; one may panic.

@@ -14,8 +14,8 @@ use spectrain_models::{
     Target, TargetSpec, Transformer, TransformerConfig,
 };
 use spectrain_train::{
-    Batch, BatchSource, Error, Fit, FitSummary, LiveFeatures, Samples, Train, TrainConfig,
-    Validation, fit,
+    Batch, BatchSource, Defaults, Error, Fit, FitSummary, LiveFeatures, Samples, Train,
+    TrainConfig, Validation, fit,
 };
 
 pub const VOCAB: usize = 48;
@@ -134,6 +134,7 @@ pub fn trained(
         samples,
         folder: folder.path().to_owned(),
         identity: "tiny".into(),
+        defaults: Defaults::default(),
         interrupted: &|| false,
         on_policy: None,
         begins_trained: false,
