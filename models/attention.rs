@@ -273,18 +273,18 @@ impl Attention {
     /// - x: `[batch, seq, d_input]`
     /// - output: `[batch, kv_heads, seq, d_head]`, twice
     pub fn keys_and_values(&self, x: Tensor<3>, rotation: &Rotation) -> (Tensor<4>, Tensor<4>) {
-        let key = split(self.k_proj.forward(x.clone()), self.kv_heads, &self.k_norm);
-        let value = split(self.v_proj.forward(x), self.kv_heads, &None);
-        (rotation.rotate(key), value)
+        let key = split(self.k_proj.forward(x.clone()), self.kv_heads);
+        let value = split(self.v_proj.forward(x), self.kv_heads);
+        (turned(key, &self.k_norm, rotation), value.swap_dims(1, 2))
     }
 }
 
 impl Projects for Attention {
     fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
-        let query = split(self.q_proj.forward(x.clone()), self.heads, &self.q_norm);
+        let query = split(self.q_proj.forward(x.clone()), self.heads);
         let (key, value) = self.keys_and_values(x, rotation);
         Projected {
-            query: rotation.rotate(query),
+            query: turned(query, &self.q_norm, rotation),
             key,
             value,
         }
@@ -311,13 +311,16 @@ fn joined(context: Tensor<4>) -> Tensor<3> {
         .reshape([batch, seq, heads * d_head])
 }
 
-/// `[batch, seq, heads * d_head]` to `[batch, heads, seq, d_head]`, each head normed where there is a norm.
-fn split(x: Tensor<3>, heads: usize, norm: &Option<RmsNorm>) -> Tensor<4> {
+/// `[batch, seq, heads * d_head]` to `[batch, seq, heads, d_head]`.
+fn split(x: Tensor<3>, heads: usize) -> Tensor<4> {
     let [batch, seq, width] = x.dims();
-    let x = x.reshape([batch, seq, heads, width / heads]);
-    let x = match norm {
-        Some(norm) => norm.forward(x),
-        None => x,
-    };
-    x.swap_dims(1, 2)
+    x.reshape([batch, seq, heads, width / heads])
+}
+
+/// `[batch, seq, heads, d_head]` to `[batch, heads, seq, d_head]` at their positions, each head normed first where there is a norm.
+fn turned(heads: Tensor<4>, norm: &Option<RmsNorm>, rotation: &Rotation) -> Tensor<4> {
+    match norm {
+        Some(norm) => rotation.rotate_normed(heads, norm),
+        None => rotation.rotate(heads.swap_dims(1, 2)),
+    }
 }

@@ -2,6 +2,7 @@ use std::cell::OnceCell;
 
 use burn::prelude::*;
 
+use crate::kernels;
 use crate::sight::AtATime;
 
 /// Positions that there is room for at first, behind the first ones: an output is seldom as long as it may become.
@@ -65,12 +66,12 @@ impl KvCache {
         let there = self.keys.as_ref().map_or(0, |keys| keys.dims()[2]);
         let room = Self::room(self.capacity, there, needed);
         let room = AtATime::on(&keys.device()).of_cache(room);
-        for (side, new) in [(&mut self.keys, keys), (&mut self.values, values)] {
-            let held = with_room(side.take(), &new, room);
-            let [batch, heads, _, d_head] = new.dims();
-            let places = [0..batch, 0..heads, len..needed, 0..d_head];
-            *side = Some(held.slice_assign(places, new));
-        }
+        let held = [
+            with_room(self.keys.take(), &keys, room),
+            with_room(self.values.take(), &values, room),
+        ];
+        let [keys, values] = kernels::write_at(held, [keys, values], len);
+        (self.keys, self.values) = (Some(keys), Some(values));
         self.len = needed;
     }
 

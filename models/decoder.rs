@@ -1,6 +1,6 @@
 use burn::prelude::*;
 
-use crate::attention::{Attends as _, Attention, AttentionConfig, SequenceRows};
+use crate::attention::{Attends as _, Attention, AttentionConfig};
 use crate::cache::KvCache;
 use crate::error::Result;
 use crate::experts::SparseMlp;
@@ -97,34 +97,69 @@ impl DecoderLayer {
         })
     }
 
-    /// The same of the rows of several sequences; see [`Attends::forward_sequences`](crate::attention::Attends::forward_sequences).
-    ///
-    /// # Shapes
-    /// - x, output: `[1, rows of all, d_model]`
-    pub fn forward_sequences(
-        &self,
-        x: Tensor<3>,
-        rotation: &Rotation,
-        sequences: Vec<SequenceRows>,
-    ) -> Tensor<3> {
-        self.around(x, |attention, x| {
-            attention.forward_sequences(x, rotation, sequences)
-        })
-    }
-
     /// The layer with attention by `attend`, which is given what attention reads. `[batch, seq, d_model]` to the same.
     pub(crate) fn around(
         &self,
         x: Tensor<3>,
         attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let normed = self.input_layernorm.forward(x.clone());
-        let x = x + attend(&self.self_attn, normed);
-        let normed = self.post_attention_layernorm.forward(x.clone());
-        x + match (&self.mlp, &self.sparse_mlp) {
+        self.carry(Stream::from(x), attend).sum()
+    }
+
+    /// The same of a layer behind others.
+    pub(crate) fn carry(
+        &self,
+        stream: Stream,
+        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+    ) -> Stream {
+        let (x, normed) = stream.normed(&self.input_layernorm);
+        let attended = attend(&self.self_attn, normed);
+        let stream = Stream {
+            x,
+            added: Some(attended),
+        };
+        let (x, normed) = stream.normed(&self.post_attention_layernorm);
+        let added = match (&self.mlp, &self.sparse_mlp) {
             (Some(mlp), _) => mlp.forward(normed),
             (None, Some(experts)) => experts.forward(normed),
             (None, None) => unreachable!("a layer is made with one of them"),
+        };
+        Stream {
+            x,
+            added: Some(added),
+        }
+    }
+}
+
+/// The residual stream between the parts of layers: what the last of them adds to it is added where the next one norms it, in one pass.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// `[batch, seq, d_model]`
+    x: Tensor<3>,
+    /// The same.
+    added: Option<Tensor<3>>,
+}
+
+impl From<Tensor<3>> for Stream {
+    fn from(x: Tensor<3>) -> Self {
+        Self { x, added: None }
+    }
+}
+
+impl Stream {
+    /// `[batch, seq, d_model]`
+    pub(crate) fn sum(self) -> Tensor<3> {
+        match self.added {
+            Some(added) => self.x + added,
+            None => self.x,
+        }
+    }
+
+    /// It, and what a norm makes of it: `[batch, seq, d_model]` each.
+    pub(crate) fn normed(self, norm: &RmsNorm) -> (Tensor<3>, Tensor<3>) {
+        match self.added {
+            Some(added) => norm.forward_sum(self.x, added),
+            None => (self.x.clone(), norm.forward(self.x)),
         }
     }
 }

@@ -50,11 +50,26 @@ impl RmsNorm {
 
     /// `x / sqrt(mean(x²) + epsilon) * weight`, over the last dimension, in the type of `x`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (weight, epsilon) = self.factors();
+        kernels::rms_norm(x, weight, epsilon)
+    }
+
+    /// `x + added`, and the norm of that.
+    pub(crate) fn forward_sum<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        added: Tensor<D>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        kernels::add_and_norm(x, added, self.factors())
+    }
+
+    /// What is multiplied by, `[d_model]`, and the epsilon.
+    pub(crate) fn factors(&self) -> (Tensor<1>, f64) {
         let weight = match self.config.less_one {
             // In 16 bits 1 more would lose much of what a small weight says.
             true => self.weight.val().cast(DType::F32) + 1.0,
             false => self.weight.val(),
         };
-        kernels::rms_norm(x, weight, self.config.epsilon)
+        (weight, self.config.epsilon)
     }
 }

@@ -9,6 +9,7 @@ use spectrain_checkpoints::rotary::{BASE, ORIGINAL_POSITIONS, SHARE, TABLES, ren
 use crate::error::Result;
 use crate::kernels;
 use crate::keys::Keys;
+use crate::norm::RmsNorm;
 
 /// Keys of a table that are read elsewhere, or say something of pictures alone.
 const BESIDE: [&str; 5] = [
@@ -466,6 +467,19 @@ impl Rotation {
         }
         let kept = x.clone().narrow(3, turned, d_head - turned);
         Tensor::cat(vec![turn(x.narrow(3, 0, turned)), kept], 3)
+    }
+
+    /// [`rotate`](Self::rotate) of heads that are normed first, each by itself.
+    ///
+    /// # Shapes
+    /// - x: `[batch, seq, heads, d_head]`
+    /// - output: `[batch, heads, seq, d_head]`, in the type of `x`
+    pub fn rotate_normed(&self, x: Tensor<4>, norm: &RmsNorm) -> Tensor<4> {
+        if 2 * self.cos.dims()[3] == x.dims()[3] {
+            let angles = [self.cos.clone(), self.sin.clone()];
+            return kernels::norm_and_rotate(x, norm.factors(), angles);
+        }
+        self.rotate(norm.forward(x).swap_dims(1, 2))
     }
 }
 

@@ -6,8 +6,8 @@ use burn::nn::Embedding;
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::attention::AttentionConfig;
-use crate::decoder::{DecoderLayer, DecoderLayerConfig};
+use crate::attention::{Attends as _, Attention, AttentionConfig};
+use crate::decoder::{DecoderLayer, DecoderLayerConfig, Stream};
 use crate::error::Result;
 use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
@@ -200,14 +200,14 @@ impl Transformer {
         let rotation = self.config.spec.rotary(&inputs.device()).at(positions);
         let masks = Masks::new(&self.config.windows, mask);
         let Some(caches) = caches else {
-            return self.run(inputs, capture, |index, layer, x| {
-                layer.forward(x, &rotation, masks.of(index).as_ref(), None)
+            return self.run(inputs, capture, |index, attention, x| {
+                attention.forward(x, &rotation, masks.of(index).as_ref(), None)
             });
         };
         caches.len += inputs.dims()[1];
-        self.run(inputs, capture, |index, layer, x| {
+        self.run(inputs, capture, |index, attention, x| {
             let cache = &mut caches.layers[index];
-            layer.forward(x, &rotation, masks.of(index).as_ref(), Some(cache))
+            attention.forward(x, &rotation, masks.of(index).as_ref(), Some(cache))
         })
     }
 
@@ -234,20 +234,24 @@ impl Transformer {
         self
     }
 
+    /// All layers with attention by `attend`, which is given a layer's number and what its attention reads.
     fn run(
         &self,
-        mut x: Tensor<3>,
+        inputs: Tensor<3>,
         capture: &Capture,
-        mut forward: impl FnMut(usize, &DecoderLayer, Tensor<3>) -> Tensor<3>,
+        mut attend: impl FnMut(usize, &Attention, Tensor<3>) -> Tensor<3>,
     ) -> Features {
+        let mut stream = Stream::from(inputs);
         let mut captured = Vec::with_capacity(capture.layers.len());
         for (index, layer) in self.layers.iter().enumerate() {
-            x = forward(index, layer, x);
+            stream = layer.carry(stream, |attention, x| attend(index, attention, x));
             if capture.layers.contains(&index) {
+                let x = stream.sum();
                 captured.push(x.clone());
+                stream = Stream::from(x);
             }
         }
-        let last = self.norm.forward(x);
+        let (_, last) = stream.normed(&self.norm);
         let captured = if captured.is_empty() {
             let [batch, seq, _] = last.dims();
             Tensor::zeros([batch, seq, 0], (&last.device(), last.dtype()))
@@ -330,9 +334,9 @@ impl Target for Transformer {
             .rotary(&device)
             .at(Tensor::cat(positions, 1));
         let inputs = self.embed(token_ids(&tokens, &device));
-        let features = self.run(inputs, capture, |index, layer, x| {
+        let features = self.run(inputs, capture, |index, attention, x| {
             let rows = joined.iter_mut().map(|of| of.rows(index)).collect();
-            layer.forward_sequences(x, &rotation, rows)
+            attention.forward_sequences(x, &rotation, rows)
         });
         let last = joined::wanted(&joined, features.last.clone());
         let logits = self.head().forward(last).cast(DType::F32);

@@ -1,5 +1,6 @@
 //! Finds one turn of the assistant in a rendered conversation.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use crate::conversation::Exchange;
@@ -59,12 +60,13 @@ impl Conversed<'_> {
     ///
     /// Whitespace after the special token that ends a turn is left out: an engine stops before it.
     pub(super) fn turn(&self, index: usize) -> Result<Turn> {
-        let (start, begins, opening) = self.start(index)?;
+        let probed = OnceCell::new();
+        let (start, begins, opening) = self.start_with(index, &probed)?;
         let shorter = self.exchange.first(index + 1);
         let shorter = (self.render)(shorter, GenerationPrompt::Without).ok();
         let end = match shorter.filter(|shorter| self.text.starts_with(shorter)) {
             Some(shorter) if shorter.len() >= start => shorter.len(),
-            _ => self.end_by_probe(index)?,
+            _ => self.end_by_probe(index, &probed)?,
         };
         let bytes = self
             .trimmed(start..end)
@@ -92,14 +94,24 @@ impl Conversed<'_> {
 
     /// Where a turn starts, the first byte that may be no part of its prompt, and what stands before it.
     pub(super) fn start(&self, index: usize) -> Result<(usize, usize, Opening)> {
+        self.start_with(index, &OnceCell::new())
+    }
+
+    /// The same. The [probe](Self::probed) of its message is kept for who wants it next.
+    fn start_with(
+        &self,
+        index: usize,
+        probed: &OnceCell<Probe>,
+    ) -> Result<(usize, usize, Opening)> {
         let before = self.exchange.first(index);
         let Ok(prompt) = (self.render)(before, GenerationPrompt::With) else {
-            return Ok((self.start_by_probe(index)?, 0, Opening::Unknown));
+            let content = self.start_by_probe(index, probed)?;
+            return Ok((content, 0, Opening::Unknown));
         };
         if self.text.starts_with(&prompt) {
             return Ok((prompt.len(), prompt.len(), Opening::Prompt));
         }
-        let content = self.start_by_probe(index)?;
+        let content = self.start_by_probe(index, probed)?;
         let said = (self.render)(before, GenerationPrompt::Without).ok();
         let said = said.as_deref();
         let opening = match said.and_then(|said| prompt.strip_prefix(said)) {
@@ -148,28 +160,34 @@ impl Conversed<'_> {
         Some(before + at + opening.len())
     }
 
-    fn start_by_probe(&self, index: usize) -> Result<usize> {
-        let probe = self.probe(self.exchange, index)?;
+    fn start_by_probe(&self, index: usize, probed: &OnceCell<Probe>) -> Result<usize> {
+        let probe = self.probed(index, probed)?;
         Ok(common_prefix(self.text, probe.before()))
     }
 
-    fn end_by_probe(&self, index: usize) -> Result<usize> {
+    fn end_by_probe(&self, index: usize, probed: &OnceCell<Probe>) -> Result<usize> {
         // Whitespace behind a content is one that templates do not write behind none, as before calls of tools.
         let is_empty = self.exchange.messages[index].content.trim().is_empty();
-        let behind = |after: &str| match is_empty {
-            true => after.trim_start().len(),
-            false => after.len(),
+        let behind: fn(&str) -> &str = match is_empty {
+            true => str::trim_start,
+            false => |after| after,
         };
-        let probe = self.probe(self.exchange, index)?;
-        let after = probe.after();
-        let after = &after[after.len() - behind(after)..];
+        let after = behind(self.probed(index, probed)?.after());
         if !self.text.ends_with(after) {
             return Err(not_found(index, "what follows it depends on what it says"));
         }
         let last = self.probe(self.exchange.first(index + 1), index)?;
-        let after_last = last.after();
-        let after_last = &after_last[after_last.len() - behind(after_last)..];
-        Ok(self.text.len() - after.len() + self.closing(after, after_last))
+        let closing = self.closing(after, behind(last.after()));
+        Ok(self.text.len() - after.len() + closing)
+    }
+
+    /// The probe of a message in the whole exchange: it takes two renderings, and a turn's start and end may both want it.
+    fn probed<'p>(&self, index: usize, probed: &'p OnceCell<Probe>) -> Result<&'p Probe> {
+        if let Some(found) = probed.get() {
+            return Ok(found);
+        }
+        let made = self.probe(self.exchange, index)?;
+        Ok(probed.get_or_init(|| made))
     }
 
     /// How much of what follows a message closes its turn: what also follows it where it is the last.

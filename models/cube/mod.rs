@@ -1,4 +1,5 @@
 //! What kernels on devices of CubeCL share; products and reductions of matrices there.
+mod by_cubek;
 #[cfg(feature = "cuda")]
 mod cublas;
 #[cfg(all(feature = "cuda", not(feature = "fusion")))]

@@ -5,7 +5,12 @@ use std::sync::Once;
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::cuda::CudaRuntime;
+use cubecl::server::BufferBinding;
+use cubecl_common::device_handle::DeviceHandle;
+use cubecl_environment::stream::StreamId;
 use cubecl_runtime::runtime::Runtime;
+use cubecl_runtime::server::ServerStorage;
+use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use cudarc::driver::DriverError;
 use cudarc::driver::result::{ctx, event, stream};
 use cudarc::driver::sys::{
@@ -22,13 +27,45 @@ pub fn with_addresses<T>(
 ) -> Result<T, String> {
     let mut held = Vec::with_capacity(tensors.len());
     for of in tensors {
-        let found = of
-            .client
-            .get_resource::<<CudaRuntime as Runtime>::Server>(of.handle.clone());
+        let found = of.client.get_resource::<Server>(of.handle.clone());
         held.push(found.map_err(|why| format!("{why:?}"))?);
     }
     let starts: Vec<u64> = held.iter().map(|of| of.resource().ptr).collect();
     work(&starts)
+}
+
+/// Memory of a device whose addresses are known.
+pub(super) struct Held<const N: usize>([Resource; N]);
+
+type Server = <CudaRuntime as Runtime>::Server;
+type Resource = ManagedResource<<<Server as ServerStorage>::Storage as ComputeStorage>::Resource>;
+
+impl<const N: usize> Held<N> {
+    /// Where each begins. They keep their memory as long as this lives.
+    pub(super) fn starts(&self) -> [u64; N] {
+        self.0.each_ref().map(|of| of.resource().ptr)
+    }
+}
+
+/// Where tensors start, asked of the server on the thread of its device.
+///
+/// # Errors
+/// CubeCL has no memory for one of them, or what was to fill it failed.
+pub(super) fn addresses<const N: usize>(
+    server: &DeviceHandle<Server>,
+    tensors: [&BufferBinding; N],
+) -> Result<Held<N>, String> {
+    let stream = StreamId::current();
+    let ask = |server: &mut Server| {
+        let found = tensors.map(|of| server.get_resource(of.clone(), stream));
+        let all: Result<Vec<Resource>, _> = found.into_iter().collect();
+        all.map_err(|why| format!("{why:?}"))
+    };
+    let found = server
+        .submit_blocking(ask)
+        .map_err(|why| format!("{why:?}"))?;
+    let found = found?.try_into().map_err(|_| "as many as were asked for");
+    Ok(Held(found?))
 }
 
 /// A stream that keeps its place among those of a context.

@@ -31,6 +31,12 @@ impl Rows {
             .fold(vector_of(x, x.dtype, width), |vector, &other| {
                 vector.min(vector_of(x, other, width))
             });
+        Self::of_vectors(x, vector)
+    }
+
+    /// Of `x` in vectors of so many elements.
+    pub fn of_vectors(x: &CubeTensor, vector: usize) -> Self {
+        let width = width_of(x);
         let most = x
             .client
             .properties()

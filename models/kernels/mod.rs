@@ -8,6 +8,7 @@ use burn::tensor::DType;
 use self::columns::{Column, Columns as _};
 use self::gather::{Gathers as _, Given};
 use self::operations::Kernels as _;
+use self::together::Together as _;
 use crate::mask::Mask;
 use crate::sight::AtATime;
 
@@ -21,6 +22,7 @@ mod operations;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use rows::{exp, ln};
 
@@ -59,6 +61,75 @@ pub(crate) fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub(crate) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     let [x, cos, sin] = [x, cos, sin].map(Tensor::into_dispatch);
     Tensor::from_dispatch(Dispatch::rotate(x, cos, sin, 1.0))
+}
+
+/// Norms each head and turns dimension `i` with dimension `i + d_head / 2`: [`rms_norm`] and
+/// [`rotate`].
+///
+/// # Shapes
+/// - x: `[batch, seq, heads, d_head]`
+/// - weight: `[d_head]`
+/// - cos, sin: `[batch or 1, 1, seq, d_head / 2]`, f32
+/// - output: `[batch, heads, seq, d_head]`
+pub(crate) fn norm_and_rotate(
+    x: Tensor<4>,
+    (weight, epsilon): (Tensor<1>, f64),
+    [cos, sin]: [Tensor<4>; 2],
+) -> Tensor<4> {
+    if x.is_autodiff() || weight.is_autodiff() {
+        let normed = rms_norm(x, weight, epsilon);
+        return rotate(normed.swap_dims(1, 2), cos, sin);
+    }
+    let [x, cos, sin] = [x.swap_dims(1, 2), cos, sin].map(Tensor::into_dispatch);
+    let weight = weight.into_dispatch();
+    Tensor::from_dispatch(Dispatch::norm_and_rotate(
+        x,
+        weight,
+        cos,
+        sin,
+        epsilon as f32,
+    ))
+}
+
+/// `x + added`, and [`rms_norm`] of that.
+///
+/// # Shapes
+/// - x, added, outputs: `[…, width]`
+/// - weight: `[width]`
+pub(crate) fn add_and_norm<const D: usize>(
+    x: Tensor<D>,
+    added: Tensor<D>,
+    (weight, epsilon): (Tensor<1>, f64),
+) -> (Tensor<D>, Tensor<D>) {
+    if x.is_autodiff() || added.is_autodiff() || weight.is_autodiff() {
+        let sum = x + added;
+        return (sum.clone(), rms_norm(sum, weight, epsilon));
+    }
+    let [x, added] = [x, added].map(Tensor::into_dispatch);
+    let weight = weight.into_dispatch();
+    let (sum, normed) = Dispatch::add_and_norm(x, added, weight, epsilon as f32);
+    (Tensor::from_dispatch(sum), Tensor::from_dispatch(normed))
+}
+
+/// Keys and values with new ones at the places from `at` on, in the memory of those that are held where nobody else holds them.
+///
+/// # Shapes
+/// - held, output: `[1, kv_heads, room, d_head]` of keys, and of values
+/// - new: `[1, kv_heads, seq, d_head]` of each
+pub(crate) fn write_at(held: [Tensor<4>; 2], new: [Tensor<4>; 2], at: usize) -> [Tensor<4>; 2] {
+    if held.iter().chain(&new).any(Tensor::is_autodiff) {
+        let [new_keys, new_values] = new;
+        let [keys, values] = held;
+        let assign = |held: Tensor<4>, new: Tensor<4>| {
+            let [batch, heads, seq, d_head] = new.dims();
+            held.slice_assign([0..batch, 0..heads, at..at + seq, 0..d_head], new)
+        };
+        return [assign(keys, new_keys), assign(values, new_values)];
+    }
+    let [keys, values] = held.map(Tensor::into_dispatch);
+    let [new_keys, new_values] = new.map(Tensor::into_dispatch);
+    let (keys, values) = Dispatch::write_at(keys, values, new_keys, new_values, at);
+    [keys, values].map(Tensor::from_dispatch)
 }
 
 /// `softmax(scores * scale + mask)` over the keys, computed in f32, in the type `dtype`; `scale` is above 0.

@@ -699,3 +699,111 @@ fn the_weight_of_a_key_is_the_same_wherever_hidden_keys_stand() {
         assert!(difference(moved, alone) < 1e-6);
     }
 }
+
+/// As they stand beside those of others in a row of a position.
+fn heads_among_others(shape: [usize; 4], dtype: DType, seed: usize) -> Tensor<4> {
+    let [batch, seq, heads, d_head] = shape;
+    numbers([batch, seq, heads + 3, d_head], dtype, seed).narrow(2, 2, heads)
+}
+
+#[test]
+fn heads_are_normed_and_turned_at_once_as_one_after_the_other() {
+    let shapes = [
+        (1, 1, 1, 2),
+        (2, 5, 3, 8),
+        (2, 301, 2, 64),
+        (1, 7, 3, 6),
+        (1, 2, 9, 160),
+    ];
+    for (batch, seq, heads, d_head) in shapes {
+        for (dtype, rotations) in [(DType::F32, 1), (DType::BF16, batch)] {
+            let angle = numbers([rotations, 1, seq, d_head / 2], DType::F32, 5);
+            let angles = [angle.clone().cos(), angle.sin()];
+            let x = heads_among_others([batch, seq, heads, d_head], dtype, 1);
+            let weight = numbers([d_head], dtype, 2);
+            let [cos, sin] = angles.clone();
+            let normed = rms_norm(x.clone(), weight.clone(), 1e-6).swap_dims(1, 2);
+            let expected = rotate(normed, cos, sin);
+            let found = norm_and_rotate(x, (weight, 1e-6), angles);
+            assert_eq!(found.dtype(), dtype);
+            let apart = difference(found, expected);
+            assert!(
+                apart < tolerance(dtype),
+                "{seq} of {heads} {dtype:?}: {apart}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sum_and_its_norm_are_those_of_one_after_the_other() {
+    for shape in [[1, 1, 64], [2, 7, 48], [1, 301, 33], [2, 2, 4100]] {
+        for dtype in [DType::F32, DType::BF16] {
+            let (x, added) = (numbers(shape, dtype, 1), numbers(shape, dtype, 2));
+            // Norms of 1 more than their parameters have weights in f32.
+            for weights in [dtype, DType::F32] {
+                let weight = numbers([shape[2]], weights, 3);
+                let expected = x.clone() + added.clone();
+                let (sum, normed) = add_and_norm(x.clone(), added.clone(), (weight.clone(), 1e-6));
+                assert_eq!([sum.dtype(), normed.dtype()], [dtype; 2]);
+                assert_eq!(
+                    host_f32(sum),
+                    host_f32(expected.clone()),
+                    "{shape:?} {dtype:?}"
+                );
+                let apart = difference(normed, rms_norm(expected, weight, 1e-6));
+                assert!(apart < tolerance(dtype), "{shape:?} in {dtype:?}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_are_written_to_their_places_and_to_nobody_elses_memory() {
+    // Widths that differ, as latent attention has them; one row and several; a place in the middle, and the last ones.
+    let shapes = [
+        ([2, 16], 1, 300),
+        ([3, 24], 5, 0),
+        ([2, 6], 7, 13),
+        ([1, 64], 9, 503),
+    ];
+    for (([heads, width], seq, at), apart) in shapes.into_iter().flat_map(|x| [(x, 0), (x, 8)]) {
+        let widths = [width + apart, width];
+        for dtype in [DType::F32, DType::BF16] {
+            let held = |nth: usize| numbers([1, heads, 512, widths[nth]], dtype, nth);
+            let new = |nth: usize| {
+                let shape = [1, seq, heads, widths[nth]];
+                heads_among_others(shape, dtype, 7 + nth).swap_dims(1, 2)
+            };
+            for is_shared in [false, true] {
+                let before = [held(0), held(1)];
+                let others = is_shared.then(|| before.clone());
+                let found = write_at(before, [new(0), new(1)], at);
+                for (nth, found) in found.into_iter().enumerate() {
+                    let places = [0..1, 0..heads, at..at + seq, 0..widths[nth]];
+                    let expected = held(nth).slice_assign(places, new(nth));
+                    assert_eq!(host_f32(found), host_f32(expected), "{widths:?} {dtype:?}");
+                }
+                for (nth, other) in others.into_iter().flatten().enumerate() {
+                    assert_eq!(host_f32(other), host_f32(held(nth)), "{widths:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_together_takes_gradients() {
+    let leaf = |x: Tensor<4>| x.autodiff().require_grad();
+    let shape = [2, 7, 3, 8];
+    let x = leaf(numbers(shape, DType::F32, 1));
+    let weight = numbers([8], DType::F32, 2).autodiff();
+    let angle = numbers([1, 1, 7, 4], DType::F32, 5).autodiff();
+    let angles = [angle.clone().cos(), angle.sin()];
+    let turned = norm_and_rotate(x.clone(), (weight.clone(), 1e-6), angles);
+    let (sum, normed) = add_and_norm(x.clone(), x.clone() * 2.0, (weight, 1e-6));
+    let all = turned.swap_dims(1, 2) + sum + normed;
+    let found = x.grad(&all.powi_scalar(2).sum().backward());
+    let found = host_f32(found.expect("it is a leaf of them"));
+    assert!(found.iter().any(|&by| by.abs() > 0.1), "{found:?}");
+}

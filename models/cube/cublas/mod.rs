@@ -5,17 +5,22 @@
 mod layout;
 mod plan;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::RuntimeId;
+use cubecl::cuda::CudaRuntime;
+use cubecl_common::device::{DeviceId, DeviceService, ServerUtilitiesHandle};
+use cubecl_common::device_handle::DeviceHandle;
+use cubecl_runtime::runtime::Runtime;
 use cudarc::cublaslt::result::create_handle;
 use cudarc::cublaslt::sys::{cublasLtHandle_t, is_culib_present};
 use cudarc::driver::result::malloc_sync;
 
-use super::order::{Order, with_addresses};
+use super::by_cubek::Product;
+use super::order::{Order, addresses};
 use layout::{Calls, Layout};
 use plan::{Plan, WORKSPACE_BYTES};
 
@@ -25,12 +30,11 @@ const MOST_PLANS: usize = 4096;
 /// What addresses are multiples of, at most, as far as cuBLASLt asks.
 const MOST_ALIGNED: u64 = 256;
 
-thread_local! {
-    /// What the thread of a device multiplies with: CubeCL gives each device one.
-    static MULTIPLIER: RefCell<Option<Result<Multiplier, String>>> = const { RefCell::new(None) };
-}
-
-/// Fills `out` with `lhs · rhs` and returns `true`, unless the device is none of CUDA's, or cuBLASLt is missing or has no kernel.
+/// Has `out` filled with `lhs · rhs` and returns `true`, unless the device is none of CUDA's, cuBLASLt is missing or a matrix runs
+/// along neither side.
+///
+/// The host does not wait: the product has its place among what the device is given, as kernels have. A pass of an 8B target takes
+/// some 300 of them, and hosts that wait for each one's launch have nothing in store when the device is done.
 pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> bool {
     if out.device.runtime() != RuntimeId::Cuda {
         return false;
@@ -38,26 +42,84 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
     let Some(calls) = Calls::of(lhs, rhs, out) else {
         return false;
     };
-    let tensors = [lhs, rhs, out];
-    let on_device = || {
-        MULTIPLIER.with_borrow_mut(|found| {
-            let multiplier = found.get_or_insert_with(|| {
-                Multiplier::open().inspect_err(|why| {
-                    tracing::warn!("matrix products will be slower: cuBLASLt: {why}");
-                })
-            });
-            let multiplier = multiplier.as_mut().map_err(|why| why.clone())?;
-            multiplier.multiply(tensors, &calls)
-        })
+    let Some(there) = There::on(out.client.service_id().device) else {
+        return false;
     };
-    let reached = out.client.exclusive(on_device);
-    let done = reached.unwrap_or_else(|why| Err(format!("{why:?}")));
-    done.inspect_err(|why| tracing::debug!("not by cuBLASLt: {:?}: {why}", calls.layout))
-        .is_ok()
+    let (server, product) = (there.server, Product::new(lhs, rhs, out));
+    there.multiplier.submit(move |multiplier| {
+        let Err(why) = multiplier.multiply(&server, &product, &calls) else {
+            return;
+        };
+        tracing::debug!("not by cuBLASLt: {:?}: {why}", calls.layout);
+        if !product.by_fastest() {
+            product.by_plainest();
+        }
+    });
+    true
+}
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// What is reached on the thread of a device.
+#[derive(Clone)]
+struct There {
+    multiplier: DeviceHandle<Multiplier>,
+    server: DeviceHandle<Server>,
+}
+
+impl There {
+    /// `None` where cuBLASLt is missing; a warning has said so.
+    fn on(device: DeviceId) -> Option<Self> {
+        static ALL: Mutex<Option<HashMap<DeviceId, Option<There>>>> = Mutex::new(None);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_default();
+        let found = all.entry(device).or_insert_with(|| {
+            let multiplier = DeviceHandle::<Multiplier>::new(device);
+            let opened = multiplier.utilities().downcast::<Opened>();
+            let is_open = opened.is_ok_and(|opened| opened.0);
+            is_open.then(|| Self {
+                multiplier,
+                server: DeviceHandle::new(device),
+            })
+        });
+        found.clone()
+    }
+}
+
+/// Whether a device has a library.
+struct Opened(bool);
+
+/// A service of CubeCL's beside its own, on the same thread: what one is given behind the other is done in that order.
+struct Multiplier(Option<Library>);
+
+impl DeviceService for Multiplier {
+    fn init(_: DeviceId) -> Self {
+        let opened = Library::open().inspect_err(|why| {
+            tracing::warn!("matrix products will be slower: cuBLASLt: {why}");
+        });
+        Self(opened.ok())
+    }
+
+    fn utilities(&self) -> ServerUtilitiesHandle {
+        Arc::new(Opened(self.0.is_some()))
+    }
+}
+
+impl Multiplier {
+    fn multiply(
+        &mut self,
+        server: &DeviceHandle<Server>,
+        product: &Product,
+        calls: &Calls,
+    ) -> Result<(), String> {
+        let library = self.0.as_mut().ok_or("it is missing")?;
+        let held = addresses(server, product.operands())?;
+        library.launch(&held.starts(), calls)
+    }
 }
 
 /// cuBLASLt on one device, with a stream.
-struct Multiplier {
+struct Library {
     library: cublasLtHandle_t,
     order: Order,
     /// Of [`WORKSPACE_BYTES`] on the device.
@@ -65,7 +127,10 @@ struct Multiplier {
     plans: HashMap<(Layout, [u32; 3]), Plan>,
 }
 
-impl Multiplier {
+// SAFETY: cuBLASLt, the driver and what they made may be called from any thread, by one at a time.
+unsafe impl Send for Library {}
+
+impl Library {
     /// On the device whose context is current.
     fn open() -> Result<Self, String> {
         // SAFETY: it opens the library and closes it again.
@@ -84,10 +149,6 @@ impl Multiplier {
             workspace,
             plans: HashMap::new(),
         })
-    }
-
-    fn multiply(&mut self, tensors: [&CubeTensor; 3], calls: &Calls) -> Result<(), String> {
-        with_addresses(&tensors, |starts| self.launch(starts, calls))
     }
 
     /// The operands start at these addresses, in memory that is theirs until this has been launched.
@@ -110,7 +171,7 @@ impl Multiplier {
                     free.insert(made)
                 }
             };
-            // SAFETY: CubeCL holds memory of these shapes there until `with_addresses` is over, and gives none of it to anything that
+            // SAFETY: CubeCL holds memory of these shapes there until the caller's addresses are dropped, and gives none of it to anything that
             // the device does before the stream has ended; products use the workspace one after the other, on one stream.
             unsafe { plan.launch(self.library, place, self.workspace, self.order.stream()) }
         });

@@ -1,0 +1,313 @@
+//! On devices of CubeCL.
+use burn::backend::TensorMetadata as _;
+use burn::backend::cubecl::dtype_to_elem_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::{Together, written};
+use crate::cube::reduce::{lanes_sum, own_row, row_sum};
+use crate::cube::shares::{Each, Rows, address_of, empty_like};
+
+impl Together for CubeBackend {
+    fn norm_and_rotate(
+        x: CubeTensor,
+        weight: CubeTensor,
+        cos: CubeTensor,
+        sin: CubeTensor,
+        epsilon: f32,
+    ) -> CubeTensor {
+        let x = match x.meta.strides().last() {
+            Some(1) => x,
+            _ => into_contiguous(x),
+        };
+        let [weight, cos, sin] = [weight, cos, sin].map(into_contiguous);
+        let [_, heads, seq, _] = x.shape().dims();
+        let vector = Each::of_pairs(&x).vector;
+        let rows = Rows::of_vectors(&x, vector);
+        let strides: Vec<u32> = (x.meta.strides()[..3].iter())
+            .map(|stride| (stride / vector) as u32)
+            .collect();
+        let angles = cos.shape().num_elements() / vector;
+        let out = empty_like(&x, x.dtype);
+        let dtypes = [x.dtype, weight.dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&x, &cos]);
+        norm_and_rotate_kernel::launch(
+            &out.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            vector,
+            x.into_buffer_arg(),
+            weight.into_buffer_arg(),
+            cos.into_buffer_arg(),
+            sin.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            HeadsLaunch::new(seq as u32, heads as u32, strides[0], strides[1], strides[2]),
+            rows.count as u32,
+            rows.vectors as u32,
+            angles as u32,
+            epsilon,
+            rows.cube.num_elems() as usize,
+            dtypes,
+        );
+        out
+    }
+
+    fn add_and_norm(
+        x: CubeTensor,
+        added: CubeTensor,
+        weight: CubeTensor,
+        epsilon: f32,
+    ) -> (CubeTensor, CubeTensor) {
+        let [x, added, weight] = [x, added, weight].map(into_contiguous);
+        let (sum, normed) = (empty_like(&x, x.dtype), empty_like(&x, x.dtype));
+        let rows = Rows::of(&x, &[weight.dtype]);
+        let dtypes = [x.dtype, weight.dtype].map(dtype_to_elem_type);
+        let address = address_of(&[&x, &weight]);
+        add_and_norm_kernel::launch(
+            &sum.client,
+            rows.cubes(),
+            rows.cube,
+            address,
+            rows.vector,
+            x.into_buffer_arg(),
+            added.into_buffer_arg(),
+            weight.into_buffer_arg(),
+            sum.clone().into_buffer_arg(),
+            normed.clone().into_buffer_arg(),
+            rows.count as u32,
+            rows.vectors as u32,
+            epsilon,
+            rows.cube.num_elems() as usize,
+            dtypes,
+        );
+        (sum, normed)
+    }
+
+    fn write_at(
+        keys: CubeTensor,
+        values: CubeTensor,
+        new_keys: CubeTensor,
+        new_values: CubeTensor,
+        at: usize,
+    ) -> (CubeTensor, CubeTensor) {
+        let all = [&keys, &values, &new_keys, &new_values];
+        let Some(vector) = vector_of_rows(all) else {
+            return (
+                written::<Self>(keys, new_keys, at),
+                written::<Self>(values, new_values, at),
+            );
+        };
+        let [_, heads, seq, d_head] = new_keys.shape().dims();
+        let vectors = heads * seq * d_head / vector;
+        let cube = CubeDim::new(&keys.client, vectors);
+        let address = address_of(&all);
+        let places = |of: &CubeTensor| {
+            let stride = |side: usize| (of.meta.strides()[side] / vector) as u32;
+            HeadsLaunch::new(seq as u32, heads as u32, 0, stride(1), stride(2))
+        };
+        let [from_keys, from_values] = [places(&new_keys), places(&new_values)];
+        let [to_keys, to_values] = [places(&keys), places(&values)];
+        write_at_kernel::launch(
+            &keys.client,
+            calculate_cube_count_elemwise(&keys.client, vectors, cube),
+            cube,
+            address,
+            vector,
+            new_keys.into_buffer_arg(),
+            new_values.into_buffer_arg(),
+            keys.clone().into_buffer_arg(),
+            values.clone().into_buffer_arg(),
+            from_keys,
+            from_values,
+            to_keys,
+            to_values,
+            at as u32,
+            (d_head / vector) as u32,
+            vectors as u32,
+            dtype_to_elem_type(keys.dtype),
+        );
+        (keys, values)
+    }
+}
+
+/// Elements of a vector that rows of all of them are made of. `None` where keys and values differ in size or type, are several
+/// sequences', or may not be written to where they stand.
+fn vector_of_rows(all: [&CubeTensor; 4]) -> Option<usize> {
+    let [keys, values, new_keys, new_values] = all;
+    let is_like = |x: &CubeTensor, y: &CubeTensor| x.shape() == y.shape() && x.dtype == y.dtype;
+    let is_alike = is_like(keys, values)
+        && is_like(new_keys, new_values)
+        && keys.dtype == new_keys.dtype
+        && new_keys.shape()[0] == 1;
+    let is_own = |held: &CubeTensor| held.can_mut() && held.is_nonoverlapping();
+    let runs = |of: &&CubeTensor| of.meta.strides()[3] == 1;
+    if !is_alike || !is_own(keys) || !is_own(values) || !all.iter().all(runs) {
+        return None;
+    }
+    let d_head = new_keys.shape()[3];
+    let fits = |vector: &usize| {
+        let steps = |of: &&CubeTensor| {
+            of.meta.strides()[1..3]
+                .iter()
+                .all(|step| step % vector == 0)
+        };
+        d_head.is_multiple_of(*vector) && all.iter().all(steps)
+    };
+    let sizes = keys.client.io_optimized_vector_sizes(keys.dtype.size());
+    Some(sizes.filter(fits).max().unwrap_or(1))
+}
+
+/// Where heads stand, in vectors.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Heads {
+    seq: u32,
+    heads: u32,
+    batch_stride: u32,
+    head_stride: u32,
+    seq_stride: u32,
+}
+
+/// Where a row begins; rows are those of the heads of each sequence, position by position.
+#[cube]
+fn start_of(places: &Heads, row: usize) -> usize {
+    let (seq, heads) = (places.seq as usize, places.heads as usize);
+    row / (seq * heads) * places.batch_stride as usize
+        + row / seq % heads * places.head_stride as usize
+        + row % seq * places.seq_stride as usize
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn norm_and_rotate_kernel<E: Float, W: Float, N: Size>(
+    x: &[Vector<E, N>],
+    weight: &[Vector<W, N>],
+    cos: &[Vector<f32, N>],
+    sin: &[Vector<f32, N>],
+    out: &mut [Vector<E, N>],
+    places: Heads,
+    rows: u32,
+    vectors: u32,
+    angles: u32,
+    epsilon: f32,
+    #[comptime] units: usize,
+    #[define(E, W)] _dtypes: [ElemType; 2],
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = start_of(&places, row);
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let x = Vector::<f32, N>::cast_from(x[start + at]);
+        squares += x * x;
+        at += CUBE_DIM_X as usize;
+    }
+    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
+    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    if there {
+        let half = vectors / 2;
+        let seq = places.seq as usize;
+        let sequence = row / (seq * places.heads as usize);
+        let angle = (sequence * seq + row % seq) * half;
+        let mut at = UNIT_POS_X as usize;
+        while at < half {
+            let lower = normed::<E, W, N>(x[start + at], weight[at], scale);
+            let upper = normed::<E, W, N>(x[start + half + at], weight[half + at], scale);
+            let angle = (angle + at) % angles as usize;
+            let (cos, sin) = (cos[angle], sin[angle]);
+            out[row * vectors + at] = Vector::cast_from(lower * cos - upper * sin);
+            out[row * vectors + half + at] = Vector::cast_from(upper * cos + lower * sin);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+/// Rounded as a norm that is written is.
+#[cube]
+fn normed<E: Float, W: Float, N: Size>(
+    x: Vector<E, N>,
+    weight: Vector<W, N>,
+    scale: f32,
+) -> Vector<f32, N> {
+    let (x, weight) = (
+        Vector::<f32, N>::cast_from(x),
+        Vector::<f32, N>::cast_from(weight),
+    );
+    Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(x * Vector::new(scale) * weight))
+}
+
+/// Rounded as a sum that is written is.
+#[cube]
+fn added<E: Float, N: Size>(x: Vector<E, N>, y: Vector<E, N>) -> Vector<E, N> {
+    Vector::<E, N>::cast_from(Vector::<f32, N>::cast_from(x) + Vector::<f32, N>::cast_from(y))
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn add_and_norm_kernel<E: Float, W: Float, N: Size>(
+    x: &[Vector<E, N>],
+    y: &[Vector<E, N>],
+    weight: &[Vector<W, N>],
+    sum_out: &mut [Vector<E, N>],
+    normed_out: &mut [Vector<E, N>],
+    rows: u32,
+    vectors: u32,
+    epsilon: f32,
+    #[comptime] units: usize,
+    #[define(E, W)] _dtypes: [ElemType; 2],
+) {
+    let mut room = Shared::<[f32]>::new_slice(units);
+    let (row, there) = own_row(rows);
+    let vectors = vectors as usize;
+    let start = row * vectors;
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let sum = Vector::<f32, N>::cast_from(added::<E, N>(x[start + at], y[start + at]));
+        squares += sum * sum;
+        at += CUBE_DIM_X as usize;
+    }
+    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
+    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    if there {
+        let mut at = UNIT_POS_X as usize;
+        while at < vectors {
+            let sum = added::<E, N>(x[start + at], y[start + at]);
+            sum_out[start + at] = sum;
+            let wide = Vector::<f32, N>::cast_from(sum);
+            let weight = Vector::<f32, N>::cast_from(weight[at]);
+            normed_out[start + at] = Vector::cast_from(wide * Vector::new(scale) * weight);
+            at += CUBE_DIM_X as usize;
+        }
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn write_at_kernel<E: Float, N: Size>(
+    keys: &[Vector<E, N>],
+    values: &[Vector<E, N>],
+    keys_out: &mut [Vector<E, N>],
+    values_out: &mut [Vector<E, N>],
+    from_keys: Heads,
+    from_values: Heads,
+    to_keys: Heads,
+    to_values: Heads,
+    first: u32,
+    width: u32,
+    vectors: u32,
+    #[define(E)] _dtype: ElemType,
+) {
+    if ABSOLUTE_POS >= vectors as usize {
+        terminate!();
+    }
+    let width = width as usize;
+    let (row, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
+    let first = first as usize;
+    let to_key = start_of(&to_keys, row) + first * to_keys.seq_stride as usize + column;
+    let to_value = start_of(&to_values, row) + first * to_values.seq_stride as usize + column;
+    keys_out[to_key] = keys[start_of(&from_keys, row) + column];
+    values_out[to_value] = values[start_of(&from_values, row) + column];
+}
