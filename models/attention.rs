@@ -5,6 +5,7 @@ use burn::tensor::activation::sigmoid;
 use crate::attend::{Projected, attend_in_blocks, attend_to_cache};
 use crate::cache::KvCache;
 use crate::error::Result;
+use crate::fused::Fused;
 use crate::linear::{Bias, Linear};
 use crate::mask::Mask;
 use crate::norm::{NormConfig, RmsNorm};
@@ -193,6 +194,7 @@ pub struct Attention {
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     attention_sink_bias: Option<Param<Tensor<1>>>,
+    qkv: Fused,
     #[module(skip)]
     heads: usize,
     #[module(skip)]
@@ -221,7 +223,7 @@ impl Attention {
             let norm = |epsilon| RmsNorm::new(&mut scope.child(name), config.d_head, epsilon);
             config.head_norm.map(norm).transpose()
         };
-        Ok(Self {
+        let made = Self {
             q_proj: qkv(scope, "q_proj", d_q)?,
             k_proj: qkv(scope, "k_proj", d_kv)?,
             v_proj: qkv(scope, "v_proj", d_kv)?,
@@ -247,9 +249,22 @@ impl Attention {
                     Some(scope.tensor("attention_sink_bias", [config.heads], start)?)
                 }
             },
+            qkv: Fused::default(),
             heads: config.heads,
             kv_heads: config.kv_heads,
-        })
+        };
+        Ok(if scope.fuses() { made.fused() } else { made })
+    }
+
+    /// The same with queries, keys and values as one product.
+    pub(crate) fn fused(mut self) -> Self {
+        self.qkv = Fused::of([&mut self.q_proj, &mut self.k_proj, &mut self.v_proj]);
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_fused(&self) -> bool {
+        self.qkv.is_some()
     }
 
     /// The same layer with each linear layer in it changed.
@@ -263,6 +278,7 @@ impl Attention {
             v_proj: change(self.v_proj)?,
             o_proj: change(self.o_proj)?,
             gate_proj: self.gate_proj.map(change).transpose()?,
+            qkv: Fused::default(),
             ..self
         })
     }
@@ -281,8 +297,21 @@ impl Attention {
 
 impl Projects for Attention {
     fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
-        let query = split(self.q_proj.forward(x.clone()), self.heads);
-        let (key, value) = self.keys_and_values(x, rotation);
+        let (query, (key, value)) = match self.qkv.forward(&x) {
+            Some(all) => {
+                let (heads, kv_heads) = (self.heads, self.kv_heads);
+                let all = split(all, heads + 2 * kv_heads);
+                let [query, key, value] =
+                    [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)]
+                        .map(|(first, count)| all.clone().narrow(2, first, count));
+                let key = turned(key, &self.k_norm, rotation);
+                (query, (key, value.swap_dims(1, 2)))
+            }
+            None => {
+                let query = split(self.q_proj.forward(x.clone()), self.heads);
+                (query, self.keys_and_values(x, rotation))
+            }
+        };
         Projected {
             query: turned(query, &self.q_norm, rotation),
             key,

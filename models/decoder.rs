@@ -81,6 +81,15 @@ impl DecoderLayer {
         })
     }
 
+    /// The same with what reads the same as one product.
+    pub(crate) fn fused(self) -> Self {
+        Self {
+            self_attn: self.self_attn.fused(),
+            mlp: self.mlp.map(Mlp::fused),
+            ..self
+        }
+    }
+
     /// # Shapes
     /// - x: `[batch, seq, d_model]`
     /// - mask: see [`attend`](crate::attend::attend)
@@ -114,20 +123,13 @@ impl DecoderLayer {
     ) -> Stream {
         let (x, normed) = stream.normed(&self.input_layernorm);
         let attended = attend(&self.self_attn, normed);
-        let stream = Stream {
-            x,
-            added: Some(attended),
-        };
-        let (x, normed) = stream.normed(&self.post_attention_layernorm);
+        let (x, normed) = self.post_attention_layernorm.forward_sum(x, attended);
         let added = match (&self.mlp, &self.sparse_mlp) {
             (Some(mlp), _) => mlp.forward(normed),
             (None, Some(experts)) => experts.forward(normed),
             (None, None) => unreachable!("a layer is made with one of them"),
         };
-        Stream {
-            x,
-            added: Some(added),
-        }
+        Stream::new(x, added)
     }
 }
 
@@ -147,6 +149,14 @@ impl From<Tensor<3>> for Stream {
 }
 
 impl Stream {
+    /// `x`, and what a part adds to it: `[batch, seq, d_model]` each.
+    pub(crate) fn new(x: Tensor<3>, added: Tensor<3>) -> Self {
+        Self {
+            x,
+            added: Some(added),
+        }
+    }
+
     /// `[batch, seq, d_model]`
     pub(crate) fn sum(self) -> Tensor<3> {
         match self.added {

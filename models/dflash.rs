@@ -19,6 +19,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::attention::Projects as _;
 use crate::blocks::{BlockLayout, attend_blocks};
+use crate::decoder::Stream;
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
@@ -180,17 +181,18 @@ impl DFlash {
             rope.at(layout.block_positions()),
         );
         let embedded = self.frozen.target.embed(tokens, &device);
-        let mut x = embedded.cast(context.dtype());
+        let mut stream = Stream::from(embedded.cast(context.dtype()));
         for (index, layer) in self.layers.iter().enumerate() {
             let masks = layout.masks(index);
-            x = layer.forward(x, |attention, x| {
+            stream = layer.carry(stream, |attention, x| {
                 let (key, value) = attention.keys_and_values(context.clone(), &of_context);
                 let blocks = attention.project(x.clone(), &of_blocks);
                 let attended = attend_blocks(blocks, (key, value), attention.sinks(), masks);
                 attention.joined(x, attended)
             });
         }
-        self.norm.forward(x)
+        let (_, last) = stream.normed(&self.norm);
+        last
     }
 
     fn build(

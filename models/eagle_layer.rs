@@ -158,8 +158,10 @@ impl EagleLayer {
     }
 
     fn finish(&self, residual: Tensor<3>, attended: Tensor<3>) -> Tensor<3> {
-        let x = residual + attended;
-        x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
+        let (x, normed) = self
+            .post_attention_layernorm
+            .forward_sum(residual, attended);
+        x + self.mlp.forward(normed)
     }
 }
 

@@ -27,6 +27,7 @@ mod error;
 mod experts;
 pub mod few_rows;
 mod frozen;
+mod fused;
 pub mod generate;
 pub mod hydra;
 mod joined;

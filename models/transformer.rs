@@ -9,6 +9,7 @@ use burn::tensor::DType;
 use crate::attention::{Attends as _, Attention, AttentionConfig};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig, Stream};
 use crate::error::Result;
+use crate::fused;
 use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, Mask, Masks, token_ids, tree_mask, tree_positions};
@@ -221,6 +222,16 @@ impl Transformer {
             .map(|layer| layer.map_linear(change))
             .collect::<Result<_>>()?;
         Ok(self)
+    }
+
+    /// The same model, frozen from now on, with linear layers that read the same as one product. On the CPU it stays as it is.
+    pub fn fused(mut self) -> Self {
+        if !fused::helps_on(&self.embed_tokens.weight.device()) {
+            return self;
+        }
+        let layers = std::mem::take(&mut self.layers).into_iter();
+        self.layers = layers.map(DecoderLayer::fused).collect();
+        self
     }
 
     /// The same model without the layers behind its first `count`.

@@ -10,6 +10,7 @@ use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::error::{Error, Result};
 use crate::few_rows::int8;
+use crate::fused;
 
 /// How a parameter starts when it is not loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -229,6 +230,8 @@ enum Matrices {
     Stored,
     /// In eight bits.
     Int8,
+    /// In the type that is computed in; those that read the same, side by side.
+    Fused,
 }
 
 /// The type of a frozen model's weights.
@@ -267,12 +270,12 @@ impl<'a> Scope<'a> {
 
     /// The same for a frozen model, whose matrices stay in bf16 where the file has them so and they can be read from it: on
     /// the CPU, where half of the bytes are half of what decoding waits for, and products are the same bits.
-    /// With `int8` in eight bits.
+    /// With `int8` in eight bits. On other devices those that read the same are one.
     pub fn frozen(self, int8: bool) -> Self {
-        let matrices = match (*self.device == Device::flex(), int8) {
-            (false, _) => Matrices::Computed,
-            (true, false) => Matrices::Stored,
-            (true, true) => Matrices::Int8,
+        let matrices = match (fused::helps_on(self.device), int8) {
+            (true, _) => Matrices::Fused,
+            (false, false) => Matrices::Stored,
+            (false, true) => Matrices::Int8,
         };
         Self { matrices, ..self }
     }
@@ -283,6 +286,11 @@ impl<'a> Scope<'a> {
             matrices: Matrices::Computed,
             ..self
         }
+    }
+
+    /// Whether linear layers that read the same are to be one product.
+    pub(crate) fn fuses(&self) -> bool {
+        self.matrices == Matrices::Fused
     }
 
     /// The module `name` below this one.
@@ -341,7 +349,8 @@ impl<'a> Scope<'a> {
             let values = tensor.to_f32()?;
             return Ok(Param::from_tensor(int8::held(&values, [d_in, d_out])));
         }
-        let is_kept = self.matrices != Matrices::Computed && tensor.dtype == DType::BF16;
+        let is_kept = matches!(self.matrices, Matrices::Stored | Matrices::Int8)
+            && tensor.dtype == DType::BF16;
         if !is_kept {
             tensor = tensor.cast(self.dtype)?;
         }

@@ -2,6 +2,7 @@
 mod by_cubek;
 #[cfg(feature = "cuda")]
 mod cublas;
+pub mod heads;
 #[cfg(all(feature = "cuda", not(feature = "fusion")))]
 pub mod memory;
 #[cfg(feature = "cuda")]

@@ -37,7 +37,8 @@ pub fn with_addresses<T>(
 /// Memory of a device whose addresses are known.
 pub(super) struct Held<const N: usize>([Resource; N]);
 
-type Server = <CudaRuntime as Runtime>::Server;
+/// What gives memory out on a device of CUDA.
+pub(super) type Server = <CudaRuntime as Runtime>::Server;
 type Resource = ManagedResource<<<Server as ServerStorage>::Storage as ComputeStorage>::Resource>;
 
 impl<const N: usize> Held<N> {

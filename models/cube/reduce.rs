@@ -63,6 +63,18 @@ pub fn row_max(value: f32, room: &mut Shared<[f32]>) -> f32 {
     row_reduced(value, room, false)
 }
 
+/// One over the root mean square of a row of `vectors`, of whose squares a unit summed `squares`. Every unit of the cube must call it.
+#[cube]
+pub fn inverse_rms<N: Size>(
+    squares: Vector<f32, N>,
+    vectors: usize,
+    epsilon: f32,
+    room: &mut Shared<[f32]>,
+) -> f32 {
+    let sum = row_sum(lanes_sum::<N>(squares), room);
+    1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt()
+}
+
 /// The row of this unit, and whether there is one; where there is none it takes part with the first.
 #[cube]
 pub fn own_row(rows: u32) -> (usize, bool) {

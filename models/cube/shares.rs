@@ -92,6 +92,15 @@ impl Each {
         Self::new(x, vector, x.shape().num_elements() / 2 / vector)
     }
 
+    /// Of the rows of `x`, which begin at steps of so many elements.
+    pub fn of_rows(x: &CubeTensor, step: usize) -> Self {
+        let mut vector = vector_of(x, x.dtype, width_of(x));
+        while step % vector != 0 {
+            vector /= 2;
+        }
+        Self::new(x, vector, x.shape().num_elements() / vector)
+    }
+
     fn new(x: &CubeTensor, vector: usize, vectors: usize) -> Self {
         let cube = CubeDim::new(&x.client, vectors);
         let cubes = calculate_cube_count_elemwise(&x.client, vectors, cube);
@@ -104,7 +113,8 @@ impl Each {
     }
 }
 
-fn width_of(x: &CubeTensor) -> usize {
+/// Elements of a row.
+pub fn width_of(x: &CubeTensor) -> usize {
     x.meta.shape().last().copied().unwrap_or(1)
 }
 
@@ -113,6 +123,26 @@ fn vector_of(x: &CubeTensor, dtype: DType, width: usize) -> usize {
     let sizes = x.client.io_optimized_vector_sizes(dtype.size());
     let fits = |vector: &usize| vector.is_power_of_two() && width.is_multiple_of(*vector);
     sizes.filter(fits).max().unwrap_or(1)
+}
+
+/// What lies between the beginnings of rows that follow each other, in elements, where that is the same for all, and each lies in one piece.
+pub fn row_step(x: &CubeTensor) -> Option<usize> {
+    let (shape, strides) = (x.meta.shape(), x.meta.strides());
+    if x.meta.is_tiled() {
+        return None;
+    }
+    let last = shape.num_dims() - 1;
+    let mut sides = (0..last).rev().filter(|&side| shape[side] > 1);
+    let Some(first) = sides.next() else {
+        return (strides[last] == 1).then_some(shape[last]);
+    };
+    let mut next = strides[first] * shape[first];
+    let go_on = sides.all(|side| {
+        let goes_on = strides[side] == next;
+        next = strides[side] * shape[side];
+        goes_on
+    });
+    (strides[last] == 1 && go_on).then_some(strides[first])
 }
 
 /// A tensor of which nothing is written yet, where `like` is.

@@ -14,6 +14,7 @@ use crate::along::{in_chunks, part, rows_at_a_time};
 use crate::attention::Attends as _;
 use crate::blocks::{BlockLayout, BlockPlaces};
 use crate::cache::KvCache;
+use crate::decoder::Stream;
 use crate::drafter::Drafter;
 use crate::error::Result;
 use crate::few_rows::product;
@@ -395,21 +396,23 @@ impl DFlash {
             // Attention with sinks takes a mask where nothing is hidden, too.
             Some(mask).filter(|mask| config.sinks || !mask.sight().hides_nothing())
         });
-        let mut x = self
+        let embedded = self
             .frozen
             .target
             .embed(token_ids(&tokens, &device), &device);
+        let mut stream = Stream::from(embedded);
         let layers = self.layers.iter().zip(&mut state.caches).enumerate();
         for (index, (layer, cache)) in layers {
             let mask = masks.of(index).as_ref();
-            x = layer.forward(x, |attention, x| {
+            stream = layer.carry(stream, |attention, x| {
                 let out = attention.forward(x, &rotation, mask, Some(cache));
                 // The context stays, the block is filled anew next time.
                 cache.truncate(cached);
                 out
             });
         }
-        self.slots(self.norm.forward(x))
+        let (_, last) = stream.normed(&self.norm);
+        self.slots(last)
     }
 
     fn rotation(&self, start: usize, count: usize, device: &Device) -> crate::rope::Rotation {

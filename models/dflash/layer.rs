@@ -3,6 +3,7 @@ use burn::prelude::*;
 use super::config::DFlashConfig;
 use super::convolution::LocalConvolution;
 use crate::attention::{Attention, AttentionConfig};
+use crate::decoder::Stream;
 use crate::error::Result;
 use crate::linear::Bias;
 use crate::mlp::Mlp;
@@ -57,20 +58,19 @@ impl BlockLayer {
         })
     }
 
-    /// The layer with a way to attend, given its attention and the normed `x`.
+    /// The layer with a way to attend, given its attention and what that reads.
     ///
     /// # Shapes
-    /// - x, output, those of `attend`: `[batch, seq, d_model]`
-    pub(super) fn forward(
+    /// - input and output of `attend`: `[batch, seq, d_model]`
+    pub(super) fn carry(
         &self,
-        x: Tensor<3>,
+        stream: Stream,
         attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        let normed = self.input_layernorm.forward(x.clone());
-        let attend = |x| attend(&self.self_attn, x);
-        let x = x + around(&self.attention_conv, normed, attend);
-        let normed = self.post_attention_layernorm.forward(x.clone());
-        x + around(&self.mlp_conv, normed, |x| self.mlp.forward(x))
+    ) -> Stream {
+        let (x, normed) = stream.normed(&self.input_layernorm);
+        let attended = around(&self.attention_conv, normed, |x| attend(&self.self_attn, x));
+        let (x, normed) = self.post_attention_layernorm.forward_sum(x, attended);
+        Stream::new(x, around(&self.mlp_conv, normed, |x| self.mlp.forward(x)))
     }
 
     /// Its attention.

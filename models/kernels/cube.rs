@@ -12,16 +12,17 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use self::kernels::{
-    HeadPlacesLaunch, MaskPlacesLaunch, exponentials_kernel, norm_weight_kernel,
-    rms_norm_backward_kernel, rms_norm_kernel, rotate_kernel, softmax_backward_kernel,
-    softmax_kernel, swiglu_backward_kernel, swiglu_kernel,
+    MaskPlacesLaunch, exponentials_kernel, norm_weight_kernel, rms_norm_backward_kernel,
+    rms_norm_kernel, rotate_kernel, softmax_backward_kernel, softmax_kernel,
+    swiglu_backward_kernel, swiglu_kernel,
 };
 use super::columns::by_operations::{quotient, quotient_gradient};
 use super::columns::{Column, ColumnGradients, Columns};
 use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
+use crate::cube::heads::heads_of;
 use crate::cube::reductions::sums_of_rows;
-use crate::cube::shares::{Each, Rows, address_of, empty, empty_like};
+use crate::cube::shares::{Each, Rows, address_of, empty, empty_like, row_step, width_of};
 
 mod kernels;
 
@@ -53,9 +54,14 @@ impl Kernels for CubeBackend {
     }
 
     fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
-        let [gate, up] = [gate, up].map(into_contiguous);
-        let (out, each) = (empty_like(&gate, gate.dtype), Each::of(&gate));
-        let (address, dtype) = (address_of(&[&gate]), dtype_to_elem_type(gate.dtype));
+        let width = width_of(&gate);
+        // Halves of one product are read where they stand.
+        let (gate, up, step) = match (row_step(&gate), row_step(&up)) {
+            (Some(step), Some(other)) if step == other => (gate, up, step),
+            _ => (into_contiguous(gate), into_contiguous(up), width),
+        };
+        let (out, each) = (empty_like(&gate, gate.dtype), Each::of_rows(&gate, step));
+        let (address, dtype) = (address_of(&[&gate, &up]), dtype_to_elem_type(gate.dtype));
         swiglu_kernel::launch(
             &out.client,
             each.cubes.clone(),
@@ -65,6 +71,8 @@ impl Kernels for CubeBackend {
             gate.into_buffer_arg(),
             up.into_buffer_arg(),
             out.clone().into_buffer_arg(),
+            (width / each.vector) as u32,
+            (step / each.vector) as u32,
             each.vectors as u32,
             dtype,
         );
@@ -78,13 +86,9 @@ impl Kernels for CubeBackend {
             into_contiguous(x)
         };
         let [cos, sin] = [cos, sin].map(into_contiguous);
-        let shape = x.shape();
-        let [_, heads, seq, d_head] = shape.dims();
+        let [_, _, seq, d_head] = x.shape().dims();
         let (out, each) = (empty_like(&x, x.dtype), Each::of_pairs(&x));
-        let strides: Vec<u32> = x.meta.strides()[..3]
-            .iter()
-            .map(|stride| (stride / each.vector) as u32)
-            .collect();
+        let places = heads_of(&x, seq, each.vector);
         let angles = cos.shape().num_elements() / each.vector;
         let (address, dtype) = (address_of(&[&x, &cos]), dtype_to_elem_type(x.dtype));
         rotate_kernel::launch(
@@ -97,15 +101,9 @@ impl Kernels for CubeBackend {
             cos.into_buffer_arg(),
             sin.into_buffer_arg(),
             out.clone().into_buffer_arg(),
-            HeadPlacesLaunch::new(
-                (d_head / 2 / each.vector) as u32,
-                seq as u32,
-                heads as u32,
-                angles as u32,
-                strides[0],
-                strides[1],
-                strides[2],
-            ),
+            places,
+            (d_head / 2 / each.vector) as u32,
+            angles as u32,
             each.vectors as u32,
             turn,
             dtype,

@@ -8,7 +8,7 @@ use burn::tensor::DType;
 use self::columns::{Column, Columns as _};
 use self::gather::{Gathers as _, Given};
 use self::operations::Kernels as _;
-use self::together::Together as _;
+use self::together::{Together as _, written_each};
 use crate::mask::Mask;
 use crate::sight::AtATime;
 
@@ -117,18 +117,13 @@ pub(crate) fn add_and_norm<const D: usize>(
 /// - held, output: `[1, kv_heads, room, d_head]` of keys, and of values
 /// - new: `[1, kv_heads, seq, d_head]` of each
 pub(crate) fn write_at(held: [Tensor<4>; 2], new: [Tensor<4>; 2], at: usize) -> [Tensor<4>; 2] {
-    if held.iter().chain(&new).any(Tensor::is_autodiff) {
-        let [new_keys, new_values] = new;
-        let [keys, values] = held;
-        let assign = |held: Tensor<4>, new: Tensor<4>| {
-            let [batch, heads, seq, d_head] = new.dims();
-            held.slice_assign([0..batch, 0..heads, at..at + seq, 0..d_head], new)
-        };
-        return [assign(keys, new_keys), assign(values, new_values)];
-    }
+    let in_graph = held.iter().chain(&new).any(Tensor::is_autodiff);
     let [keys, values] = held.map(Tensor::into_dispatch);
     let [new_keys, new_values] = new.map(Tensor::into_dispatch);
-    let (keys, values) = Dispatch::write_at(keys, values, new_keys, new_values, at);
+    let (keys, values) = match in_graph {
+        true => written_each::<Dispatch>([keys, values], [new_keys, new_values], at),
+        false => Dispatch::write_at(keys, values, new_keys, new_values, at),
+    };
     [keys, values].map(Tensor::from_dispatch)
 }
 

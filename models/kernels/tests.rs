@@ -793,17 +793,64 @@ fn keys_and_values_are_written_to_their_places_and_to_nobody_elses_memory() {
 }
 
 #[test]
-fn what_is_together_takes_gradients() {
-    let leaf = |x: Tensor<4>| x.autodiff().require_grad();
-    let shape = [2, 7, 3, 8];
-    let x = leaf(numbers(shape, DType::F32, 1));
-    let weight = numbers([8], DType::F32, 2).autodiff();
-    let angle = numbers([1, 1, 7, 4], DType::F32, 5).autodiff();
-    let angles = [angle.clone().cos(), angle.sin()];
-    let turned = norm_and_rotate(x.clone(), (weight.clone(), 1e-6), angles);
-    let (sum, normed) = add_and_norm(x.clone(), x.clone() * 2.0, (weight, 1e-6));
-    let all = turned.swap_dims(1, 2) + sum + normed;
-    let found = x.grad(&all.powi_scalar(2).sum().backward());
-    let found = host_f32(found.expect("it is a leaf of them"));
-    assert!(found.iter().any(|&by| by.abs() > 0.1), "{found:?}");
+fn halves_of_rows_are_gated_where_they_stand() {
+    // Halves that a view may begin at, and others; rows of which none, one side or both are one.
+    for [batch, seq, width] in [
+        [1, 1, 256],
+        [1, 5, 512],
+        [3, 301, 256],
+        [2, 1, 256],
+        [2, 7, 36],
+    ] {
+        for dtype in [DType::F32, DType::BF16] {
+            let both = numbers([batch, seq, 2 * width], dtype, 1);
+            let half = |first| both.clone().narrow(2, first, width);
+            let copied = |first| {
+                let data = half(first).into_data();
+                Tensor::<3>::from_data(data, (&test_device(), dtype))
+            };
+            let found = swiglu(half(0), half(width));
+            let expected = swiglu(copied(0), copied(width));
+            let of = format!("{batch} of {seq} rows of {width} in {dtype:?}");
+            assert_eq!(host_f32(found), host_f32(expected), "{of}");
+            // Of matrices that lie otherwise than each other.
+            let found = swiglu(half(0), copied(width));
+            let expected = swiglu(copied(0), copied(width));
+            assert_eq!(host_f32(found), host_f32(expected), "{of}");
+        }
+    }
+}
+
+#[test]
+fn what_is_together_has_the_gradients_of_its_parts() {
+    let of_leaf = |all: &dyn Fn(Tensor<4>, Tensor<1>, Tensor<4>) -> Tensor<4>| {
+        let x = numbers([2, 7, 3, 8], DType::F32, 1)
+            .autodiff()
+            .require_grad();
+        let weight = numbers([8], DType::F32, 2).autodiff();
+        let angle = numbers([1, 1, 7, 4], DType::F32, 5).autodiff();
+        let weighed = numbers([2, 7, 3, 8], DType::F32, 9).autodiff();
+        let found = x.grad(&(all(x.clone(), weight, angle) * weighed).sum().backward());
+        found.expect("it is a leaf of them")
+    };
+    let together = of_leaf(&|x, weight, angle| {
+        let angles = [angle.clone().cos(), angle.sin()];
+        let turned = norm_and_rotate(x.clone(), (weight.clone(), 1e-6), angles);
+        let (sum, normed) = add_and_norm(x.clone(), x.clone() * 2.0, (weight, 1e-6));
+        let room = Tensor::zeros([1, 7, 9, 8], &x.device());
+        let new = x.narrow(0, 1, 1);
+        let [keys, values] = write_at([room.clone(), room], [new.clone(), new * 3.0], 4);
+        let written = (keys + values).narrow(2, 4, 3);
+        turned.swap_dims(1, 2) + sum + normed + written
+    });
+    let parts = of_leaf(&|x, weight, angle| {
+        let turned = rms_norm(x.clone(), weight.clone(), 1e-6).swap_dims(1, 2);
+        let turned = rotate(turned, angle.clone().cos(), angle.sin());
+        let sum = x.clone() + x.clone() * 2.0;
+        let written = x.narrow(0, 1, 1) * 4.0;
+        turned.swap_dims(1, 2) + sum.clone() + rms_norm(sum, weight, 1e-6) + written
+    });
+    assert!(host_f32(parts.clone()).iter().all(|by| by.abs() > 1e-6));
+    let apart = difference(together, parts);
+    assert!(apart < tolerance(DType::F32), "{apart}");
 }

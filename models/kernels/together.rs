@@ -88,19 +88,23 @@ impl Together for Flex {
         new_values: FlexTensor,
         at: usize,
     ) -> (FlexTensor, FlexTensor) {
-        (
-            written::<Self>(keys, new_keys, at),
-            written::<Self>(values, new_values, at),
-        )
+        written_each::<Self>([keys, values], [new_keys, new_values], at)
     }
 }
 
-/// `held` with `new` at the places from `at` on of the last dimension but one.
-fn written<B: Backend>(held: FloatTensor<B>, new: FloatTensor<B>, at: usize) -> FloatTensor<B> {
-    let mut places: Vec<Slice> = (new.shape().iter()).map(|&side| (0..side).into()).collect();
-    let last = places.len() - 2;
-    places[last] = (at..at + new.shape()[last]).into();
-    B::float_slice_assign(held, &places, new)
+/// Each of `held` with that of `new` at the places from `at` on of the last dimension but one.
+pub(super) fn written_each<B: Backend>(
+    [keys, values]: [FloatTensor<B>; 2],
+    [new_keys, new_values]: [FloatTensor<B>; 2],
+    at: usize,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let written = |held: FloatTensor<B>, new: FloatTensor<B>| {
+        let mut places: Vec<Slice> = (new.shape().iter()).map(|&side| (0..side).into()).collect();
+        let last = places.len() - 2;
+        places[last] = (at..at + new.shape()[last]).into();
+        B::float_slice_assign(held, &places, new)
+    };
+    (written(keys, new_keys), written(values, new_values))
 }
 
 #[cfg(feature = "cube")]

@@ -11,16 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::RuntimeId;
-use cubecl::cuda::CudaRuntime;
 use cubecl_common::device::{DeviceId, DeviceService, ServerUtilitiesHandle};
 use cubecl_common::device_handle::DeviceHandle;
-use cubecl_runtime::runtime::Runtime;
 use cudarc::cublaslt::result::create_handle;
 use cudarc::cublaslt::sys::{cublasLtHandle_t, is_culib_present};
 use cudarc::driver::result::malloc_sync;
 
 use super::by_cubek::Product;
-use super::order::{Order, addresses};
+use super::order::{Order, Server, addresses};
 use layout::{Calls, Layout};
 use plan::{Plan, WORKSPACE_BYTES};
 
@@ -57,8 +55,6 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
     });
     true
 }
-
-type Server = <CudaRuntime as Runtime>::Server;
 
 /// What is reached on the thread of a device.
 #[derive(Clone)]

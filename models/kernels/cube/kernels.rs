@@ -3,7 +3,8 @@
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use crate::cube::reduce::{lanes_max, lanes_sum, own_row, row_max, row_sum};
+use crate::cube::heads::{Heads, position_of, start_of};
+use crate::cube::reduce::{inverse_rms, lanes_max, lanes_sum, own_row, row_max, row_sum};
 
 /// Where the mask of a row of scores stands.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -18,20 +19,6 @@ pub(super) struct MaskPlaces {
     rows: u32,
     /// Rows of the mask; those of one sequence are repeated for a batch.
     all: u32,
-}
-
-/// Where heads stand, in vectors.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct HeadPlaces {
-    /// Half of a head.
-    half: u32,
-    seq: u32,
-    heads: u32,
-    /// Of all angles; those of one sequence are repeated for a batch.
-    angles: u32,
-    batch_stride: u32,
-    head_stride: u32,
-    seq_stride: u32,
 }
 
 #[cube(launch, address_type = "dynamic")]
@@ -56,8 +43,7 @@ pub(super) fn rms_norm_kernel<E: Float, W: Float, N: Size>(
         squares += x * x;
         at += CUBE_DIM_X as usize;
     }
-    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
-    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
@@ -97,9 +83,8 @@ pub(super) fn rms_norm_backward_kernel<E: Float, W: Float, N: Size>(
         products += x * weight * gradient;
         at += CUBE_DIM_X as usize;
     }
+    let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     let width = (vectors * N::value()) as f32;
-    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
-    let scale = 1.0 / (sum / width + epsilon).sqrt();
     let pull = row_sum(lanes_sum::<N>(products), &mut room) * scale * scale / width;
     if there {
         if UNIT_POS_X == 0 {
@@ -158,14 +143,18 @@ pub(super) fn swiglu_kernel<E: Float, N: Size>(
     gate: &[Vector<E, N>],
     up: &[Vector<E, N>],
     out: &mut [Vector<E, N>],
+    width: u32,
+    step: u32,
     vectors: u32,
     #[define(E)] _dtype: ElemType,
 ) {
     if ABSOLUTE_POS >= vectors as usize {
         terminate!();
     }
-    let gate = Vector::<f32, N>::cast_from(gate[ABSOLUTE_POS]);
-    let up = Vector::<f32, N>::cast_from(up[ABSOLUTE_POS]);
+    let width = width as usize;
+    let at = ABSOLUTE_POS / width * step as usize + ABSOLUTE_POS % width;
+    let gate = Vector::<f32, N>::cast_from(gate[at]);
+    let up = Vector::<f32, N>::cast_from(up[at]);
     out[ABSOLUTE_POS] = Vector::cast_from(gate * sigmoid::<N>(gate) * up);
 }
 
@@ -198,7 +187,9 @@ pub(super) fn rotate_kernel<E: Float, N: Size>(
     cos: &[Vector<f32, N>],
     sin: &[Vector<f32, N>],
     out: &mut [Vector<E, N>],
-    places: HeadPlaces,
+    places: Heads,
+    half: u32,
+    angles: u32,
     vectors: u32,
     turn: f32,
     #[define(E)] _dtype: ElemType,
@@ -206,16 +197,10 @@ pub(super) fn rotate_kernel<E: Float, N: Size>(
     if ABSOLUTE_POS >= vectors as usize {
         terminate!();
     }
-    let half = places.half as usize;
-    let (seq, heads) = (places.seq as usize, places.heads as usize);
+    let half = half as usize;
     let (column, row) = (ABSOLUTE_POS % half, ABSOLUTE_POS / half);
-    let (position, head) = (row % seq, row / seq % heads);
-    let batch = row / (seq * heads);
-    let from = batch * places.batch_stride as usize
-        + head * places.head_stride as usize
-        + position * places.seq_stride as usize
-        + column;
-    let angle = ((batch * seq + position) * half + column) % places.angles as usize;
+    let from = start_of(&places, row) + column;
+    let angle = (position_of(&places, row) * half + column) % angles as usize;
     let lower = Vector::<f32, N>::cast_from(x[from]);
     let upper = Vector::<f32, N>::cast_from(x[from + half]);
     let (cos, sin) = (cos[angle], sin[angle] * Vector::new(turn));

@@ -7,8 +7,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::{Together, written};
-use crate::cube::reduce::{lanes_sum, own_row, row_sum};
+use super::{Together, written_each};
+use crate::cube::heads::{Heads, heads_of, position_of, start_of};
+use crate::cube::reduce::{inverse_rms, own_row};
 use crate::cube::shares::{Each, Rows, address_of, empty_like};
 
 impl Together for CubeBackend {
@@ -24,12 +25,10 @@ impl Together for CubeBackend {
             _ => into_contiguous(x),
         };
         let [weight, cos, sin] = [weight, cos, sin].map(into_contiguous);
-        let [_, heads, seq, _] = x.shape().dims();
+        let seq = x.shape()[2];
         let vector = Each::of_pairs(&x).vector;
         let rows = Rows::of_vectors(&x, vector);
-        let strides: Vec<u32> = (x.meta.strides()[..3].iter())
-            .map(|stride| (stride / vector) as u32)
-            .collect();
+        let places = heads_of(&x, seq, vector);
         let angles = cos.shape().num_elements() / vector;
         let out = empty_like(&x, x.dtype);
         let dtypes = [x.dtype, weight.dtype].map(dtype_to_elem_type);
@@ -45,7 +44,7 @@ impl Together for CubeBackend {
             cos.into_buffer_arg(),
             sin.into_buffer_arg(),
             out.clone().into_buffer_arg(),
-            HeadsLaunch::new(seq as u32, heads as u32, strides[0], strides[1], strides[2]),
+            places,
             rows.count as u32,
             rows.vectors as u32,
             angles as u32,
@@ -96,21 +95,13 @@ impl Together for CubeBackend {
     ) -> (CubeTensor, CubeTensor) {
         let all = [&keys, &values, &new_keys, &new_values];
         let Some(vector) = vector_of_rows(all) else {
-            return (
-                written::<Self>(keys, new_keys, at),
-                written::<Self>(values, new_values, at),
-            );
+            return written_each::<Self>([keys, values], [new_keys, new_values], at);
         };
         let [_, heads, seq, d_head] = new_keys.shape().dims();
         let vectors = heads * seq * d_head / vector;
         let cube = CubeDim::new(&keys.client, vectors);
         let address = address_of(&all);
-        let places = |of: &CubeTensor| {
-            let stride = |side: usize| (of.meta.strides()[side] / vector) as u32;
-            HeadsLaunch::new(seq as u32, heads as u32, 0, stride(1), stride(2))
-        };
-        let [from_keys, from_values] = [places(&new_keys), places(&new_values)];
-        let [to_keys, to_values] = [places(&keys), places(&values)];
+        let [to_keys, to_values, from_keys, from_values] = all.map(|of| heads_of(of, seq, vector));
         write_at_kernel::launch(
             &keys.client,
             calculate_cube_count_elemwise(&keys.client, vectors, cube),
@@ -161,25 +152,6 @@ fn vector_of_rows(all: [&CubeTensor; 4]) -> Option<usize> {
     Some(sizes.filter(fits).max().unwrap_or(1))
 }
 
-/// Where heads stand, in vectors.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Heads {
-    seq: u32,
-    heads: u32,
-    batch_stride: u32,
-    head_stride: u32,
-    seq_stride: u32,
-}
-
-/// Where a row begins; rows are those of the heads of each sequence, position by position.
-#[cube]
-fn start_of(places: &Heads, row: usize) -> usize {
-    let (seq, heads) = (places.seq as usize, places.heads as usize);
-    row / (seq * heads) * places.batch_stride as usize
-        + row / seq % heads * places.head_stride as usize
-        + row % seq * places.seq_stride as usize
-}
-
 #[cube(launch, address_type = "dynamic")]
 fn norm_and_rotate_kernel<E: Float, W: Float, N: Size>(
     x: &[Vector<E, N>],
@@ -206,13 +178,10 @@ fn norm_and_rotate_kernel<E: Float, W: Float, N: Size>(
         squares += x * x;
         at += CUBE_DIM_X as usize;
     }
-    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
-    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     if there {
         let half = vectors / 2;
-        let seq = places.seq as usize;
-        let sequence = row / (seq * places.heads as usize);
-        let angle = (sequence * seq + row % seq) * half;
+        let angle = position_of(&places, row) * half;
         let mut at = UNIT_POS_X as usize;
         while at < half {
             let lower = normed::<E, W, N>(x[start + at], weight[at], scale);
@@ -270,8 +239,7 @@ fn add_and_norm_kernel<E: Float, W: Float, N: Size>(
         squares += sum * sum;
         at += CUBE_DIM_X as usize;
     }
-    let sum = row_sum(lanes_sum::<N>(squares), &mut room);
-    let scale = 1.0 / (sum / (vectors * N::value()) as f32 + epsilon).sqrt();
+    let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {

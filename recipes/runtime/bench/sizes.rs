@@ -143,7 +143,7 @@ pub(super) fn target(spec: &TargetSpec, held: FrozenType, device: &Device) -> Re
     // What is that large is drawn where it is computed with, and never stands on the host.
     let mut listing = Listing::default();
     let hollow = Transformer::new(&mut Scope::root(&mut listing, device, DType::F32), config)?;
-    Ok(hollow.map(&mut Drawn(device.clone())))
+    Ok(hollow.map(&mut Drawn(device.clone())).fused())
 }
 
 /// Draws each parameter on a device, in bf16: of about the size of a trained model's, and norms of 1.
