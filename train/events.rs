@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use protobuf::Message;
-use tensorboard_proto::event::Event;
+use tensorboard_proto::event::{Event, SessionLog, SessionLog_SessionStatus};
 use tensorboard_rs::record_writer::RecordWriter;
 use tensorboard_rs::summary::scalar;
 
@@ -25,8 +25,9 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Starts a file in `folder`, beside those of earlier sessions.
-    pub(crate) fn start(folder: &Path) -> Self {
+    /// Starts a file in `folder`, beside those of earlier sessions, behind step `done`, up to which the training is done: what those
+    /// files say of later steps, which are trained again, TensorBoard drops.
+    pub(crate) fn start(folder: &Path, done: usize) -> Self {
         let mut events = Self {
             path: folder.to_owned(),
             file: None,
@@ -35,17 +36,18 @@ impl Events {
             warned: false,
         };
         match create(folder) {
-            Ok((path, file)) => events.begin(path, file),
+            Ok((path, file)) => events.begin((path, file), done),
             Err(error) => events.warn(&error, folder),
         }
         events
     }
 
-    fn begin(&mut self, path: PathBuf, file: File) {
+    fn begin(&mut self, (path, file): (PathBuf, File), done: usize) {
         (self.path, self.file) = (path, Some(file));
         let mut first = event();
         first.set_file_version(FILE_VERSION.to_owned());
         self.add(&first);
+        self.add(&session(done));
         self.flush();
     }
 
@@ -90,6 +92,18 @@ impl Events {
         }
         self.warned = true;
     }
+}
+
+/// The start of a session behind step `done`. TensorBoard drops what it has read before of the steps from that of this event on
+/// (`_CheckForRestartAndMaybePurge` of its `event_accumulator.py`).
+fn session(done: usize) -> Event {
+    let mut log = SessionLog::new();
+    log.set_status(SessionLog_SessionStatus::START);
+    let mut event = event();
+    // A training without a state begins anew, with the validation at step 0 where there is one.
+    event.set_step(if done == 0 { 0 } else { done as i64 + 1 });
+    event.set_session_log(log);
+    event
 }
 
 /// An event of now.
@@ -149,13 +163,13 @@ mod tests {
     #[test]
     fn values_are_read_back_with_their_tags_and_steps() {
         let folder = tempfile::tempdir().unwrap();
-        let mut events = Events::start(&folder.path().join("events"));
+        let mut events = Events::start(&folder.path().join("events"), 0);
         events.scalar("train/loss", 0.5, 10);
         events.scalar("train/loss", 0.25, 20);
         events.flush();
         let found = read(&events.path);
         assert_eq!(found[0].get_file_version(), FILE_VERSION);
-        let values: Vec<_> = found[1..]
+        let values: Vec<_> = found[2..]
             .iter()
             .map(|event| {
                 let value = &event.get_summary().get_value()[0];
@@ -169,9 +183,23 @@ mod tests {
     #[test]
     fn every_session_has_a_file_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let [first, second] = [(); 2].map(|()| Events::start(folder.path()));
+        let [first, second] = [(); 2].map(|()| Events::start(folder.path(), 0));
         assert_ne!(first.path, second.path);
-        assert_eq!(read(&first.path).len(), 1);
+        assert_eq!(read(&first.path).len(), 2);
+    }
+
+    #[test]
+    fn a_session_says_from_which_step_on_it_repeats_what_others_have_written() {
+        let folder = tempfile::tempdir().unwrap();
+        for (done, first) in [(0, 0), (20, 21)] {
+            let events = Events::start(folder.path(), done);
+            let found = read(&events.path);
+            // Only behind the version does TensorBoard know such an event.
+            assert_eq!(found[0].get_file_version(), FILE_VERSION);
+            let started = found[1].get_session_log().get_status();
+            assert_eq!(started, SessionLog_SessionStatus::START);
+            assert_eq!(found[1].get_step(), first, "{done}");
+        }
     }
 
     #[test]
@@ -179,7 +207,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("events");
         fs::write(&file, "of someone else").unwrap();
-        let mut events = Events::start(&file);
+        let mut events = Events::start(&file, 0);
         events.scalar("train/loss", 0.5, 10);
         events.flush();
         assert!(events.warned && events.pending.is_empty());
@@ -191,7 +219,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_no_error_and_leaves_no_half_record() {
         let folder = tempfile::tempdir().unwrap();
-        let mut events = Events::start(folder.path());
+        let mut events = Events::start(folder.path(), 0);
         events.scalar("train/loss", 0.5, 10);
         events.flush();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -203,6 +231,6 @@ mod tests {
         events.scalar("train/loss", 0.125, 30);
         events.flush();
         let steps: Vec<i64> = read(&events.path).iter().map(Event::get_step).collect();
-        assert_eq!(steps, [0, 10, 30]);
+        assert_eq!(steps, [0, 0, 10, 30]);
     }
 }

@@ -137,7 +137,7 @@ impl Log {
             bar
         });
         let folder = folder.join("events");
-        let mut events = Events::start(&folder);
+        let mut events = Events::start(&folder, done);
         let metrics = Metrics::resume(&folder, done);
         let metrics = metrics.inspect_err(|error| events.warn(error, &folder));
         Self {
