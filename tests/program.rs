@@ -269,6 +269,26 @@ fn a_changed_key_runs_again_what_depends_on_it_and_no_more() {
 }
 
 #[test]
+fn what_rests_on_a_target_that_was_made_anew_is_called_stale() {
+    let workspace = Workspace::of(SYNTHETIC);
+    run_with(&workspace, &["evaluate.temperatures=[0.0]"]);
+    let told = |why: &str| {
+        let report = workspace.run(&["report", "run"]).succeeded();
+        assert!(report.stdout.contains(why), "no `{why}`: {report:#?}");
+    };
+    let anew = "recipe recipe.toml --set synthetic.steps=21 --stage synthetic";
+    workspace.run_line(anew).succeeded();
+    told("Stale: run: `synthetic/target` has changed since.");
+    workspace.unfinish("synthetic");
+    std::fs::remove_dir_all(workspace.path("runs/run/synthetic/target")).unwrap();
+    let again = "the stage `synthetic` was started again and is not done";
+    told(&format!("Stale: run: {again}."));
+    let generate = "generate --target runs/run/synthetic/target --prompt a --max-new-tokens 2";
+    let kept = format!("{again}; what it left before is in `runs/run/synthetic.old-1/target`");
+    workspace.run_line(generate).failed(&[&kept]);
+}
+
+#[test]
 fn the_drafter_of_a_run_is_judged_and_put_to_work_by_other_commands() {
     let workspace = Workspace::of(SYNTHETIC);
     run_with(

@@ -31,17 +31,15 @@ mod tests;
 use aside::free_name;
 pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
-use identity::{RUN, Run, check_lockable, check_ours};
+use identity::{RECIPE, RUN, Run, check_lockable, check_ours};
 use lock::lock;
 pub(crate) use lock::{LOCK, is_held, lock_for};
 pub use manifest::{
     CAPTURED_LAYERS, COMPUTED_IN, Damage, Earlier, FOLDER_OF_FEATURES, Inputs, Manifest,
-    OWN_SAMPLING, PRINTED_DAY, STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, differences,
-    manifest_in, stage_state,
+    OWN_SAMPLING, PRINTED_DAY, REGENERATED_DATA, STOP_TOKENS, StageState, Status, TARGET,
+    TARGET_NAME, TOKENIZER, Wanted, differences, manifest_in, stage_state,
 };
-pub use stale::stale;
-
-const RECIPE: &str = "recipe.toml";
+pub use stale::{left_before, stale};
 
 /// Fails where the folder of a run can be neither made nor written to.
 pub(crate) fn check_writable(run: &Path) -> Result<()> {

@@ -13,6 +13,7 @@ use spectrain_data::tokenizer::Tokenizer;
 use spectrain_models::{Error, PartsConfig, TargetSpec, TransformerConfig, is_part};
 
 use crate::runs::hashes::HashMemory;
+use crate::runs::run_folder::left_before;
 use crate::runtime::capture::class::states_elsewhere;
 use crate::runtime::interruption::interrupted;
 use crate::runtime::model_files::{part_files, read_json, weight_files};
@@ -28,7 +29,7 @@ pub fn resolve(model: &str, revision: Option<&str>) -> Result<PathBuf> {
 /// The same for a model that is the `what` of a target.
 pub fn resolve_as(what: &str, model: &str, revision: Option<&str>) -> Result<PathBuf> {
     spectrain_checkpoints::resolve(model, revision, &hub_options())
-        .with_context(|| format!("cannot open the {what} `{model}`"))
+        .map_err(|error| not_opened(what, model, error))
 }
 
 /// The folder of a target of which only embedding, norm and head are read: of weights in shards no others are downloaded.
@@ -44,7 +45,14 @@ pub fn resolve_some(
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<PathBuf> {
     spectrain_checkpoints::resolve_parts(model, revision, wanted, &hub_options())
-        .with_context(|| format!("cannot open the {what} `{model}`"))
+        .map_err(|error| not_opened(what, model, error))
+}
+
+/// The error about the `what` of a target that cannot be opened; of one that a run makes and has set aside, where it is now.
+fn not_opened(what: &str, model: &str, error: spectrain_checkpoints::Error) -> anyhow::Error {
+    let why = left_before(Path::new(model));
+    let error = why.map_or_else(|| error.into(), |why| anyhow!(why));
+    error.context(format!("cannot open the {what} `{model}`"))
 }
 
 /// How the hub is asked by a program that may be stopped.

@@ -16,6 +16,7 @@ use spectrain_models::FrozenType;
 use crate::progress::{Output, Progress};
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::DataTable;
+use crate::runs::places::{MADE_TARGET, REGENERATED};
 use crate::runs::prepared::printed_day;
 use crate::runs::run_folder::RunFolder;
 use crate::runs::stage_names;
@@ -127,7 +128,7 @@ impl StageContext<'_> {
     /// The target's folder: made by `synthetic`, given, or downloaded now.
     pub fn target_folder(&self) -> Result<PathBuf> {
         let given = self.recipe.target_folder()?;
-        Ok(given.unwrap_or_else(|| self.folder(stage_names::SYNTHETIC).join("target")))
+        Ok(given.unwrap_or_else(|| self.run.path().join(MADE_TARGET)))
     }
 
     /// What turns conversations into tokens, the same on whichever [day](Self::day) it is asked for.
@@ -196,7 +197,7 @@ impl StageContext<'_> {
 
     /// Where the stage `regenerate` leaves conversations.
     pub fn regenerated(&self) -> PathBuf {
-        self.folder(stage_names::REGENERATE).join("train.jsonl")
+        self.run.path().join(REGENERATED)
     }
 
     /// The conversations of `data.train`, as many as are wanted; downloads what is missing.

@@ -12,7 +12,8 @@ use crate::recipe::tables::Engine;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{
     CAPTURED_LAYERS, COMPUTED_IN, FOLDER_OF_FEATURES, Inputs, OWN_SAMPLING, PRINTED_DAY,
-    STOP_TOKENS, StageState, Status, TARGET_NAME, Wanted, stage_state,
+    REGENERATED_DATA, STOP_TOKENS, StageState, Status, TARGET, TARGET_NAME, TOKENIZER, Wanted,
+    stage_state,
 };
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::interruption::check_interrupted;
@@ -46,16 +47,16 @@ impl StageContext<'_> {
     /// The names and hashes of an input of a stage: several, one, or none where the recipe has no such thing.
     fn found(&self, stage: &Stage, input: &Input) -> Result<Inputs> {
         let (name, hash) = match input {
-            Input::Target => ("the target".into(), self.target_sha256()?),
+            Input::Target => (TARGET.into(), self.target_sha256()?),
             Input::TargetName if self.recipe.export.to.contains(&Engine::Speculators) => {
                 let name = hash::sha256_bytes(self.target_name()?.as_bytes());
                 (TARGET_NAME.into(), name)
             }
             Input::TargetName => return Ok(Inputs::new()),
-            Input::Tokenizer => ("the tokenizer".into(), self.tokenizer_sha256()?),
+            Input::Tokenizer => (TOKENIZER.into(), self.tokenizer_sha256()?),
             Input::TrainData if self.recipe.regenerate.is_some() => {
                 let hash = self.sha256_of_data(&self.train_data()?)?;
-                ("the answers of `regenerate`".into(), hash)
+                (REGENERATED_DATA.into(), hash)
             }
             Input::GivenData | Input::TrainData => {
                 let hash = self.sha256_of_data(&self.given_data()?)?;
@@ -265,7 +266,7 @@ impl StageContext<'_> {
         }
         let data = &self.recipe.data;
         let text = text_files(&self.target_folder()?)?;
-        inputs.insert("the tokenizer".into(), self.run.sha256_of(&text)?);
+        inputs.insert(TOKENIZER.into(), self.run.sha256_of(&text)?);
         if let Some(path) = &data.template {
             inputs.insert("`data.template`".into(), self.run.sha256(path)?);
         }

@@ -23,6 +23,7 @@ use spectrain_train::{
 
 use crate::progress::counted;
 use crate::recipe::tables::{MADE_POSITIONS, SyntheticTable};
+use crate::runs::places::MADE_TARGET;
 use crate::runs::stage_names;
 use crate::runtime::device::{graph_device, memory_of};
 use crate::runtime::interruption::{check_interrupted, interrupted};
@@ -74,7 +75,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         held_out,
     )?;
     check_interrupted()?;
-    context.make_room("synthetic/target")?;
+    context.make_room(MADE_TARGET)?;
     text.write_target(&target, &folder.join("target"))?;
     let loss = summary.best.as_ref().map(|(_, best)| best.loss);
     context.output.say(format!(

@@ -18,7 +18,7 @@ use crate::progress::{Output, print};
 use crate::recipe::read::read;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::tables::{Engine, ExportType};
-use crate::runs::places::{IMPORTED, trained};
+use crate::runs::places::{IMPORTED, MADE_TARGET, trained};
 use crate::runs::run_folder::RunFolder;
 use crate::runs::stage_names;
 use crate::runtime::target;
@@ -245,7 +245,7 @@ impl ForTarget {
         let mut folder = match (given, recipe.model()) {
             (Some(given), _) => resolve(given, None)?,
             (None, Some(model)) => resolve(model, recipe.target.revision.as_deref())?,
-            (None, None) => run.join(stage_names::SYNTHETIC).join("target"),
+            (None, None) => run.join(MADE_TARGET),
         };
         let named = match given.or(recipe.model()) {
             Some(named) => named.to_owned(),

@@ -15,6 +15,9 @@ use crate::runs::run_folder::lock::LOCK;
 /// The file that tells whose a run is.
 pub(super) const RUN: &str = "run.json";
 
+/// The recipe of a run, resolved.
+pub(super) const RECIPE: &str = "recipe.toml";
+
 /// What is done with a folder that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {

@@ -23,6 +23,12 @@ const DIGEST: &str = "sha256";
 /// SHA-256 of files or of what a stage reads, by a name for people.
 pub type Inputs = BTreeMap<String, String>;
 
+/// The input that is the target: its configuration and weights, as far as they are read.
+pub const TARGET: &str = "the target";
+/// The input that is the files that decide how a target's text becomes tokens.
+pub const TOKENIZER: &str = "the tokenizer";
+/// The input that is the conversations as the target has answered them.
+pub const REGENERATED_DATA: &str = "the answers of `regenerate`";
 /// The input that says which layers of the target a drafter reads.
 pub const CAPTURED_LAYERS: &str = "the list of captured layers";
 /// What the inputs that say where a target stops begin with.

@@ -9,6 +9,7 @@ use super::lock::LOCK;
 use super::manifest::MANIFEST;
 use super::*;
 use crate::runs::files::entries;
+use crate::runtime::model_files::weight_files;
 
 fn open(root: &Path, name: &str, recipe: &str, existing: Existing) -> Result<RunFolder> {
     RunFolder::open(RunName { root, name, recipe }, "recipe = 1\n", existing)
@@ -879,4 +880,73 @@ fn auto_and_the_type_that_it_means_on_the_device_are_the_same() {
     assert_eq!(state(&settings("f32", "f32")), done);
     let other = changed(&["`target.dtype`: \"auto\" → \"bf16\""]);
     assert_eq!(state(&settings("bf16", "bf16")), other);
+}
+
+/// Finishes a stage, made from these inputs, that leaves a file with this text at this path in its folder.
+fn leave(run: &RunFolder, stage: &str, inputs: Inputs, (file, text): (&str, &str)) {
+    let start = Start {
+        inputs,
+        ..Start::default()
+    };
+    let manifest = run.start(stage, start).unwrap();
+    let file = run.stage(stage).join(file);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+}
+
+#[test]
+fn what_rests_on_a_target_that_is_made_anew_is_stale_unless_the_recipe_names_another_one() {
+    let root = tempfile::tempdir().unwrap();
+    let name = RunName {
+        root: root.path(),
+        name: "a",
+        recipe: "eagle3",
+    };
+    let open = |recipe: &str| RunFolder::open(name, recipe, Existing::Continue).unwrap();
+    let run = open("[synthetic]\n");
+    let why = || stale(&root.path().join("a"), "train").unwrap();
+    let weights = "target/model.safetensors";
+    leave(&run, "synthetic", Inputs::new(), (weights, "one"));
+    let target = run.stage("synthetic").join("target");
+    let hash = run.sha256_of(&weight_files(&target).unwrap()).unwrap();
+    let inputs = Inputs::from([("the target".to_owned(), hash)]);
+    leave(&run, "train", inputs, ("left", "drafter"));
+    assert_eq!(why(), None);
+    assert_eq!(left_before(&target), None);
+
+    let aside = run.set_aside("synthetic").unwrap();
+    leave(&run, "synthetic", Inputs::new(), (weights, "two"));
+    let changed = "`synthetic/target` has changed since";
+    assert_eq!(why().as_deref(), Some(changed));
+    fs::remove_dir_all(&target).unwrap();
+    let missing = "`synthetic/target`, which it was made from, is missing";
+    assert_eq!(why().as_deref(), Some(missing));
+    run.start("synthetic", Start::default()).unwrap();
+    let again = "the stage `synthetic` was started again and is not done";
+    assert_eq!(why().as_deref(), Some(again));
+    let kept = aside.join("target");
+    let told = format!("{again}; what it left before is in `{}`", kept.display());
+    assert_eq!(left_before(&target), Some(told));
+    assert_eq!(left_before(&run.path().join("a/target")), None);
+
+    drop(run);
+    open("[target]\nmodel = \"m\"\n").describe().unwrap();
+    assert_eq!(why(), None);
+}
+
+#[test]
+fn what_was_made_of_answers_that_are_asked_for_anew_is_stale() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    leave(&run, "regenerate", Inputs::new(), ("train.jsonl", "{}"));
+    let answers = run.stage("regenerate").join("train.jsonl");
+    let hash = run.sha256(&answers).unwrap();
+    let inputs = Inputs::from([("the answers of `regenerate`".to_owned(), hash)]);
+    leave(&run, "prepare", inputs, ("left", "tokens"));
+    let why = || stale(run.path(), "prepare").unwrap();
+    assert_eq!(why(), None);
+    run.start("regenerate", Start::default()).unwrap();
+    let again = "the stage `regenerate` was started again and is not done";
+    assert_eq!(why().as_deref(), Some(again));
 }
