@@ -23,9 +23,11 @@ fn the_recipe_of_every_family_says_what_its_keys_mean_and_has_a_plan() {
         assert!(text.contains("# Peak learning rate"), "{text}");
         assert!(text.contains("\nmodel = \"target\"\n"), "{text}");
         // What is not asked for is a default, and stays one where defaults change.
-        assert!(text.contains("\n#save_every = "), "{text}");
-        // But for the number of steps, which would read the few conversations too often.
-        assert!(text.contains("\nsteps = "), "{text}");
+        assert!(text.contains("\n#max_new_tokens = "), "{text}");
+        // But for the number of steps, which would read the few conversations too often, and how often these are validated and saved.
+        for key in ["steps", "validate_every", "save_every"] {
+            assert!(text.contains(&format!("\n{key} = ")), "no {key}: {text}");
+        }
         assert!(told(&text).contains("This one makes 20 passes"), "{text}");
         let pages = "recipes/README.md and recipes/drafters.md have all others";
         assert!(told(&text).contains(pages), "{text}");

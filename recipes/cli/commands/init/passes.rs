@@ -9,6 +9,12 @@ use crate::plan::words::grouped;
 use crate::recipe::defaults::whole_rows;
 use crate::recipe::tables::DataTable;
 
+/// How often a training is validated, and how often its state is saved, in steps.
+const VALIDATE_EVERY: &str = "validate_every";
+const SAVE_EVERY: &str = "save_every";
+/// So often at least, that there are weights to choose among and little is lost with an interruption.
+const TIMES: u64 = 4;
+
 /// What the keys of a training say: as set, else as recommended, else their default.
 struct Said<'a> {
     own: &'a Own<'a>,
@@ -66,6 +72,25 @@ impl Said<'_> {
             .fold(0, u64::saturating_add)
     }
 
+    /// How often a training of so many steps is validated and saved, where nothing says it and the usual intervals are too long for it.
+    fn intervals(&self, table: &str, steps: u64) -> Vec<Recommended> {
+        let TrainConfig {
+            validate_every,
+            save_every,
+            ..
+        } = self.defaults;
+        let is_said = |key: &str| {
+            let mut numbers = [table, TRAIN]
+                .into_iter()
+                .flat_map(|table| self.numbers(table, key));
+            numbers.any(|number| number.is_some())
+        };
+        let usual = [(VALIDATE_EVERY, validate_every), (SAVE_EVERY, save_every)].into_iter();
+        let long = usual.filter(|(key, usual)| steps < TIMES * *usual as u64 && !is_said(key));
+        long.map(|(key, _)| Recommended::new(table, key, steps.div_ceil(TIMES)))
+            .collect()
+    }
+
     /// The part of steps that passes over the data as often as helps; none where all steps do, where how much data there is cannot be
     /// estimated, or where steps or epochs are set.
     fn cut(&self) -> Option<Cut> {
@@ -101,7 +126,8 @@ impl Cut {
         (part as u64).max(all.min(1))
     }
 
-    fn told(&self) -> String {
+    /// What to say of it; `has_intervals` says whether the intervals of validations and states go with it.
+    fn told(&self, has_intervals: bool) -> String {
         let about = match self.passes {
             few @ ..100 => few,
             many => many / 10 * 10,
@@ -110,16 +136,23 @@ impl Cut {
             true => "",
             false => " beside those of the stages whose length is set",
         };
+        let intervals = match has_intervals {
+            true => {
+                " The usual intervals of validations and saved states are too long for it: they are a quarter of it here."
+            }
+            false => "",
+        };
         format!(
             " The usual number of steps would make some {} passes over this data, by the size of its files. This one makes \
-             {MOST_PASSES} passes{others}.",
+             {MOST_PASSES} passes{others}.{intervals}",
             grouped(about)
         )
     }
 }
 
 /// Cuts the steps of trainings that would pass over the data more often than helps, where its tokens can be estimated and no other
-/// length was asked for; a warm-up that is too long for what is left goes with them. Returns what is to be said of it, in sentences.
+/// length was asked for; a warm-up that is too long for what is left goes with them, and validations and saved states come more often.
+/// Returns what is to be said of it, in sentences.
 pub(super) fn cut(own: &Own, keys: &mut Vec<Recommended>) -> String {
     let said = Said {
         own,
@@ -139,6 +172,13 @@ pub(super) fn cut(own: &Own, keys: &mut Vec<Recommended>) -> String {
         (table, steps)
     });
     let lengths: Vec<(String, u64)> = lengths.filter(|(_, steps)| *steps > 0).collect();
+    // Stages whose length is set have the intervals of the whole training.
+    let spaced = lengths
+        .iter()
+        .filter(|(table, _)| cut.is_of_all || table != TRAIN);
+    let intervals: Vec<Recommended> = spaced
+        .flat_map(|(table, steps)| said.intervals(table, *steps))
+        .collect();
     let shortest = lengths.iter().map(|(_, steps)| *steps).min();
     keys.retain(|found| {
         let warm_up = found
@@ -153,7 +193,9 @@ pub(super) fn cut(own: &Own, keys: &mut Vec<Recommended>) -> String {
             None => keys.push(line),
         }
     }
-    cut.told()
+    let told = cut.told(!intervals.is_empty());
+    keys.extend(intervals);
+    told
 }
 
 #[cfg(test)]
@@ -181,13 +223,74 @@ mod tests {
         (keys.into_iter().map(|found| found.line).collect(), told)
     }
 
+    /// The keys without how often it is validated and saved.
+    fn lengths(mut keys: Vec<String>) -> Vec<String> {
+        keys.retain(|line| !line.contains("_every = "));
+        keys
+    }
+
+    #[test]
+    fn a_short_training_is_validated_and_saved_as_often_as_a_long_one() {
+        for (tokens, expected) in [
+            (
+                10_000,
+                &["steps = 48", "validate_every = 12", "save_every = 12"][..],
+            ),
+            (
+                10_240,
+                &["steps = 50", "validate_every = 13", "save_every = 13"],
+            ),
+            (100, &["steps = 1", "validate_every = 1", "save_every = 1"]),
+            // Four usual intervals.
+            (163_840, &["steps = 800"]),
+        ] {
+            let (keys, told) = cut_to(Some(tokens), &[], &[]);
+            assert_eq!(keys, expected, "{tokens}");
+            let says = told.ends_with("they are a quarter of it here.");
+            assert_eq!(says, expected.len() > 1, "{told}");
+        }
+        let set = ["train.validate_every=7"];
+        let (keys, _) = cut_to(Some(10_240), &[("save_every", 9)], &set);
+        assert_eq!(keys, ["save_every = 9", "steps = 50"]);
+    }
+
+    #[test]
+    fn stages_whose_length_is_set_keep_the_usual_intervals() {
+        let own = |settings: &Settings| {
+            let own = Own {
+                kind: find("deer").unwrap(),
+                target: "nobody/nothing",
+                revision: None,
+                is_made: false,
+                tokens: Some(2048),
+                settings,
+            };
+            let mut keys = vec![Recommended::new("stages.refine", STEPS, 100)];
+            cut(&own, &mut keys);
+            let named = keys.into_iter();
+            let named = named.map(|found| (found.table, found.line));
+            named.collect::<Vec<_>>()
+        };
+        let every = |keys: &[(String, String)]| -> Vec<String> {
+            let keys = keys
+                .iter()
+                .filter(|(_, line)| line.starts_with(VALIDATE_EVERY));
+            keys.map(|(table, _)| table.clone()).collect()
+        };
+        let all = own(&Settings::of(&[]).unwrap());
+        assert_eq!(every(&all), [TRAIN, "stages.refine"]);
+        let set = ["stages.align.steps=5000".to_owned()];
+        let some = own(&Settings::of(&set).unwrap());
+        assert_eq!(every(&some), ["stages.refine"]);
+    }
+
     #[test]
     fn the_usual_steps_are_cut_to_little_data() {
         // A thousand steps of 4,096 tokens.
         let (keys, told) = cut_to(Some(64_000), &[], &[]);
-        assert_eq!(keys, ["steps = 312"]);
+        assert_eq!(lengths(keys), ["steps = 312"]);
         assert!(told.contains("some 64 passes"), "{told}");
-        assert!(told.ends_with("This one makes 20 passes."), "{told}");
+        assert!(told.contains("This one makes 20 passes."), "{told}");
         for tokens in [None, Some(0), Some(204_800)] {
             let (keys, told) = cut_to(tokens, &[], &[]);
             assert!(keys.is_empty() && told.is_empty(), "{tokens:?} {keys:?}");
@@ -203,10 +306,10 @@ mod tests {
             (&["train.gradient_accumulation=4"], "steps = 78"),
         ] {
             let (keys, _) = cut_to(Some(64_000), &[], set);
-            assert_eq!(keys, [expected], "{set:?}");
+            assert_eq!(lengths(keys), [expected], "{set:?}");
         }
         let (keys, _) = cut_to(Some(64_000), &[("batch_tokens", 2048)], &[]);
-        assert_eq!(keys, ["batch_tokens = 2048", "steps = 625"]);
+        assert_eq!(lengths(keys), ["batch_tokens = 2048", "steps = 625"]);
     }
 
     #[test]
@@ -215,7 +318,7 @@ mod tests {
         let (keys, _) = cut_to(Some(64_000), &tuning, &[]);
         assert_eq!(keys, ["steps = 200", "warmup_steps = 10"]);
         let (keys, told) = cut_to(Some(2048), &tuning, &[]);
-        assert_eq!(keys, ["steps = 10"]);
+        assert_eq!(lengths(keys), ["steps = 10"]);
         assert!(told.contains("some 400 passes"), "{told}");
         for set in ["train.steps=1000", "train.epochs=100"] {
             let (keys, told) = cut_to(Some(2048), &[], &[set]);
