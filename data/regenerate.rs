@@ -22,12 +22,13 @@ use crate::dataset::{Dataset, Located};
 use crate::durable::{PendingFile, old_name, write_whole};
 use crate::error::{Error, Result};
 use crate::prepare::Category;
-use crate::rows::LocatedRow;
+use crate::rows::{LocatedRow, Location};
 pub use crate::tool_calls::TOOL_CALLS;
 use crate::unusable::Unusable;
 
 mod answers;
 mod journal;
+mod listed;
 mod report;
 mod retry;
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod workers;
 
 pub use answers::{Answer, Answers, Failure, Request, ToolRows, Truncated, Written};
 use journal::{Entry, Journal};
+pub use listed::ListedRows;
 pub use report::{Failed, RegenerateReport, UnchangedRows};
 pub use retry::{Pace, Retry};
 pub use trained::check_trained;
@@ -248,7 +250,11 @@ impl Job {
         let mut out = BufWriter::new(PendingFile::create(&self.out)?);
         let rows = self.unusable.without(self.data.whole_rows()?);
         for (number, row) in (1..).zip(rows) {
-            let LocatedRow { row, copies, .. } = row?;
+            let LocatedRow {
+                location: place,
+                row,
+                copies,
+            } = row?;
             let row = row.or_conversation();
             digest.update(line(&row));
             if copies == 0 {
@@ -259,7 +265,7 @@ impl Job {
                 Ok(_) => match self.journal.entry(number)? {
                     None if self.report.failed_at(number) => continue,
                     None => return Err(changed("another row")),
-                    Some(entry) => self.report.take(entry, row, self.tools),
+                    Some(entry) => self.report.take(entry, (row, &place), self.tools),
                 },
             };
             for row in rows {
@@ -288,9 +294,14 @@ impl RegenerateReport {
 
     /// Counts the answers of a conversation, and returns it with them unless it is left out. Where the tokens of all answers are
     /// known, each answer becomes a row of tokens with what it answers.
-    fn take(&mut self, mut entry: Entry, mut row: Row, tools: ToolRows) -> Vec<Row> {
+    fn take(
+        &mut self,
+        mut entry: Entry,
+        (mut row, place): (Row, &Location),
+        tools: ToolRows,
+    ) -> Vec<Row> {
         if entry.dropped {
-            self.dropped.push(entry.row);
+            self.dropped.add(place);
             return Vec::new();
         }
         let mut kept = entry.answers.len();
@@ -308,20 +319,20 @@ impl RegenerateReport {
             let (messages, answers, cut) = talk.end();
             (conversation.messages, kept) = (messages, answers);
             match cut {
-                Some(Cut::Unpaired) => self.ended_at_call.push(entry.row),
-                Some(Cut::Unreadable) => self.unreadable_calls.push(entry.row),
+                Some(Cut::Unpaired) => self.ended_at_call.add(place),
+                Some(Cut::Unreadable) => self.unreadable_calls.add(place),
                 None => {}
             }
         }
         let mut answers = entry.answers;
         answers.truncate(kept);
         if answers.is_empty() {
-            self.without_answer.push(entry.row);
+            self.without_answer.add(place);
             return Vec::new();
         }
         self.count(&answers);
         if answers.iter().any(|answer| answer.truncated) {
-            self.cut_off.push(entry.row);
+            self.cut_off.add(place);
         }
         if answers.iter().all(|answer| answer.written.is_some()) {
             return of_tokens(answers, row.extra);
@@ -406,20 +417,25 @@ fn scan(wanted: &RegenerateSettings) -> Result<Scan> {
     let mut passed_over = BTreeSet::new();
     let mut rows = 0;
     for row in data.whole_rows()? {
-        let (row, copies) = match row {
-            Ok(LocatedRow { row, copies, .. }) => (row.or_conversation(), copies),
+        let LocatedRow {
+            location: place,
+            row,
+            copies,
+        } = match row {
+            Ok(row) => row,
             Err(error) if unusable.drops(&error) => {
                 left_out.add(error);
                 continue;
             }
             Err(error) => return Err(error),
         };
+        let row = row.or_conversation();
         rows += 1;
         digest.update(line(&row));
         if copies == 0 {
             passed_over.insert(rows);
         } else if let Err(why) = plan(&row, *tools) {
-            unchanged.add(rows, why);
+            unchanged.add(&place, why);
         }
     }
     left_out.take(data.unusable());

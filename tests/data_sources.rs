@@ -271,9 +271,10 @@ fn rows_that_cannot_be_used_end_the_command_or_are_left_out_and_counted() {
     let rows = workspace.text("train.jsonl").lines().count();
     let data = dirty(&workspace);
     let prepare = format!("data prepare --target target --data {data} --out");
-    workspace
-        .run_line(format!("{prepare} refused"))
-        .failed(&["`dirty.jsonl` row 1 is not JSON"]);
+    workspace.run_line(format!("{prepare} refused")).failed(&[
+        "`dirty.jsonl` row 1 is not JSON",
+        "; `--unusable drop` leaves such rows out, and `spectrain data lint` finds them all",
+    ]);
     let left = workspace
         .run_line(format!("{prepare} left --unusable drop"))
         .succeeded();

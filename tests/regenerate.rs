@@ -207,6 +207,20 @@ fn asked_with_options(server: &FaultServer) {
 }
 
 #[test]
+fn a_row_that_cannot_be_used_is_refused_with_the_option_that_leaves_it_out() {
+    let server = FaultServer::start(&[]);
+    let url = format!("{}/v1/", server.url());
+    let workspace = Workspace::of("");
+    let text = lines((1..=2).map(|number| row(number, 1)));
+    workspace.write("data.jsonl", format!("{{oops\n{text}"));
+    workspace.run(&regenerate(&url, &[])).failed(&[
+        "`data.jsonl` row 1 is not JSON",
+        "; `--unusable drop` leaves such rows out, and `spectrain data lint` finds them all",
+    ]);
+    assert!(!workspace.path("out.jsonl.journal").exists());
+}
+
+#[test]
 fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
     let server = FaultServer::start(&[("2.2", &[Fault::Status(400)])]);
     let url = format!("{}/v1/", server.url());
@@ -219,7 +233,7 @@ fn a_conversation_that_fails_is_named_and_the_same_command_tries_it_again() {
         Outcome::from(command.output().unwrap())
     };
     let outcome = start().failed(&["error: 1 of 3 conversations was not regenerated"]);
-    let named = "row 2 (`data.jsonl` row 2), turn 2, after 1 try: status 400: as planned\n";
+    let named = "`data.jsonl` row 2, turn 2, after 1 try: status 400: as planned\n";
     assert!(outcome.stdout.ends_with(named), "{outcome:#?}");
     let failed = &workspace.json("out.jsonl.report")["failed"][0];
     assert_eq!((&failed["row"], &failed["turn"]), (&json!(2), &json!(2)));

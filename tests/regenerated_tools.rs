@@ -219,9 +219,9 @@ fn calls_are_written_anew_and_followed_by_what_the_data_has_as_their_results() {
 
     let report = workspace.json("out.jsonl.report");
     for (key, expected) in [
-        ("ended_at_call", json!([4])),
-        ("unreadable_calls", json!([5, 6])),
-        ("without_answer", json!([5])),
+        ("ended_at_call", json!({"data.jsonl": [4]})),
+        ("unreadable_calls", json!({"data.jsonl": [5, 6]})),
+        ("without_answer", json!({"data.jsonl": [5]})),
         ("calls", json!(5)),
         ("regenerated", json!(5)),
         ("answers", json!(11)),
@@ -329,7 +329,7 @@ fn rows_with_tools_are_copied_where_that_is_wanted_or_nothing_else_is_possible()
     let report = workspace.json("out.jsonl.report");
     assert_eq!(
         report["unchanged"]["tools"],
-        json!([2]),
+        json!({"data.jsonl": [2]}),
         "its tools are not defined"
     );
     assert_eq!(report["regenerated"], 2);

@@ -4,19 +4,18 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::listed::{EXAMPLES, ListedRows};
 use super::turns::Unchanged;
 use crate::dataset::LeftOut;
 use crate::hub_data::FetchedData;
 use crate::prepare::Category;
+use crate::rows::Location;
 use crate::words::{by_count, counted};
-
-/// Rows that a line for people names.
-const EXAMPLES: usize = 10;
 
 /// A conversation without its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Its row, from 1.
+    /// Its row among those that can be used, from 1.
     pub row: u64,
     /// File and line or row where it stands.
     pub place: String,
@@ -33,8 +32,8 @@ impl fmt::Display for Failed {
         let times = by_count(self.tries.into(), ["try", "tries"]);
         write!(
             f,
-            "row {} ({}), turn {}, after {} {times}: {}",
-            self.row, self.place, self.turn, self.tries, self.reason
+            "{}, turn {}, after {} {times}: {}",
+            self.place, self.turn, self.tries, self.reason
         )
     }
 }
@@ -43,34 +42,34 @@ impl fmt::Display for Failed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnchangedRows {
     /// With tools.
-    pub tools: Vec<u64>,
+    pub tools: ListedRows,
     /// Without a turn of the user.
-    pub no_user: Vec<u64>,
+    pub no_user: ListedRows,
     /// Of tokens.
-    pub tokens: Vec<u64>,
+    pub tokens: ListedRows,
 }
 
 impl UnchangedRows {
-    pub(super) fn add(&mut self, row: u64, why: Unchanged) {
+    pub(super) fn add(&mut self, place: &Location, why: Unchanged) {
         match why {
             Unchanged::Tools => &mut self.tools,
             Unchanged::NoUser => &mut self.no_user,
             Unchanged::Tokens => &mut self.tokens,
         }
-        .push(row);
+        .add(place);
     }
 
     /// How many.
     pub fn count(&self) -> u64 {
         [&self.tools, &self.no_user, &self.tokens]
-            .map(|rows| rows.len() as u64)
+            .map(ListedRows::count)
             .iter()
             .sum()
     }
 }
 
 /// What became of every row: `rows` is `regenerated`, `dropped`, `without_answer`, `unchanged`, `passed_over` and `failed` together.
-/// Rows count from 1.
+/// Rows are listed by the files that they stand in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegenerateReport {
     /// Rows of the dataset.
@@ -103,19 +102,19 @@ pub struct RegenerateReport {
     /// Damaged lines of the journal; their conversations were asked for again.
     pub damaged_lines: u64,
     /// Conversations with an answer that was cut off, whose end is not trained on.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cut_off: Vec<u64>,
+    #[serde(default, skip_serializing_if = "ListedRows::is_empty")]
+    pub cut_off: ListedRows,
     /// Conversations left out because an answer was cut off.
-    pub dropped: Vec<u64>,
+    pub dropped: ListedRows,
     /// Conversations kept up to an answer that calls a tool as the data does not, so that what the tool says is not known.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ended_at_call: Vec<u64>,
+    #[serde(default, skip_serializing_if = "ListedRows::is_empty")]
+    pub ended_at_call: ListedRows,
     /// Conversations kept up to before a call of a tool that cannot be read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unreadable_calls: Vec<u64>,
+    #[serde(default, skip_serializing_if = "ListedRows::is_empty")]
+    pub unreadable_calls: ListedRows,
     /// Of these, the ones left out, as there is no answer before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub without_answer: Vec<u64>,
+    #[serde(default, skip_serializing_if = "ListedRows::is_empty")]
+    pub without_answer: ListedRows,
     /// Rows copied as they are.
     pub unchanged: UnchangedRows,
     /// Conversations left out because a turn was not answered, by row.
@@ -138,7 +137,7 @@ impl RegenerateReport {
     }
 
     /// Rows that became something else than whole regenerated conversations, and what.
-    fn lists(&self) -> [(&[u64], &'static str); 8] {
+    fn lists(&self) -> [(&ListedRows, &'static str); 8] {
         [
             (
                 &self.cut_off,
@@ -211,10 +210,8 @@ impl fmt::Display for RegenerateReport {
             }
         }
         for (rows, what) in self.lists() {
-            let count = rows.len() as u64;
-            if count > 0 {
-                let row = by_count(count, ["row", "rows"]);
-                write!(f, "\n{count} {what}: {row} {}", first(rows))?;
+            if !rows.is_empty() {
+                write!(f, "\n{} {what}: {rows}", rows.count())?;
             }
         }
         if let Some(left_out) = &self.left_out {
@@ -240,12 +237,6 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn first(rows: &[u64]) -> String {
-    let shown: Vec<String> = rows.iter().take(EXAMPLES).map(u64::to_string).collect();
-    let more = if rows.len() > EXAMPLES { ", …" } else { "" };
-    format!("{}{more}", shown.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +244,10 @@ mod tests {
     #[test]
     fn one_of_a_thing_is_not_called_several() {
         let text = |count: u64| {
+            let mut cut_off = ListedRows::default();
+            for row in 1..=count as usize {
+                cut_off.add(&Location::new("a.jsonl", row));
+            }
             let report = RegenerateReport {
                 rows: count,
                 regenerated: count,
@@ -260,7 +255,7 @@ mod tests {
                 truncated: count,
                 empty: count,
                 requests: count,
-                cut_off: (1..=count).collect(),
+                cut_off,
                 ..RegenerateReport::default()
             };
             report.to_string()
@@ -269,13 +264,13 @@ mod tests {
             text(1),
             "1 of 1 conversation regenerated with 1 answer, 0 of them by an earlier run\n1 request, 0 of them repeated ones\n\
              1 answer cut off at the maximum length\n1 answer without a text or a call\n\
-             1 kept with an answer that was cut off, whose end is not trained on: row 1"
+             1 kept with an answer that was cut off, whose end is not trained on: `a.jsonl` row 1"
         );
         assert_eq!(
             text(2),
             "2 of 2 conversations regenerated with 2 answers, 0 of them by an earlier run\n2 requests, 0 of them repeated ones\n\
              2 answers cut off at the maximum length\n2 answers without a text or a call\n\
-             2 kept with an answer that was cut off, whose end is not trained on: rows 1, 2"
+             2 kept with an answer that was cut off, whose end is not trained on: `a.jsonl` rows 1, 2"
         );
     }
 }

@@ -200,10 +200,15 @@ fn every_turn_is_answered_once_on_top_of_new_answers_and_rows_keep_their_order()
         answers.given.lock().unwrap()[&(1, 2)],
         [["s", "a", "new 1.1", "b"]]
     );
+    let listed = |row| {
+        let mut listed = ListedRows::default();
+        listed.add(&Location::new(folder.path("data.jsonl"), row));
+        listed
+    };
     let unchanged = UnchangedRows {
-        tools: vec![3],
-        no_user: vec![6],
-        tokens: vec![5],
+        tools: listed(3),
+        no_user: listed(6),
+        tokens: listed(5),
     };
     let expected = RegenerateReport {
         rows: 7,
@@ -325,6 +330,36 @@ fn a_row_that_is_too_long_with_what_is_only_copied_does_not_shift_the_others() {
     let given = answers.given.lock().unwrap();
     assert_eq!(given[&(1, 1)], [["b"]]);
     assert_eq!(given[&(2, 1)], [["c"]]);
+}
+
+#[test]
+fn rows_are_listed_as_their_file_has_them_whatever_is_left_out_before() {
+    let folder = Folder::new();
+    let file = folder.path("data.jsonl");
+    fs::write(&file, format!("{{oops\n{DATA}")).unwrap();
+    let wanted = RegenerateSettings {
+        data: &file.clone().into(),
+        out: &folder.path("out.jsonl"),
+        settings: Map::new(),
+        truncated: Truncated::Keep,
+        tools: ToolRows::Copy,
+        unusable: Unusable::Drop,
+    };
+    let reason = "no".to_owned();
+    let mut answers = Scripted::failing(4, 1, vec![Failure::Lasting { reason }]);
+    answers.cut = Some((7, 1));
+    let job = Job::open(&wanted, ExistingAnswers::Continue).unwrap();
+    let report = job.run(&answers, &work(&never), &mut |_, _| {});
+    let report = report.unwrap().unwrap();
+    let at = |row: usize| format!("`{}` row {row}", file.display());
+    let UnchangedRows {
+        tools,
+        no_user,
+        tokens,
+    } = &report.unchanged;
+    let listed = [tools, tokens, no_user, &report.cut_off].map(ListedRows::to_string);
+    assert_eq!(listed, [4, 6, 7, 8].map(at));
+    assert_eq!(report.failed[0].place, at(5));
 }
 
 #[test]
@@ -459,7 +494,7 @@ fn a_failure_that_does_not_pass_names_its_turn_its_tries_and_the_last_reason() {
     );
     let shown = report.to_string();
     assert!(
-        shown.contains("row 7 (") && shown.ends_with("turn 1, after 3 tries: last"),
+        shown.ends_with("data.jsonl` row 7, turn 1, after 3 tries: last"),
         "{shown}"
     );
 }
@@ -540,14 +575,16 @@ fn an_answer_that_is_cut_off_is_kept_dropped_or_failed() {
             .unwrap();
         let text = folder.text("out.jsonl");
         let marked = text.matches(r#""truncated":true"#).count();
-        assert_eq!(marked, report.cut_off.len());
+        assert_eq!(marked as u64, report.cut_off.count());
         (text.lines().count(), answers.times().len(), report)
     };
     let (rows, answered, report) = run(Truncated::Keep);
     assert_eq!((rows, answered, report.truncated), (7, 6, 1));
-    assert_eq!(report.cut_off, [7]);
+    let is_last = |listed: &ListedRows| listed.to_string().ends_with("data.jsonl` row 7");
+    assert!(is_last(&report.cut_off), "{report}");
     let (rows, answered, report) = run(Truncated::Drop);
-    assert_eq!((rows, answered, report.dropped), (6, 5, vec![7]));
+    assert_eq!((rows, answered), (6, 5));
+    assert!(is_last(&report.dropped), "{report}");
     let (rows, answered, report) = run(Truncated::Fail);
     assert_eq!((rows, answered, report.failed.len()), (6, 5, 1));
     assert!(report.failed[0].reason.contains("cut off"));

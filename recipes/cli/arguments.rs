@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use burn::prelude::Device;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -19,10 +19,11 @@ use spectrain_data::words::in_words;
 use spectrain_eval::DraftChoice;
 use spectrain_models::{FrozenType, TrainingFree};
 
-use crate::errors::Misuse;
+use crate::errors::{Misuse, with_causes};
 use crate::progress::Output;
 use crate::recipe::tables::{DataTable, PromptEntry, TargetType};
 use crate::runtime::{device, target};
+use crate::stages::prepare::of_row;
 
 /// Where a command computes.
 #[derive(Debug, Args)]
@@ -101,6 +102,15 @@ pub struct UnusableArgument {
     /// What happens to rows that cannot be read, or that the chat template refuses: `refuse` or `drop`
     #[arg(long, default_value = "refuse", value_parser = word::<Unusable>)]
     pub unusable: Unusable,
+}
+
+/// The same error; of a row that cannot be used with the option that leaves such rows out.
+pub(crate) fn advised_of_rows(error: anyhow::Error) -> anyhow::Error {
+    let of_data = error.downcast_ref::<spectrain_data::Error>();
+    match of_data.is_some_and(spectrain_data::Error::is_of_row) {
+        true => anyhow!(of_row(with_causes(&error), "--unusable drop")),
+        false => error,
+    }
 }
 
 impl DataArgument {

@@ -180,6 +180,8 @@ pub fn check_answered(report: &RegenerateReport, out: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_data::rows::Location;
+
     use super::*;
 
     #[test]
@@ -191,7 +193,7 @@ mod tests {
             failed: vec![serde_json::from_value(failed).unwrap()],
             ..RegenerateReport::default()
         };
-        report.unchanged.tokens.push(3);
+        report.unchanged.tokens.add(&Location::new("a", 3));
         let told = check_answered(&report, Path::new("out.jsonl")).unwrap_err();
         let expected = "1 of 5 conversations was not regenerated; `out.jsonl.report` names it,";
         assert!(told.to_string().starts_with(expected), "{told}");

@@ -1,5 +1,6 @@
 //! Conversations to tokens, loss masks, token counts and evaluation prompts.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -281,9 +282,13 @@ pub(crate) fn held_out(
     })
 }
 
-/// What is said behind an error of a row.
-pub(super) const LEFT_OUT: &str =
-    "`data.unusable = \"drop\"` leaves such rows out, and `spectrain data lint` finds them all";
+/// The setting that leaves rows out that cannot be used.
+pub(super) const DROP: &str = "data.unusable = \"drop\"";
+
+/// An error of a row with what is said behind it, where `setting` leaves such rows out.
+pub(crate) fn of_row(error: impl Display, setting: &str) -> String {
+    format!("{error}; `{setting}` leaves such rows out, and `spectrain data lint` finds them all")
+}
 
 /// Says of which `data` an error is, which come from `sources`, where these are known.
 pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> anyhow::Error {
@@ -292,7 +297,9 @@ pub(crate) fn not_prepared(error: anyhow::Error, data: &str, sources: &str) -> a
         Some(spectrain_data::Error::NothingKept { .. }) if !sources.is_empty() => {
             format!("cannot prepare {data}, {sources}")
         }
-        Some(found) if found.is_of_row() => format!("cannot prepare {data}: {found}; {LEFT_OUT}"),
+        Some(found) if found.is_of_row() => {
+            format!("cannot prepare {data}: {}", of_row(found, DROP))
+        }
         _ => format!("cannot prepare {data}"),
     };
     error.context(message)

@@ -20,7 +20,7 @@ use crate::runtime::interruption::{check_interrupted, interrupted};
 use crate::runtime::server::key::ApiKey;
 use crate::runtime::server::waiting::Waiting;
 use crate::stages::context::StageContext;
-use crate::stages::prepare::{LEFT_OUT, TRAIN_DATA};
+use crate::stages::prepare::{DROP, TRAIN_DATA, of_row};
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -63,7 +63,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
             context.output.warn(format!("regenerate: {aside}"));
             Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
         }
-        Err(error) if error.is_of_row() => bail!("{error}; {LEFT_OUT}"),
+        Err(error) if error.is_of_row() => bail!(of_row(error, DROP)),
         opened => opened?,
     };
     let pace = Pace {

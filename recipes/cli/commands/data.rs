@@ -20,8 +20,8 @@ use spectrain_data::tokens::TokenWriter;
 use spectrain_data::unusable::Unusable;
 
 use crate::cli::arguments::{
-    DataArgument, LimitArgument, TemplateArgument, UnusableArgument, check_written, dataset,
-    sources_parser, together, word,
+    DataArgument, LimitArgument, TemplateArgument, UnusableArgument, advised_of_rows,
+    check_written, dataset, sources_parser, together, word,
 };
 use crate::cli::commands::regenerate;
 use crate::cli::commands::regenerate::arguments::RegenerateArguments;
@@ -222,6 +222,7 @@ fn prepare(
     let text = arguments.open(unusable)?;
     arguments.warn(&text)?;
     let written = text.write(Box::new(dataset.rows()?), out, &mut |_| Ok(()));
+    let written = written.map_err(advised_of_rows);
     let written = written.with_context(|| format!("cannot prepare {dataset}"))?;
     let unusable = dataset.unusable();
     if !unusable.is_none() {

@@ -8,7 +8,7 @@ use spectrain_data::Error;
 use spectrain_data::dataset::Dataset;
 use spectrain_data::regenerate::{ExistingAnswers, RegenerateReport, RegenerateSettings, ToolRows};
 
-use crate::cli::arguments::dataset;
+use crate::cli::arguments::{advised_of_rows, dataset};
 use crate::errors::Misuse;
 use crate::progress::{Output, print};
 use crate::recipe::tables::WAIT;
@@ -94,7 +94,7 @@ fn advised(error: impl Into<anyhow::Error>) -> anyhow::Error {
         Some(
             Error::OtherJournal { .. } | Error::ForeignOutput { .. } | Error::FeatureHeader { .. },
         ) => anyhow::anyhow!("{error}; `--fresh` moves what is there aside and starts anew"),
-        _ => error,
+        _ => advised_of_rows(error),
     }
 }
 
