@@ -13,11 +13,12 @@ use crate::recipe::change::{Change, merge};
 use crate::recipe::defaults::fill;
 use crate::recipe::file::{File, OPTIONAL_TABLES};
 use crate::recipe::kinds;
+use crate::recipe::misplaced::in_tables;
 use crate::recipe::problem::{Problem, setting};
 use crate::recipe::renamed::new_name;
 use crate::recipe::settings::Settings;
 use crate::recipe::twice;
-use crate::recipe::wording::{LEAST, worded};
+use crate::recipe::wording::{LEAST, QUESTION, UNKNOWN_KEY, worded};
 
 /// Keys of a training that say the same, of which there is one: how long it takes, and how long it warms up.
 const RIVALS: [([&str; 2], &str); 2] = [
@@ -117,8 +118,16 @@ impl<'a> Document<'a> {
         }
         let mut file: File<D, O> = File::deserialize(toml::Deserializer::from(table.clone()))
             .map_err(|error| {
+                let meant = self.meant::<D, O>(&error);
                 let choices = choices::<D, O>(table, &error);
-                self.explain(error, choices)
+                let told = self.explain(error, choices);
+                match meant {
+                    // A slip of a name that stands in no table is asked about already.
+                    Some(meant) if !told.to_string().contains(QUESTION) => {
+                        anyhow!("{told}{QUESTION}{meant}?")
+                    }
+                    _ => told,
+                }
             })?;
         let read = serde_json::to_value(&file).context("cannot write the recipe as JSON")?;
         if let Some(positional) = kinds::positional(self.table.get_ref(), &read) {
@@ -130,6 +139,18 @@ impl<'a> Document<'a> {
         }
         fill(&mut file, &|key| self.sets(key));
         Ok(file)
+    }
+
+    /// The keys of tables that are meant by an unknown one that stands in none.
+    fn meant<D: Settings, O: Settings>(&self, error: &toml::de::Error) -> Option<String> {
+        if !error.message().starts_with(UNKNOWN_KEY) {
+            return None;
+        }
+        let root = self.table.get_ref();
+        // Of a key in a table this is its path.
+        let key = key_at(root, &error.span()?).filter(|path| !path.contains('.'))?;
+        let is_there = |table: &str| OPTIONAL_TABLES.contains(&table) || has(root, table);
+        in_tables::<File<D, O>>(&key, is_there)
     }
 
     /// The tables as they were given: no default is in them.

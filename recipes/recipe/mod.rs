@@ -6,6 +6,7 @@ pub mod document;
 pub mod file;
 pub(crate) mod inline;
 mod kinds;
+mod misplaced;
 mod other_names;
 pub mod problem;
 pub mod read;

@@ -14,6 +14,7 @@ use crate::recipe::document::Document;
 use crate::recipe::problem::Problem;
 use crate::recipe::resolved::ResolvedRecipe;
 use crate::recipe::shipped::found;
+use crate::recipe::wording::UNKNOWN_KEY;
 
 /// What `recipe.toml` of an imported drafter says in the place of a recipe's name.
 pub const IMPORTED_RECIPE: &str = "import";
@@ -65,9 +66,6 @@ pub fn overridden(overrides: &[String]) -> Result<toml::Table> {
     Document::parse("", &changes)?.tables()
 }
 
-/// What an error about a key says that is none of its table, before the key.
-const UNKNOWN: &str = "unknown field `";
-
 /// The table of a text in whose lines a parser's error is, by the line that it names.
 fn table_of<'t>(text: &'t str, message: &str) -> Option<&'t str> {
     let (_, behind) = message.split_once("at line ")?;
@@ -85,7 +83,7 @@ fn table_of<'t>(text: &'t str, message: &str) -> Option<&'t str> {
 fn of_other(kind: &str, text: &str, error: Error) -> Error {
     let message = format!("{error:#}");
     let found = table_of(text, &message);
-    let key = message.split_once(UNKNOWN).map(|(_, rest)| rest);
+    let key = message.split_once(UNKNOWN_KEY).map(|(_, rest)| rest);
     let Some((key, _)) = key.and_then(|rest| rest.split_once('`')) else {
         return error;
     };

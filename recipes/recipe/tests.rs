@@ -674,6 +674,41 @@ fn a_name_of_another_trainer_is_asked_about_and_a_missing_one_is_explained() {
 }
 
 #[test]
+fn a_key_that_stands_in_no_table_is_asked_about_with_its_table() {
+    for (set, question) in [
+        ("steps=3", "; did you mean `train.steps`?"),
+        ("max_lenght=5", "; did you mean `data.max_length`?"),
+        ("lr=1e-4", "; did you mean `train.learning_rate`?"),
+        (
+            "captured_layers=[1]",
+            "; did you mean `drafter.captured_layers`?",
+        ),
+        // A table that the recipe does not have.
+        ("held_out=0.1", "; did you mean `data.held_out`?"),
+        ("experiment=a", "; did you mean `track.experiment`?"),
+        ("seeds=1", "; did you mean `seed`?"),
+    ] {
+        let error = refuse(MINIMAL, &[set]);
+        let asks = error.ends_with(question) && error.matches("did you mean").count() == 1;
+        assert!(asks, "{set}: {error}");
+    }
+    let several = refuse(MINIMAL, &["dtype=bf16"]);
+    let named = ["`target.dtype`", " or ", "`export.dtype`"];
+    assert!(named.iter().all(|name| several.contains(name)), "{several}");
+    let none = refuse(MINIMAL, &["nonsense=1"]);
+    assert!(!none.contains("did you mean"), "{none}");
+    let of_file = refuse(&format!("steps = 3\n{MINIMAL}"), &[]);
+    assert!(
+        of_file.contains("line 1, column 1") && of_file.ends_with("; did you mean `train.steps`?"),
+        "{of_file}"
+    );
+    let synthetic = MINIMAL.replace("[target]\nmodel = \"m\"\n", "[synthetic]\n");
+    let both = refuse(&synthetic, &["steps=3"]);
+    let named = ["`synthetic.steps`", " or ", "`train.steps`"];
+    assert!(named.iter().all(|name| both.contains(name)), "{both}");
+}
+
+#[test]
 fn a_stage_whose_validations_measure_nothing_is_not_trained() {
     let deer = MINIMAL.replace("eagle3", "deer")
         + "[drafter]\nfresh = { layers = 1 }\nmask_token = 1\nseparator_token = 2\n";

@@ -18,14 +18,17 @@ pub(super) const LEAST: [(&str, usize); 10] = [
     ("train.keep", 1),
 ];
 
-/// What the parser says of a name that is none of those it knows, before that name.
-const UNKNOWN: [&str; 2] = ["unknown field `", "unknown variant `"];
+/// What the parser says of a key that is none of its table, before the key.
+pub(super) const UNKNOWN_KEY: &str = "unknown field `";
+
+/// What it says of a name that is none of those it knows, before that name.
+const UNKNOWN: [&str; 2] = [UNKNOWN_KEY, "unknown variant `"];
 
 /// What is expected of the type of most keys.
 const FROM_0: &str = "a whole number from 0";
 
 /// How the question begins which of the known names is meant.
-const QUESTION: &str = "; did you mean ";
+pub(super) const QUESTION: &str = "; did you mean ";
 
 /// What is expected where a list is.
 const LIST: &str = "expected a list";

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::train_keys::{STAGES, TRAIN};
 use crate::cli::commands::schema;
 use crate::families::registry::Recipe;
+use crate::recipe::schema::referred;
 
 /// The keys of one kind of recipe.
 pub(super) struct Keys {
@@ -92,13 +93,7 @@ impl Keys {
 
     /// What a schema refers to.
     fn resolved<'a>(&'a self, schema: &'a Value) -> &'a Value {
-        // A table that may be left out is its own or none.
-        let named = schema["allOf"][0]["$ref"]
-            .as_str()
-            .or(schema["anyOf"][0]["$ref"].as_str())
-            .or(schema["$ref"].as_str());
-        let named = named.and_then(|name| self.schema.pointer(name.trim_start_matches('#')));
-        named.unwrap_or(schema)
+        referred(&self.schema, schema)
     }
 }
 
