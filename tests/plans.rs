@@ -598,15 +598,28 @@ fn a_plan_is_made_of_the_stages_that_are_asked_for() {
     let (times, _) = times.split_once(" together ").unwrap();
     assert!(!times.contains("train"), "{times}");
     // As the run, which names the stage too.
-    let told = "stage `prepare`: it has to come first: name it with `--stage prepare` too";
-    plan(&["train"]).failed(&["the run would be refused: ", told]);
-    recipe(&workspace, &["--stage", "train"]).failed(&["stage `prepare` has to come first"]);
+    let first = "has to come first and has not run; run it with `--stage prepare` too";
+    let told = format!("stage `prepare`: it {first}");
+    plan(&["train"]).failed(&["the run would be refused: ", &told]);
+    let told = format!("stage `prepare` {first}");
+    recipe(&workspace, &["--stage", "train"]).failed(&[&told]);
     recipe(&workspace, &["--stage", "prepare"]).succeeded();
     let told = words(&plan(&["train"]).succeeded());
     assert!(told.contains("stages: prepare done in ") && told.contains(" train runs export not"));
     let sweep = ["--plan", "--stage", "prepare", "--sweep", "seed=0,1"];
     let told = words(&recipe(&workspace, &sweep).succeeded());
     assert!(told.contains("run-seed-1 runs "), "{told}");
+}
+
+#[test]
+fn a_plan_says_why_a_stage_has_to_come_first_as_the_run_does() {
+    let workspace = Workspace::finished();
+    let words = ["--stage", "evaluate", "--set", "data.max_length=48"];
+    let first = "has to come first and is out of date: `data.max_length`: 64 → 48; run it with `--stage prepare` too";
+    let told = format!("the run would be refused: stage `prepare`: it {first}");
+    recipe(&workspace, &[&words[..], &["--plan"]].concat()).failed(&[&told]);
+    let told = format!("stage `prepare` {first}");
+    recipe(&workspace, &words).failed(&[&told]);
 }
 
 #[test]

@@ -367,6 +367,32 @@ fn a_training_that_was_set_aside_before_its_end_goes_on_where_its_settings_are_b
 }
 
 #[test]
+fn a_training_that_was_killed_before_its_first_saved_state_is_said_to_begin_anew() {
+    let workspace = Workspace::finished();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    workspace.unfinish("train");
+    let told = "begins anew: no state was saved yet (`train.save_every = 1`)";
+    let saved = planned(&workspace, &[]);
+    assert!(
+        saved.contains(" train goes on where it was interrupted ") && !saved.contains(told),
+        "{saved}"
+    );
+    let train = workspace.path("runs/run/train");
+    for saved in state::list(&train).unwrap() {
+        fs::remove_dir_all(saved.path).unwrap();
+    }
+    fs::remove_dir_all(train.join("drafter")).unwrap();
+    let plan = planned(&workspace, &[]);
+    assert!(plan.contains(&format!(" train {told} ")), "{plan}");
+    let watched = workspace.run(&["watch", "run"]).succeeded().stdout;
+    let resumed = format!("the command that started it resumes it; `train` {told}");
+    assert!(words(&watched).contains(&resumed), "{watched}");
+    let run = workspace.run(&RUN).succeeded();
+    says(&run, &[&format!("train: {told}\n")]);
+    assert!(!run.stderr.contains("goes on where"), "{run:#?}");
+}
+
+#[test]
 fn a_training_that_cannot_end_where_it_is_asked_to_is_refused_and_stays() {
     let workspace = Workspace::finished();
     let before = results(&workspace);

@@ -17,9 +17,13 @@ use crate::runtime::start_at;
 use crate::runtime::target::hub_options;
 use crate::stages::array::ArrayJob;
 use crate::stages::context::StageContext;
-use crate::stages::in_order::{check_going_on, instead, listed, to_other_end, unfit, wanted_again};
+use crate::stages::in_order::{
+    NOT_RUN, after_interruption, check_going_on, has_to_come_first, instead, listed, to_other_end,
+    unfit, wanted_again, why_not_done,
+};
 use crate::stages::order;
 use crate::stages::stage::Stage;
+use crate::stages::unsaved::BEGINS_ANEW;
 
 /// What becomes of a stage.
 pub(super) struct Planned {
@@ -65,7 +69,8 @@ impl Planned {
 
     /// Whether it surely begins at the first step, or does so again.
     pub(super) fn begins_anew(&self) -> bool {
-        self.is_left() && (self.state == RUNS || self.is_again())
+        let begins = self.state == RUNS || self.state.starts_with(BEGINS_ANEW);
+        self.is_left() && (begins || self.is_again())
     }
 
     /// For programs.
@@ -112,7 +117,8 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<Planned>> {
             Existing::SetAside => None,
             Existing::Continue => manifest_in(run.path(), stage.name)?,
         };
-        let may_stay = manifest.is_some() && after.is_some();
+        let has_run = manifest.is_some();
+        let may_stay = has_run && after.is_some();
         let becomes = match (manifest, after) {
             (None, None) if may_be_taken_back(asked, &context, stage)? => {
                 becomes(&context, stage, None)?
@@ -132,9 +138,7 @@ pub(super) fn stages(asked: &Asked) -> Result<Vec<Planned>> {
             true if may_stay => {
                 format!("has to be named with `--stage {name}` too if what it reads changes")
             }
-            true => {
-                format!("{CANNOT_RUN}it has to come first: name it with `--stage {name}` too")
-            }
+            true => becomes.missing(name, has_run),
             false => "not asked for".to_owned(),
         };
         states.push(Planned {
@@ -155,6 +159,8 @@ struct Becomes {
     done: bool,
     /// Whether what stands in its place stays as it is.
     stays: bool,
+    /// Why it is not done, as [`has_to_come_first`] takes it, of one that has run.
+    why: Option<String>,
 }
 
 impl Becomes {
@@ -164,7 +170,22 @@ impl Becomes {
             told: told.into(),
             done: false,
             stays: false,
+            why: None,
         }
+    }
+
+    /// What is said of the stage `name` where it is not asked for and a later one reads what it is to leave.
+    fn missing(&self, name: &str, has_run: bool) -> String {
+        // Asked for, it could not run either.
+        if self.told.starts_with(CANNOT_RUN) {
+            return self.told.clone();
+        }
+        let becomes = || format!(" and {}", self.told);
+        let why = match has_run {
+            true => self.why.clone().unwrap_or_else(becomes),
+            false => NOT_RUN.to_owned(),
+        };
+        format!("{CANNOT_RUN}it {}", has_to_come_first(name, &why))
     }
 }
 
@@ -196,16 +217,16 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
     if let Err(error) = check_going_on(context, stage, &state) {
         return Ok(cannot(&error));
     }
-    Ok(match state {
+    let why = why_not_done(&state);
+    let found = match state {
         StageState::Done(_) => Becomes {
             told: format!("done in {}", duration(seconds.unwrap_or(0.0))),
             done: true,
             stays: true,
+            why: None,
         },
         StageState::Missing => Becomes::to_do(RUNS),
-        StageState::Interrupted => {
-            Becomes::to_do((stage.after_interruption)(context.recipe).told())
-        }
+        StageState::Interrupted => Becomes::to_do(after_interruption(context, stage, stage.name)?),
         StageState::Longer { steps, what } => {
             Becomes::to_do(to_other_end(context, stage.name, steps, &what)?)
         }
@@ -220,7 +241,8 @@ fn becomes(context: &StageContext, stage: &Stage, seconds: Option<f64>) -> Resul
             let parts: Vec<String> = parts.into_iter().chain(instead).collect();
             Becomes::to_do(parts.join("; "))
         }
-    })
+    };
+    Ok(Becomes { why, ..found })
 }
 
 /// What becomes of a stage that takes back what was set aside under this name, in this state.
@@ -234,15 +256,13 @@ fn taken_back(
         StageState::Longer { steps, what } => {
             (to_other_end(context, stage.name, steps, &what)?, false)
         }
-        _ => {
-            let goes_on = (stage.after_interruption)(context.recipe);
-            (goes_on.told().to_owned(), false)
-        }
+        _ => (after_interruption(context, stage, aside)?, false),
     };
     Ok(Becomes {
         told: format!("takes back `{}`, {how}", context.folder(aside).display()),
         done,
         stays: false,
+        why: None,
     })
 }
 

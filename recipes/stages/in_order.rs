@@ -22,6 +22,7 @@ use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
 use crate::stages::settings::HOW;
 use crate::stages::stage::{AfterInterruption, Stage};
+use crate::stages::unsaved::unsaved;
 
 /// What is called with the names of stages on the way.
 pub struct Told<'a> {
@@ -81,29 +82,41 @@ fn run_each(context: &StageContext, only: &[String], told: Told) -> Result<()> {
 /// Fails unless a stage is done.
 pub(crate) fn require_done(context: &StageContext, stage: &Stage) -> Result<()> {
     let name = stage.name;
-    let advice = format!("run it with `--stage {name}` too");
     // What an unfinished stage reads may not be there either; that it is unfinished says more.
-    if context.run.manifest(name)?.is_none() {
-        bail!("stage `{name}` has to come first and has not run; {advice}");
+    let why = match context.run.manifest(name)? {
+        None => Some(NOT_RUN.to_owned()),
+        Some(_) => why_not_done(&context.state(stage)?),
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => bail!("stage `{name}` {}", has_to_come_first(name, &why)),
     }
-    match context.state(stage)? {
-        StageState::Done(_) => Ok(()),
-        StageState::Missing | StageState::Interrupted => {
-            bail!("stage `{name}` has to come first and is not finished; {advice}")
+}
+
+/// Why a stage that has not begun is not done, behind "has to come first".
+pub(crate) const NOT_RUN: &str = " and has not run";
+
+/// Why a stage in this state is not done, behind "has to come first"; nothing where it is.
+pub(crate) fn why_not_done(state: &StageState) -> Option<String> {
+    let what = |why: &str, what: &[String]| Some(format!(" and {why}: {}", what.join(", ")));
+    match state {
+        StageState::Done(_) => None,
+        StageState::Missing | StageState::Interrupted => Some(" and is not finished".to_owned()),
+        StageState::Damaged(damage) => Some(format!(
+            ", and its files are not as it left them: {}",
+            listed(damage)
+        )),
+        StageState::Longer { what: changes, .. } => what("has more to do", changes),
+        StageState::Changed(changes) | StageState::Unfit { what: changes, .. } => {
+            what("is out of date", changes)
         }
-        StageState::Damaged(what) => bail!(
-            "stage `{name}` has to come first, and its files are not as it left them: {}; {advice}",
-            listed(&what)
-        ),
-        StageState::Longer { what, .. } => bail!(
-            "stage `{name}` has to come first and has more to do: {}; {advice}",
-            what.join(", ")
-        ),
-        StageState::Changed(what) | StageState::Unfit { what, .. } => bail!(
-            "stage `{name}` has to come first and is out of date: {}; {advice}",
-            what.join(", ")
-        ),
     }
+}
+
+/// What is said of a stage, behind its name, that was not asked for and without which later ones cannot run; `why` is why it is not
+/// done.
+pub(crate) fn has_to_come_first(name: &str, why: &str) -> String {
+    format!("has to come first{why}; run it with `--stage {name}` too")
 }
 
 /// How the changes are told that give a training another number of steps.
@@ -168,7 +181,7 @@ fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)
         StageState::Missing => {}
         StageState::Interrupted => match (stage.after_interruption)(context.recipe) {
             AfterInterruption::StartsOver => context.run.clear(name)?,
-            goes_on => say(goes_on.told().into()),
+            _ => say(after_interruption(context, stage, name)?),
         },
         StageState::Longer { steps, what } => {
             say(to_other_end(context, name, steps, &what)?);
@@ -381,6 +394,17 @@ fn history(before: Option<Manifest>, longer: Option<u64>, now: &Value) -> Vec<Ea
     // And those that are back go on.
     history.pop_if(|last| last.settings == *now);
     history
+}
+
+/// What becomes of an interrupted stage whose outputs are in `folder` of the run, for people.
+pub(crate) fn after_interruption(
+    context: &StageContext,
+    stage: &Stage,
+    folder: &str,
+) -> Result<String> {
+    let unsaved = unsaved(context.recipe, stage.name, &context.folder(folder))?;
+    let goes_on = (stage.after_interruption)(context.recipe);
+    Ok(unsaved.unwrap_or_else(|| goes_on.told().to_owned()))
 }
 
 /// What is wrong with the files of a stage, for people.

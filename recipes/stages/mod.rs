@@ -31,6 +31,7 @@ pub mod synthetic;
 mod tests;
 pub mod train;
 mod trained_text;
+pub mod unsaved;
 mod validation;
 
 pub use context::StageContext;

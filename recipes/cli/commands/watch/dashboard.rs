@@ -91,11 +91,12 @@ fn ended(stopped: &Stopped, now: f64) -> Line<'static> {
     let last = stopped.last.map_or(String::new(), |last| {
         format!(", last written {} ago", time(now - last))
     });
+    let unsaved = stopped.unsaved.as_ref();
+    let unsaved = unsaved.map_or(String::new(), |told| format!("; {told}"));
+    let resumed = format!("the command that started it resumes it{unsaved}");
     match &stopped.error {
         None => Line::styled(
-            format!(
-                "no process works on this run any more{last}; the command that started it resumes it"
-            ),
+            format!("no process works on this run any more{last}; {resumed}"),
             Style::new().fg(Color::Yellow),
         ),
         Some(error) => {
@@ -105,7 +106,7 @@ fn ended(stopped: &Stopped, now: f64) -> Line<'static> {
             let rest = if shown.len() < error.len() { "…" } else { "" };
             Line::styled(
                 format!(
-                    "the run stopped with an error{last}: {}{rest} (the command that started it resumes it)",
+                    "the run stopped with an error{last}: {}{rest} ({resumed})",
                     printable(shown.trim_end())
                 ),
                 Style::new().fg(Color::Red),

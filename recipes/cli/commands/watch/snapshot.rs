@@ -14,6 +14,7 @@ use crate::runs::run_folder::{Manifest, Status, is_held, manifest_in, stale};
 use crate::runs::stage_names;
 use crate::stages::stage::Stage;
 use crate::stages::train::ended;
+use crate::stages::unsaved::unsaved;
 use crate::stages::{failure, order};
 
 /// A run that is looked at again and again.
@@ -54,6 +55,8 @@ pub(super) struct Stopped {
     pub(super) error: Option<String>,
     /// When something was last written, in seconds since 1970.
     pub(super) last: Option<f64>,
+    /// What becomes of a training that has begun and has saved no state: its name, and that it begins anew.
+    pub(super) unsaved: Option<String>,
 }
 
 /// How far a stage is.
@@ -121,7 +124,7 @@ impl Watched {
             let ended = summary.and_then(|summary| ended(&summary["fit"]));
             self.look_at_training(&recipe, stage, (seen, ended), &mut snapshot)?;
         }
-        snapshot.stopped = self.stopped(&snapshot.stages);
+        snapshot.stopped = self.stopped(&recipe, &snapshot.stages);
         snapshot.results = results(
             &self.folder,
             self.judged.stale.contains(&stage_names::EVALUATE),
@@ -130,17 +133,24 @@ impl Watched {
     }
 
     /// What is known of the end of a run that stopped with an error, or some of whose stages have begun and are not done.
-    fn stopped(&self, stages: &[(String, Seen)]) -> Option<Stopped> {
+    fn stopped(&self, recipe: &ResolvedRecipe, stages: &[(String, Seen)]) -> Option<Stopped> {
         let begun = stages.iter().filter(|(_, seen)| *seen == Seen::Begun);
-        let folders: Vec<PathBuf> = begun.map(|(name, _)| self.folder.join(name)).collect();
+        let begun = begun.map(|(name, _)| (name, self.folder.join(name)));
+        let begun: Vec<(&String, PathBuf)> = begun.collect();
         let error = failure::of_run(&self.folder);
-        if (folders.is_empty() && error.is_none()) || is_held(&self.folder) {
+        if (begun.is_empty() && error.is_none()) || is_held(&self.folder) {
             return None;
         }
-        let last = folders.iter().filter_map(|folder| last_written(folder));
+        let last = begun.iter().filter_map(|(_, folder)| last_written(folder));
+        let unsaved = begun.iter().find_map(|(name, folder)| {
+            // What cannot be read of it the next run says.
+            let told = unsaved(recipe, name, folder).ok()??;
+            Some(format!("`{name}` {told}"))
+        });
         Some(Stopped {
             error,
             last: last.reduce(f64::max),
+            unsaved,
         })
     }
 

@@ -112,7 +112,7 @@ fn a_run_that_no_process_holds_is_told_from_one_that_goes_on() {
     let stopped = Snapshot {
         stopped: Some(Stopped {
             last: Some(last),
-            error: None,
+            ..Stopped::default()
         }),
         ..snapshot(false)
     };
@@ -151,6 +151,7 @@ fn the_error_with_which_a_run_stopped_is_shown() {
         stopped: Some(Stopped {
             last: Some(last),
             error: Some(error.into()),
+            unsaved: None,
         }),
         ..snapshot(false)
     };
@@ -171,6 +172,26 @@ fn the_error_with_which_a_run_stopped_is_shown() {
     let long = words(&stopped(&"word ".repeat(1000)), 80);
     assert!(long.contains("word…") || long.contains("wor…"), "{long}");
     assert!(long.contains("resumes it)"), "{long}");
+}
+
+#[test]
+fn a_training_whose_steps_are_lost_is_told_from_one_that_goes_on() {
+    let last = last();
+    let told = "`train` begins anew: no state was saved yet (`train.save_every = 200`)";
+    for (error, end) in [(None, ""), (Some("it failed".to_owned()), ")")] {
+        let stopped = Snapshot {
+            stopped: Some(Stopped {
+                last: Some(last),
+                error,
+                unsaved: Some(told.to_owned()),
+            }),
+            ..snapshot(false)
+        };
+        let text = drawn(&stopped, (80, ROWS), last + 60.0);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let expected = format!("the command that started it resumes it; {told}{end}");
+        assert!(words.contains(&expected), "no `{expected}`:\n{text}");
+    }
 }
 
 #[test]
