@@ -628,6 +628,18 @@ fn a_drafter_that_no_engine_serves_beside_its_target_is_warned_of() {
         done.stderr.contains("warning: no engine would serve"),
         "{done:?}"
     );
+    for (family, told) in [
+        ("hydra", "warning: no serving engine loads Hydra heads"),
+        (
+            "medusa",
+            "warning: serving this drafter: vLLM up to 0.32.0, which drafts a chain; 0.33 and other engines do not load Medusa",
+        ),
+    ] {
+        let done = workspace
+            .run_line(format!("{GIVEN} --family {family}"))
+            .succeeded();
+        assert!(done.stderr.contains(told), "no `{told}`: {done:?}");
+    }
     workspace.write_qwen2("qwen2", |_| {});
     workspace
         .run_line(format!("{GIVEN} --family mtp").replace("--target target", "--target qwen2"))

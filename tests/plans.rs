@@ -498,6 +498,41 @@ fn a_drafter_that_no_engine_serves_beside_its_target_is_warned_of_before_it_is_t
     );
 }
 
+#[test]
+fn what_the_export_says_of_engines_is_said_before_a_drafter_is_trained() {
+    let of = |kind: &str, drafter: &str| {
+        let workspace = Workspace::new();
+        workspace.write("recipe.toml", other(kind, drafter, "target"));
+        workspace
+    };
+    let masked = "no serving engine loads a masked-diffusion drafter; this program decodes with it";
+    for (workspace, told) in [
+        (
+            of("hydra", ""),
+            "no serving engine loads Hydra heads; this program decodes with them",
+        ),
+        (crate::training_stages::workspace(), masked),
+        (
+            of("medusa", ""),
+            "serving this drafter: vLLM up to 0.32.0, which drafts a chain; 0.33 and other engines do not load Medusa",
+        ),
+        // Nobody named these engines, but no other loads it either.
+        (
+            of("medusa", "draft_vocab = 256"),
+            "`export.to`: `sglang`, `vllm` are not known to load a drafter with these settings (`draft_vocab = 256`)",
+        ),
+    ] {
+        let plan = recipe(&workspace, &["--plan"]).succeeded();
+        let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (_, warned) = words.split_once(" warnings: ").unwrap();
+        assert_eq!(warned.matches(told).count(), 1, "no `{told}`: {plan:#?}");
+    }
+    let plan = recipe(&of("eagle1", ""), &["--plan"]).succeeded();
+    for part in ["serving engine", "serving this drafter"] {
+        assert!(!plan.stdout.contains(part), "{plan:#?}");
+    }
+}
+
 /// What a plan says of engines where `[drafter]` and `[export]` have these keys.
 fn plan_for_engines(workspace: &Workspace, kind: &str, drafter: &str, export: &str) -> Outcome {
     let recipe = other(kind, drafter, "target") + "[export]\n" + export + "\n";

@@ -8,7 +8,7 @@ mod sizes;
 mod writing;
 
 pub(crate) use at_start::{at_start, beside_defaults, beside_target, check_start};
-pub(crate) use engines::{against, against_at_start, check_export, unserved_beside};
+pub(crate) use engines::{against, against_at_start, check_export, remarked, unserved_beside};
 pub(crate) use reading::{open, reading_for};
 pub(crate) use settings::{LAYER, set_target, settings};
 pub(crate) use sizes::{footprint, reach};

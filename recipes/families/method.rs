@@ -57,6 +57,13 @@ pub trait Method: Any + Send + Sync {
         spec: &TargetSpec,
         target: &TargetTraits,
     ) -> Result<[Vec<Engine>; 2]>;
+    /// What is remarked on the engines `to` before they are told to serve the drafter beside a target of these sizes and traits.
+    fn remarked(
+        &self,
+        to: &[Engine],
+        spec: &TargetSpec,
+        target: &TargetTraits,
+    ) -> Result<Vec<String>>;
     /// See [`Shipped::against`]; of a drafter for a target of these sizes and traits.
     fn against(
         &self,
@@ -195,6 +202,15 @@ where
         target: &TargetTraits,
     ) -> Result<[Vec<Engine>; 2]> {
         D::check_export(&self.drafter, to, spec, target)
+    }
+
+    fn remarked(
+        &self,
+        to: &[Engine],
+        spec: &TargetSpec,
+        target: &TargetTraits,
+    ) -> Result<Vec<String>> {
+        described::remarked::<D>(&self.drafter, to, spec, target)
     }
 
     fn against(

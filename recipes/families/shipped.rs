@@ -116,20 +116,28 @@ pub trait Shipped: Family {
         described::against::<Self>(self.config(), &settings, engine)
     }
 
-    /// Why no engine serves it beside a target of these traits; nothing where one does, or where they do not matter.
+    /// That no engine serves it, beside a target of these traits or any, and why; nothing where one does, or where its settings decide
+    /// it.
     fn unserved(config: &Self::Config, target: &TargetTraits) -> Result<Option<String>> {
         let why = |target: &TargetTraits| described::unserved_beside::<Self>(config, target);
-        if Self::BESIDE_CLASS {
-            return target.class.as_ref().map_or(Ok(None), |_| why(target));
+        // The remark in place of commands says it.
+        if Self::ENGINES.is_empty() {
+            return why(&TargetTraits::default());
         }
-        // That none does whatever the target is said where the engines are named.
-        if !target.scales_logits || why(&TargetTraits::default())?.is_some() {
-            return Ok(None);
-        }
-        why(&TargetTraits {
-            class: None,
-            ..target.clone()
-        })
+        let beside = || {
+            if Self::BESIDE_CLASS {
+                return target.class.as_ref().map_or(Ok(None), |_| why(target));
+            }
+            // That none does because of the settings is said where the engines are named.
+            if !target.scales_logits || why(&TargetTraits::default())?.is_some() {
+                return Ok(None);
+            }
+            why(&TargetTraits {
+                class: None,
+                ..target.clone()
+            })
+        };
+        Ok(beside()?.map(|why| format!("no engine would serve this drafter: {why}")))
     }
 
     /// Those of the engines `to` that are not known to load a drafter of these settings beside a target of these sizes and traits, and

@@ -174,7 +174,24 @@ impl<'a> Asked<'a> {
             self.unclear_start(),
             self.unusual_heads(),
         ];
-        found.into_iter().flatten().chain(self.unread()).collect()
+        let found = found.into_iter().flatten().chain(self.remarked());
+        found.chain(self.unread()).collect()
+    }
+
+    /// What the export will remark on before its commands, such as versions of engines, as far as the target's sizes are known.
+    fn remarked(&self) -> Vec<String> {
+        let (recipe, target) = (self.recipe, self.target_traits());
+        let found = target_sizes::of(recipe).map(|sizes| {
+            let remarked = recipe
+                .method
+                .remarked(&recipe.export.to, &sizes.spec, &target);
+            // What is wrong with the settings is refused elsewhere.
+            remarked.unwrap_or_default()
+        });
+        let remarks = found.unwrap_or_default().into_iter();
+        remarks
+            .map(|remark| format!("serving this drafter: {remark}"))
+            .collect()
     }
 
     /// That keys of the drafter and the objective are set and not read.
@@ -202,7 +219,7 @@ impl<'a> Asked<'a> {
     }
 
     /// That an engine which the recipe names would not load the drafter. The usual ones, which most recipes do not name, are
-    /// remarked upon when the drafter is written.
+    /// remarked upon when the drafter is written, unless no engine at all would load it.
     fn unloaded(&self) -> Option<String> {
         let is_usual = self.recipe.export.to == ExportTable::default().to;
         let names = |engines: &[Engine]| {
@@ -231,9 +248,10 @@ impl<'a> Asked<'a> {
             true => "no other engine is known to load it".to_owned(),
             false => format!("these do: {}", quoted(&known)),
         };
-        // That none does because of the target is said by itself.
+        // That none does, whatever these settings are, is said by itself.
         let is_new = !known.is_empty() || self.unserved().is_none();
-        let is_told = !is_usual && !unknown.is_empty() && is_new;
+        let is_worth = !is_usual || known.is_empty();
+        let is_told = is_worth && !unknown.is_empty() && is_new;
         is_told.then(|| {
             format!(
                 "`export.to`: {} {are} not known to load a drafter with these settings{keys}, and no command for {them} will be \
@@ -276,10 +294,9 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// That no engine would serve the drafter, where the configuration of a target on this machine says so.
+    /// That no engine would serve the drafter, beside any target or, as its configuration says, that on this machine.
     fn unserved(&self) -> Option<String> {
-        let why = self.recipe.method.unserved(&self.target_traits()).ok()??;
-        Some(format!("no engine would serve this drafter: {why}"))
+        self.recipe.method.unserved(&self.target_traits()).ok()?
     }
 
     /// What engines go by of the target, where that is on this machine.

@@ -25,7 +25,35 @@ pub(crate) fn unserved_beside<D: Family>(
     let lines = dialect.launch_lines(&settings, Path::new("drafter"), "target", 1);
     let is_remark = |line: &Launch| line.server.is_none();
     let remark = lines.first().filter(|_| lines.iter().all(is_remark));
-    Ok(remark.map(|line| line.text.trim_start_matches("# ").to_owned()))
+    Ok(remark.map(text_of))
+}
+
+/// The text of a remark.
+fn text_of(remark: &Launch) -> String {
+    remark.text.trim_start_matches("# ").to_owned()
+}
+
+/// What is remarked on before the first of the commands that serve a drafter of these settings, such as the versions of its engine;
+/// nothing where that command is of none of the engines `to`.
+pub(crate) fn remarked<D: Family>(
+    config: &D::Config,
+    to: &[Engine],
+    spec: &TargetSpec,
+    target: &TargetTraits,
+) -> Result<Vec<String>> {
+    let settings = settings_at_start::<D>(config, spec, target)?;
+    let (dialect, _) = D::DIALECTS[0];
+    let (folder, target) = (Path::new("drafter"), "target");
+    // Beside the target a remark may stand in the place of one engine's command, and is not about the others.
+    let lines = (dialect.launch)(&settings, folder, target, 1);
+    let first = lines.iter().position(|line| line.server.is_some());
+    let (remarks, commands) = lines.split_at(first.unwrap_or(lines.len()));
+    let server = commands.first().and_then(|line| line.server);
+    let is_asked = server.is_some_and(|server| to.contains(&Engine::of(server)));
+    let beside_target = dialect.launch_lines(&settings, folder, target, 1);
+    let is_served = beside_target.iter().any(|line| line.server == server);
+    let told = remarks.iter().filter(|_| is_asked && is_served);
+    Ok(told.map(text_of).collect())
 }
 
 /// See `Shipped::check_export`.
