@@ -677,6 +677,27 @@ fn a_plan_says_that_a_stage_between_those_that_are_asked_for_has_to_be_named() {
 }
 
 #[test]
+fn a_plan_warns_where_the_evaluation_leaves_no_prompt_to_validations() {
+    let workspace = Workspace::new();
+    let warns = |changes: &[&str]| {
+        let words = [&["--plan"][..], &set(changes)].concat();
+        let plan = recipe(&workspace, &words).succeeded();
+        let words = plan.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        words.contains(" leaves none of the 4 held-out prompts to validations, ")
+    };
+    let all = "evaluate.prompts=4";
+    assert!(warns(&[all]) && warns(&["evaluate.prompts=64"]));
+    assert!(!warns(&["evaluate.prompts=3"]));
+    // Nothing is chosen, or by the loss alone.
+    for other in ["train.validate_every=6", "train.decode_prompts=0"] {
+        assert!(!warns(&[all, other]), "{other}");
+    }
+    // The weights are chosen.
+    recipe(&workspace, &set(&[all])).succeeded();
+    assert!(!warns(&[all]));
+}
+
+#[test]
 fn a_plan_compares_inputs_and_outputs_as_the_run_does() {
     let workspace = Workspace::finished();
     let before = workspace.files("runs");

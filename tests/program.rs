@@ -675,12 +675,19 @@ fn an_eagle1_recipe_goes_to_a_report_and_features_may_be_live_or_stored() {
 #[test]
 fn evaluated_prompts_that_chose_the_weights_are_told() {
     let workspace = Workspace::finished();
-    let told = |prompts: &str| {
-        let outcome = run_with(&workspace, &[prompts]);
-        outcome
-            .stderr
-            .contains("evaluated prompts also chose the weights, which makes τ a little too high; hold out more")
+    let told = |more: &[&str], advice: &str| {
+        let outcome = run_with(&workspace, more);
+        let told = "evaluated prompts also chose the weights, which makes τ a little too high; ";
+        outcome.stderr.contains(&format!("{told}{advice}"))
     };
-    assert!(!told("evaluate.prompts=1"));
-    assert!(told("evaluate.prompts=64"));
+    let again = "evaluate as many prompts as while it trained (`evaluate.prompts`)";
+    assert!(!told(&["evaluate.prompts=1"], ""));
+    assert!(told(&["evaluate.prompts=3"], again));
+    let all = "before a training set `evaluate.prompts` to fewer than the 4 held-out prompts, or `data.eval` to conversations with more";
+    assert!(told(&["evaluate.prompts=64"], all));
+    // What was validated once chose nothing.
+    let once = ["name=once", "evaluate.prompts=4", "train.validate_every=6"];
+    assert!(!told(&once, ""));
+    let report = workspace.json("runs/once/evaluate/report.json");
+    assert!(report["choosing_prompts"].is_null(), "{report}");
 }

@@ -377,11 +377,16 @@ impl TrainConfig {
         }
     }
 
+    /// Validations behind steps before the last one, behind which there always is one; nothing where the steps are not known.
+    pub fn validations_before_last(&self) -> Option<usize> {
+        let before = self.steps.saturating_sub(1) / self.validate_every.max(1);
+        self.epochs.is_none().then_some(before)
+    }
+
     /// That `patience` cannot end `what`, such as "this training": nothing where it can, where there is none, and where the steps are not
     /// known. One that begins trained has best weights before its first step, with which its validations are compared.
     pub fn patience_in_vain(&self, what: &str, begins_trained: bool) -> Option<String> {
-        let patience = self.patience.filter(|_| self.epochs.is_none())?;
-        let validations = self.steps.saturating_sub(1) / self.validate_every.max(1);
+        let (patience, validations) = (self.patience?, self.validations_before_last()?);
         // The first one of all finds the best weights so far.
         let most = validations.saturating_sub(usize::from(!begins_trained));
         let noun = match most {

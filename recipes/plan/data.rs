@@ -69,6 +69,17 @@ impl<'a> TrainingData<'a> {
         known.map_or(wanted, |known| known.min(wanted))
     }
 
+    /// How many held-out prompts there are, where that is known; of more than `few` only that there are more. Repeats count.
+    pub(super) fn held_out(&self, few: usize) -> Option<usize> {
+        self.prompts
+            .or_else(|| self.rows_of_eval(few.saturating_add(1)))
+    }
+
+    /// Whether that is no estimate.
+    pub(super) fn is_exact(&self) -> bool {
+        self.prompts.is_some() || self.recipe.data.eval.is_some()
+    }
+
     /// Rows of `data.eval`, no more than are `wanted`, or those that would be held out of `data.train`; none where they are not here.
     fn rows_of_eval(&self, wanted: usize) -> Option<usize> {
         let data = &self.recipe.data;
@@ -302,6 +313,18 @@ mod tests {
         read(text, &[source]).unwrap()
     }
 
+    fn asked<'a>(recipe: &'a ResolvedRecipe, runs: &'a Path) -> Asked<'a> {
+        Asked {
+            recipe,
+            runs,
+            existing: Existing::Continue,
+            device: "cpu",
+            ranks: 1,
+            only: &[],
+            parts: None,
+        }
+    }
+
     fn answers(root: &Path, rows: usize, weight: f64) -> f64 {
         let answers = answers_to_write(&recipe(root, rows, weight)).unwrap();
         // Those of the data are as long whatever the weight is.
@@ -333,19 +356,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut recipe = recipe(root.path(), 400, 1.0);
         let prompts = |recipe: &ResolvedRecipe, wanted: usize| {
-            let asked = Asked {
-                recipe,
-                runs: root.path(),
-                existing: Existing::Continue,
-                device: "cpu",
-                ranks: 1,
-                only: &[],
-                parts: None,
-            };
-            TrainingData::of(&asked, &[]).prompts(wanted)
+            TrainingData::of(&asked(recipe, root.path()), &[]).prompts(wanted)
+        };
+        let held_out = |recipe: &ResolvedRecipe, few: usize| {
+            let asked = asked(recipe, root.path());
+            let data = TrainingData::of(&asked, &[]);
+            (data.held_out(few), data.is_exact())
         };
         // Nothing is known of files that are not here.
         assert_eq!(prompts(&recipe, 1000), 1000);
+        assert_eq!(held_out(&recipe, 1000).0, None);
         let eval = root.path().join("eval.jsonl");
         let row = std::fs::read_to_string(root.path().join("train.jsonl")).unwrap();
         let row = row.lines().next().unwrap();
@@ -353,10 +373,13 @@ mod tests {
         recipe.data.eval = Some(serde_json::from_value(json!(eval)).unwrap());
         let found = [10, 64, 1000].map(|wanted| prompts(&recipe, wanted));
         assert_eq!(found, [10, 40, 40]);
+        let found = [10, 40, 1000].map(|few| held_out(&recipe, few).0.unwrap());
+        assert_eq!(found, [11, 40, 40]);
         // A fifth of the data is held out at most.
         recipe.data.eval = None;
         recipe.data.max_samples = Some(100);
         assert_eq!(prompts(&recipe, 64), 20);
+        assert_eq!(held_out(&recipe, 64), (Some(20), false));
     }
 
     #[test]
@@ -376,15 +399,7 @@ mod tests {
         let known = |rows: usize, weight: f64, most: Option<usize>| {
             let mut recipe = recipe(root.path(), rows, weight);
             recipe.data.max_samples = most;
-            let asked = Asked {
-                recipe: &recipe,
-                runs: root.path(),
-                existing: Existing::Continue,
-                device: "cpu",
-                ranks: 1,
-                only: &[],
-                parts: None,
-            };
+            let asked = asked(&recipe, root.path());
             let data = TrainingData::of(&asked, &[]);
             (data.tokens_of_sample(), data.tokens().unwrap() as f64)
         };

@@ -13,6 +13,7 @@ use crate::stages::array::Part;
 
 mod answering;
 mod capture;
+mod choosing;
 pub(crate) mod data;
 mod drafts;
 mod estimate;
@@ -162,6 +163,9 @@ fn estimates(
             _ = writeln!(text, "  none: {why}");
         }
     }
+    known
+        .warnings
+        .extend(choosing::none_left(recipe, &data, stages));
     let (lines, numbers, captured) = servers(asked, sizes, estimate.as_ref().ok(), &data);
     known.capture = numbers;
     *text += &part("servers of the target", &lines);

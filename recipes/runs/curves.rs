@@ -15,17 +15,25 @@ const METRICS: &str = "events/metrics.jsonl";
 pub fn curves_of(run: &Path) -> Result<Vec<Curves>> {
     let mut found = Vec::new();
     for stage in entries(run)?.into_iter().filter(|name| !is_aside(name)) {
-        let path = run.join(&stage).join(METRICS);
-        if !path.is_file() {
-            continue;
-        }
-        let read = || -> Result<(f64, Curves)> {
-            let text = std::fs::read_to_string(&path)?;
-            let curves = Curves::read(&stage, &text)?;
-            Ok((curves.begun, curves))
-        };
-        found.push(read().with_context(|| format!("`{}`", path.display()))?);
+        found.extend(curves_in(run, &stage)?);
     }
-    found.sort_by(|one, other| one.0.total_cmp(&other.0));
-    Ok(found.into_iter().map(|(_, curves)| curves).collect())
+    found.sort_by(|one, other| one.begun.total_cmp(&other.begun));
+    Ok(found)
+}
+
+/// Those of one stage; nothing where it logged none.
+///
+/// # Errors
+/// The log cannot be read.
+pub fn curves_in(run: &Path, stage: &str) -> Result<Option<Curves>> {
+    let path = run.join(stage).join(METRICS);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let read = || -> Result<Curves> {
+        let text = std::fs::read_to_string(&path)?;
+        Ok(Curves::read(stage, &text)?)
+    };
+    let curves = read().with_context(|| format!("`{}`", path.display()))?;
+    Ok(Some(curves))
 }

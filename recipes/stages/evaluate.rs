@@ -13,6 +13,7 @@ use spectrain_eval::{
 };
 use spectrain_models::{Target as _, load_target};
 
+use crate::recipe::resolved::ResolvedRecipe;
 use crate::runs::curves::curves_of;
 use crate::runs::places::EXPORTED;
 use crate::runs::prepared::prepared_in;
@@ -20,16 +21,17 @@ use crate::runs::stage_names;
 use crate::runtime::computed_by::computed_by;
 use crate::runtime::device::{device_report, is_gpu};
 use crate::runtime::prompt_sets::ReadSets;
-use crate::runtime::prompts::calibration;
+use crate::runtime::prompts::{beside, calibration};
 use crate::runtime::target;
 use crate::runtime::text_trial::{Parts, judge};
 use crate::runtime::texts::StoredTexts;
 use crate::runtime::trial::{Ends, Kept, Trial, TrialTarget, thinking};
 use crate::stages::context::StageContext;
-use crate::stages::evaluate::choosing::choosing_prompts;
+use crate::stages::evaluate::choosing::{choosing_prompts, leave_some};
 use crate::stages::evaluate::known::known_prompts;
 use crate::stages::evaluate::prompts::{Evaluated, decoded as decoded_of};
 use crate::stages::features::places::answers_at;
+use crate::stages::prepare;
 use crate::stages::report::{record, write};
 use crate::stages::self_check::{SelfCheck, Shape};
 use crate::stages::train::trained_report;
@@ -172,7 +174,7 @@ fn judged_by_answers(context: &StageContext, drafter: &Path) -> Result<Report> {
                 context.output.warn(format!("evaluate: {told}"));
             }
             let prompts = prompts_of(&texts);
-            report.choosing_prompts = choosing_of(context, prompts.iter())?;
+            report.choosing_prompts = choosing_of(context, prompts.iter(), None)?;
             report.known_prompts =
                 known_prompts(context.run.path(), prompts.iter(), context.output)?;
         }
@@ -219,23 +221,37 @@ fn prompts_of(texts: &StoredTexts) -> Vec<Prompt> {
     prompts.collect()
 }
 
-/// How many of the evaluated prompts training has chosen its weights by; the user is told.
+/// How many of the evaluated prompts training has chosen its weights by; the user is told. `left` held-out prompts are not evaluated;
+/// of stored answers all are.
 fn choosing_of<'a>(
     context: &StageContext,
     prompts: impl Iterator<Item = &'a Prompt>,
+    left: Option<usize>,
 ) -> Result<Option<ChoosingPrompts>> {
     let choosing = choosing_prompts(context.run.path(), prompts)?;
     if let Some(choosing) = choosing {
-        // Of stored answers validations and evaluation have the same.
-        let advice = match context.recipe.features.mode.computes_target() {
-            true => {
-                "; hold out more conversations, or evaluate as many prompts as while it trained"
-            }
-            false => "",
-        };
+        let advice = advice(context.recipe, choosing.of, left);
         context.output.warn(format!("evaluate: {choosing}{advice}"));
     }
     Ok(choosing)
+}
+
+/// How the weights are chosen by other prompts than the `all` that are evaluated, `left` others being held out; nothing where that
+/// cannot be.
+fn advice(recipe: &ResolvedRecipe, all: u64, left: Option<usize>) -> String {
+    let key = match recipe.evaluate.sets() {
+        [] => "evaluate.prompts",
+        _ => "evaluate.count",
+    };
+    match left {
+        // Validations and evaluation have the same.
+        None => String::new(),
+        Some(0) => format!(
+            "; {}",
+            leave_some(key, &format!("the {all} held-out prompts"))
+        ),
+        Some(_) => format!("; evaluate as many prompts as while it trained (`{key}`)"),
+    }
 }
 
 /// What is decoded, and the prompts of `data.eval` and of the sets that are not; and how many of them training has chosen its
@@ -260,7 +276,8 @@ fn prompts(context: &StageContext) -> Result<(ReadSets, Option<ChoosingPrompts>)
     for warning in warnings {
         context.output.warn(warning);
     }
-    let choosing = choosing_of(context, decoded_of(&read))?;
+    let left = beside(decoded_of(&read), prepare::prompts(context.run)?).len();
+    let choosing = choosing_of(context, decoded_of(&read), Some(left))?;
     if read.sets.iter().all(|set| set.prompts.is_empty()) {
         bail!("no held-out prompt leaves room in {whose} context of {places} tokens");
     }
