@@ -291,6 +291,45 @@ fn differences_are_there_for_programs() {
 }
 
 #[test]
+fn one_command_says_the_same_on_its_page_and_everywhere_else() {
+    let workspace = judged_twice();
+    let words =
+        "report new old --baseline old --fail-below -0.05 --json --csv pairs.csv --html page.html";
+    // The bound takes each for itself, by 6 conversations.
+    let printed = workspace.run_line(words).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    // One of two may be chosen, for which 6 are too few.
+    let too_few = "too few prompts";
+    let reports = json["reports"].as_array().unwrap().iter();
+    let found: Vec<&serde_json::Value> = reports
+        .flat_map(|report| report["differences"].as_array().unwrap())
+        .collect();
+    assert_eq!(found.len(), 6, "{printed}");
+    for pair in found {
+        assert_eq!(pair["among"], 2);
+        assert_eq!(pair["joint_ci95"], serde_json::json!([0.0, 0.0]));
+        assert_eq!([&pair["verdict"], &pair["choice"]], [too_few; 2]);
+    }
+    let rows = workspace.text("pairs.csv");
+    assert_eq!(rows.matches(",too few prompts,false,").count(), 6, "{rows}");
+    assert_eq!(
+        rows.matches(",2,0,0,too few prompts\r\n").count(),
+        6,
+        "{rows}"
+    );
+    let page = workspace.text("page.html");
+    assert_eq!(page.matches("– too few prompts").count(), 6);
+    let told = workspace.run_line("report new old --baseline old");
+    assert_eq!(
+        told.succeeded()
+            .stdout
+            .matches(", too few prompts;")
+            .count(),
+        6
+    );
+}
+
+#[test]
 fn runs_that_differ_in_their_seed_alone_are_pooled() {
     let workspace = Workspace::finished();
     for settings in [

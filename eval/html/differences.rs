@@ -32,8 +32,8 @@ pub(crate) fn differences(reports: &[(String, Report)]) -> String {
     }
     if html.contains("<table") {
         html += "<p class=\"quiet\">Both τ of a difference come from the same prompts, and its interval draws the same conversations anew \
-                 for both, so it can tell drafters apart where two separate intervals cannot. A verdict needs \
-                 20 conversations, and where several reports are compared with the first it allows for all of them.</p>\n";
+                 for both, so it can tell drafters apart where two separate intervals cannot. A verdict needs 6 conversations; where \
+                 several reports are compared with the first it allows for all of them, and needs 20.</p>\n";
     }
     html
 }
@@ -59,7 +59,7 @@ fn table(title: &str, first: &str, found: &[PairedReport]) -> String {
     ];
     let mut table = Table::new(title, 2, &head);
     for pair in found {
-        let verdict = pair.choice();
+        let verdict = pair.verdict();
         let sign = match verdict {
             PairedVerdict::Better => "▲",
             PairedVerdict::Worse => "▼",

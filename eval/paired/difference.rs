@@ -42,10 +42,9 @@ pub struct PairedReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
     /// Differences that are looked at together, this one among them.
-    #[serde(skip)]
     pub among: usize,
     /// An interval so wide that those of all these differences hold at once with 95 %; [`Self::ci95`] of one alone.
-    #[serde(skip)]
+    #[serde(rename = "joint_ci95", skip_serializing_if = "Option::is_none")]
     pub joint: Option<[f64; 2]>,
     /// Conversations in which it is larger.
     pub better: usize,
@@ -73,9 +72,28 @@ impl PairedReport {
     /// Conversations of which fewer say nothing: even where all go one way the sign test has a p-value above 5 %.
     pub const LEAST: usize = 6;
 
-    /// What the difference says among those that are looked at together; of fewer than [`Self::LEAST`] conversations nothing.
+    /// What the difference says among those that are looked at together. Of one alone it takes [`Self::LEAST`] conversations; one
+    /// of several may be chosen by it, so there it is [`Self::choice`].
     pub fn verdict(&self) -> PairedVerdict {
-        match self.joint.filter(|_| self.conversations >= Self::LEAST) {
+        match self.among {
+            0 | 1 => self.alone(),
+            _ => self.choice(),
+        }
+    }
+
+    /// The same where one is chosen by it: of fewer than `FEWEST` conversations nothing is said.
+    pub fn choice(&self) -> PairedVerdict {
+        self.by(self.joint, FEWEST)
+    }
+
+    /// What the difference says by itself, whatever is looked at beside it; of fewer than [`Self::LEAST`] conversations nothing.
+    pub fn alone(&self) -> PairedVerdict {
+        self.by(self.ci95, Self::LEAST)
+    }
+
+    /// What an interval says of so many conversations or more.
+    fn by(&self, interval: Option<[f64; 2]>, least: usize) -> PairedVerdict {
+        match interval.filter(|_| self.conversations >= least) {
             None => PairedVerdict::TooFew,
             Some([low, _]) if low > 0.0 => PairedVerdict::Better,
             Some([_, high]) if high < 0.0 => PairedVerdict::Worse,
@@ -83,18 +101,10 @@ impl PairedReport {
         }
     }
 
-    /// The same where one is chosen by it: of fewer than `FEWEST` conversations nothing is said.
-    pub fn choice(&self) -> PairedVerdict {
-        if self.conversations < FEWEST {
-            return PairedVerdict::TooFew;
-        }
-        self.verdict()
-    }
-
-    /// Whether τ surely fell, and by more than `-least`: the interval lies below 0 and the difference below `least`. Chains of
-    /// different lengths do not tell, nor do too few conversations.
+    /// Whether τ surely fell, and by more than `-least`: its own interval lies below 0 and the difference below `least`, whatever is
+    /// looked at beside it. Chains of different lengths do not tell, nor do too few conversations.
     pub fn falls_below(&self, least: f64) -> bool {
-        !self.other_lengths && self.verdict() == PairedVerdict::Worse && self.difference < least
+        !self.other_lengths && self.alone() == PairedVerdict::Worse && self.difference < least
     }
 
     /// The way of decoding, with the dataset where this is one of several.
@@ -147,15 +157,22 @@ impl PairedReport {
 
 impl fmt::Display for PairedReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let verdict = self.verdict();
+        let allows = match self.among {
+            among if among > 1 && verdict != PairedVerdict::TooFew => {
+                format!(" among {among} comparisons")
+            }
+            _ => String::new(),
+        };
         write!(
             f,
-            "{}: τ {} against {}, {}, {}; larger in {}, smaller in {} of {} conversations \
+            "{}: τ {} against {}, {}, {}{allows}; larger in {}, smaller in {} of {} conversations \
              (sign test: p = {})",
             self.heading(),
             with_digits(Some(self.tau), self.tau_ci95, 3),
             with_digits(Some(self.baseline_tau), self.baseline_ci95, 3),
             with_signs(self.difference, self.ci95, 3),
-            self.verdict(),
+            verdict,
             self.better,
             self.worse,
             self.conversations,
@@ -218,5 +235,28 @@ mod tests {
         assert_eq!(few.verdict(), PairedVerdict::TooFew);
         assert_eq!(enough.verdict(), PairedVerdict::Worse);
         assert!(!few.falls_below(-0.05) && enough.falls_below(-0.05));
+    }
+
+    #[test]
+    fn one_of_several_is_judged_as_one_that_may_be_chosen_and_a_bound_judges_each_by_itself() {
+        let all_worse = |conversations: usize, among: usize| {
+            let pair = [[60.0, 20.0], [60.0, 30.0]].map(Counts::from);
+            PairedReport::of("a".into(), &vec![pair; conversations], among).unwrap()
+        };
+        let (few, enough) = (all_worse(FEWEST - 1, 2), all_worse(FEWEST, 2));
+        assert_eq!(few.verdict(), PairedVerdict::TooFew);
+        assert_eq!(enough.verdict(), PairedVerdict::Worse);
+        for found in [&few, &enough] {
+            assert_eq!(found.verdict(), found.choice());
+            assert_eq!(found.alone(), PairedVerdict::Worse);
+            assert!(found.falls_below(-0.05));
+        }
+        let told = enough.to_string();
+        assert!(
+            told.contains(", worse among 2 comparisons; larger in 0"),
+            "{told}"
+        );
+        let alone = all_worse(FEWEST, 1).to_string();
+        assert!(alone.contains(", worse; larger in 0"), "{alone}");
     }
 }

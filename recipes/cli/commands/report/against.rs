@@ -13,10 +13,10 @@ use crate::progress::tell;
 /// A report's name, and its differences from the baseline.
 pub(super) type Compared = (String, PairedReports);
 
-/// Each of `reports` against `baseline`.
+/// Each of `reports` against `baseline`, as one among all of them, which is how their page has it, too.
 pub(super) fn compared(baseline: &Report, reports: &[(String, Report)]) -> Result<Vec<Compared>> {
     let of_each = |(name, report): &(String, Report)| -> Result<Compared> {
-        let pairs = paired_parts(baseline, report, 1).map_err(|error| match error {
+        let pairs = paired_parts(baseline, report, reports.len()).map_err(|error| match error {
             EvalError::OtherPrompts { .. } => {
                 anyhow!("{error}; {}", same_prompts::commands(baseline, report))
             }
@@ -67,6 +67,7 @@ pub(super) fn as_json(baseline: &str, compared: &[Compared], remarks: &[String])
 fn with_verdict(pair: &PairedReport) -> Result<Value> {
     let mut value = serde_json::to_value(pair)?;
     value["verdict"] = json!(pair.verdict().to_string());
+    value["choice"] = json!(pair.choice().to_string());
     Ok(value)
 }
 
@@ -119,7 +120,7 @@ pub(super) fn judge(least: f64, compared: &[Compared]) -> Result<()> {
     }
 }
 
-/// Whether there are conversations enough to say anything.
+/// Whether there are conversations enough to say anything of it by itself, as a bound does.
 fn is_judged(pair: &PairedReport) -> bool {
-    pair.verdict() != PairedVerdict::TooFew
+    pair.alone() != PairedVerdict::TooFew
 }
