@@ -1,9 +1,8 @@
 //! What the figures are of: models, prompts, device, seeds and recipe.
 use std::fmt::Write;
 
-use serde_json::Value;
-
 use crate::draw::escape;
+use crate::report::words::plain;
 use crate::report::{Report, TargetReport};
 
 /// The facts of each report, under its name where there are several.
@@ -81,10 +80,4 @@ fn named(target: &TargetReport) -> String {
         dtype => format!(", {dtype}"),
     };
     format!("{}{revision}{dtype}", target.model)
-}
-
-fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -40,6 +40,13 @@ pub(crate) fn legend<'a>(settings: impl Iterator<Item = &'a SettingReport> + Clo
         .collect()
 }
 
+/// A value of the recipe or the device without the quotes of a string.
+pub(crate) fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Which speed-ups of `reports` are not to be trusted, each behind the name of its report.
 pub(crate) fn pace_notes(reports: &[(String, Report)]) -> Vec<String> {
     let named = |(name, report): &(String, Report)| -> Vec<String> {

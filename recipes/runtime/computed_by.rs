@@ -2,20 +2,15 @@
 //! the device is called.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::path::Path;
-use std::{env, fs};
 
 use serde_json::{Value, json};
 use spectrain_checkpoints::hash::sha256_file;
 use spectrain_models::device::DeviceName;
 
 use crate::runtime::device::{device_report, is_gpu};
-
-/// Where NVIDIA's driver for Linux has a folder for each GPU.
-const GPUS: &str = "/proc/driver/nvidia/gpus";
-
-/// Where Linux tells of each processor.
-const PROCESSORS: &str = "/proc/cpuinfo";
+use crate::runtime::device_kind;
 
 /// Chooses those GPUs of a machine that `cuda:0` and so on are.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -23,13 +18,8 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// This program, and the kind of machine that the device of this name is a part of.
 pub fn computed_by(device: &str) -> Value {
     let machine = match is_gpu(device) {
-        true => gpu(device, &kinds(Path::new(GPUS)), env::var(VISIBLE).ok()),
-        false => {
-            let mut machine = device_report(device);
-            let told = fs::read_to_string(PROCESSORS).unwrap_or_default();
-            machine.insert("processor".into(), json!(processor(&told)));
-            Value::from(machine)
-        }
+        true => gpu(device, &device_kind::gpus(), env::var(VISIBLE).ok()),
+        false => Value::from(device_report(device)),
     };
     json!({ "program": program(), "machine": machine })
 }
@@ -51,28 +41,6 @@ fn gpu(device: &str, kinds: &BTreeSet<String>, visible: Option<String>) -> Value
     let is_told = kinds.len() == 1;
     let which = (!is_told).then(|| (format!("{:?}", DeviceName::parse(device)), visible));
     json!({ "kinds": kinds, "which": which })
-}
-
-/// The kinds of the GPUs of which the driver tells in this folder, each once.
-fn kinds(folder: &Path) -> BTreeSet<String> {
-    let gpus = fs::read_dir(folder).into_iter().flatten().flatten();
-    let told = gpus.filter_map(|gpu| fs::read_to_string(gpu.path().join("information")).ok());
-    told.filter_map(|told| value(&told, "Model")).collect()
-}
-
-/// The kind of the first processor of which Linux tells: on ARM, where it has no name, by the numbers of its maker and of the part.
-fn processor(told: &str) -> Option<String> {
-    value(told, "model name").or_else(|| {
-        let [maker, part] = ["CPU implementer", "CPU part"].map(|key| value(told, key));
-        Some(format!("{} {}", maker?, part?))
-    })
-}
-
-/// The first value of a key in lines of keys and values.
-fn value(lines: &str, key: &str) -> Option<String> {
-    let mut pairs = lines.lines().filter_map(|line| line.split_once(':'));
-    let found = pairs.find(|(found, _)| found.trim() == key);
-    found.map(|(_, value)| value.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -104,42 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_tells_the_kinds_of_gpus() {
-        let root = tempfile::tempdir().unwrap();
-        assert!(kinds(&root.path().join("absent")).is_empty());
-        for (gpu, kind) in [
-            ("0000:01:00.0", "NVIDIA H100"),
-            ("0000:02:00.0", "NVIDIA A100"),
-        ] {
-            let folder = root.path().join(gpu);
-            fs::create_dir(&folder).unwrap();
-            let told = format!("Model: \t\t {kind}\nIRQ:   \t\t 16\nModel: \t\t other\n");
-            fs::write(folder.join("information"), told).unwrap();
-        }
-        fs::create_dir(root.path().join("0000:03:00.0")).unwrap();
-        let expected = ["NVIDIA A100", "NVIDIA H100"].map(str::to_owned);
-        assert_eq!(kinds(root.path()), BTreeSet::from(expected));
-    }
-
-    #[test]
-    fn a_program_is_told_by_its_file_and_the_cpu_by_its_threads() {
+    fn a_program_is_told_by_its_file_and_the_cpu_by_its_threads_and_its_kind() {
         let found = computed_by("cpu");
         let own = sha256_file(&env::current_exe().unwrap()).unwrap();
         assert_eq!(found["program"], own);
         let machine = &found["machine"];
         assert!(machine["threads"].as_u64().unwrap() > 0);
-        assert!(machine.as_object().unwrap().contains_key("processor"));
-        let told = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz: fast\nmodel name\t: other\n";
-        let expected = Some("Some CPU @ 2 GHz: fast");
-        assert_eq!(processor(told).as_deref(), expected);
-    }
-
-    #[test]
-    fn processors_without_a_name_are_told_apart_by_their_numbers() {
-        let told = "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n";
-        assert_eq!(processor(told).as_deref(), Some("0x41 0xd0c"));
-        let other = told.replace("0xd0c", "0xd40");
-        assert_eq!(processor(&other).as_deref(), Some("0x41 0xd40"));
-        assert_eq!(processor("processor\t: 0\nCPU part\t: 0xd0c\n"), None);
+        let kind = device_kind::processor();
+        assert_eq!(machine["model"].as_str(), kind.as_deref());
     }
 }

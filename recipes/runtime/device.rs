@@ -1,5 +1,6 @@
 //! The device a program runs on, by its name on the command line.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use anyhow::{Error, Result, anyhow};
@@ -11,6 +12,7 @@ use spectrain_models::device::{DeviceName, free_memory};
 use spectrain_train::{DeviceMemory, TrainConfig};
 
 use crate::recipe::tables::TargetType;
+use crate::runtime::device_kind;
 
 /// The device called `cpu`, `cuda:N` or, where tests run on it, `cube`.
 pub fn device(name: &str) -> Result<Device> {
@@ -136,7 +138,8 @@ pub fn available_memory(device: &Device) -> Option<u64> {
     Some(free.saturating_add(held))
 }
 
-/// What a report says of the device.
+/// What a report says of the device: its name, the system, the threads that the program may use, and the `model` of the processor or of
+/// the GPU, where the system tells it. Of GPUs of several models nobody says here which one it is.
 pub fn device_report(name: &str) -> Map<String, serde_json::Value> {
     let mut device = Map::new();
     device.insert("name".into(), json!(name));
@@ -152,7 +155,18 @@ pub fn device_report(name: &str) -> Map<String, serde_json::Value> {
         "threads".into(),
         json!(std::thread::available_parallelism().map_or(1, usize::from)),
     );
+    let model = match is_gpu(name) {
+        true => only(device_kind::gpus()),
+        false => device_kind::processor(),
+    };
+    device.extend(model.map(|model| ("model".to_owned(), json!(model))));
     device
+}
+
+/// The kind that all are of.
+fn only(kinds: BTreeSet<String>) -> Option<String> {
+    let mut kinds = kinds.into_iter();
+    kinds.next().filter(|_| kinds.next().is_none())
 }
 
 #[cfg(test)]
@@ -193,6 +207,17 @@ mod tests {
             error.contains("key `target.dtype`: expected `f32` or `bf16` on `cuda:1`"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_report_says_of_which_model_the_processor_is() {
+        let device = device_report("cpu");
+        let model = device.get("model").and_then(serde_json::Value::as_str);
+        assert_eq!(model, device_kind::processor().as_deref());
+        let of = |kinds: &[&str]| only(kinds.iter().map(|kind| (*kind).to_owned()).collect());
+        assert_eq!(of(&["H200"]).as_deref(), Some("H200"));
+        assert_eq!(of(&["A100", "H200"]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[cfg(not(feature = "cuda"))]

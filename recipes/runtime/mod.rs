@@ -12,6 +12,7 @@ mod contenders;
 mod conversation;
 pub mod decoded;
 pub mod device;
+mod device_kind;
 pub mod doctor;
 pub mod free_tokens;
 pub mod imported;
