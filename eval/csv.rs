@@ -1,13 +1,15 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
-use serde_json::Value;
-
+use crate::csv::recipe_keys::{Differing, said};
+use crate::deploy::report::CostSource;
 use crate::paired::PairedReports;
 use crate::paired::difference::PairedReport;
 use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
-/// The names of the columns.
-const COLUMNS: [&str; 66] = [
+mod recipe_keys;
+
+/// The names of the columns that are always there.
+const COLUMNS: [&str; 82] = [
     "report",
     "target",
     "drafter",
@@ -74,10 +76,26 @@ const COLUMNS: [&str; 66] = [
     "divergence",
     "learning_rate",
     "steps",
+    "conversations",
+    "drafter_path",
+    "drafter_sha256",
+    "target_sha256",
+    "prompts_sha256",
+    "max_new_tokens",
+    "batch_size",
+    "device",
+    "device_model",
+    "seconds_draft",
+    "seconds_verify",
+    "seconds_other",
+    "seconds_autoregressive",
+    "pass_seconds",
+    "pass_seconds_draft",
+    "pass_seconds_plain",
 ];
 
 /// The names of the columns of differences.
-const PAIRED: [&str; 18] = [
+const PAIRED: [&str; 22] = [
     "report",
     "setting",
     "dataset",
@@ -96,6 +114,10 @@ const PAIRED: [&str; 18] = [
     "larger_in",
     "smaller_in",
     "sign_test",
+    "among",
+    "joint_low",
+    "joint_high",
+    "choice",
 ];
 
 /// Places in the recipe of what tells trainings apart.
@@ -109,13 +131,21 @@ const OF_RECIPE: [&str; 4] = [
 const STEPS: &str = "/train/steps";
 
 /// One row for each setting and dataset of each of `reports` under its name, and one for all prompts of a setting, whose dataset
-/// is `overall`. What is not known is empty, and so is the drafter where it is that of the report. Lines end as RFC 4180 wants it.
+/// is `overall`. What is not known is empty, and so is the drafter where it is that of the report. Behind the columns that are
+/// always there is one for each further key of the recipes in which the reports differ. Lines end as RFC 4180 wants it.
 pub fn csv(reports: &[(String, Report)]) -> String {
-    let mut text = COLUMNS.join(",") + "\r\n";
+    let differing = Differing::of(reports, &OF_RECIPE);
+    let columns = COLUMNS.map(str::to_owned).into_iter();
+    let columns: Vec<String> = columns.chain(differing.columns()).collect();
+    let mut text = line(&columns);
     for (name, report) in reports {
         for setting in &report.settings {
             for dataset in setting.shown() {
-                text += &line(&row(name, report, setting, dataset));
+                let mut cells = row(name, report, setting, dataset);
+                // What drafts without training was made by no recipe.
+                let own = setting.drafter.is_none().then_some(&report.recipe);
+                cells.extend(differing.cells(own));
+                text += &line(&cells);
             }
         }
     }
@@ -148,7 +178,10 @@ fn paired_row(name: &str, pair: &PairedReport) -> Vec<String> {
         pair.better.to_string(),
         pair.worse.to_string(),
         pair.sign_test.to_string(),
+        pair.among.to_string(),
     ]);
+    cells.extend(ends(pair.joint));
+    cells.push(pair.choice().to_string());
     cells
 }
 
@@ -218,7 +251,63 @@ fn row(
     cells.push(listed(&dataset.conditional));
     cells.push(listed(&dataset.accepted_histogram));
     cells.extend(drafted_by(report, setting));
+    cells.extend(measured_on(report, setting, dataset));
+    cells.extend(took(report, setting, (dataset, is_all)));
     cells
+}
+
+/// Of what the figures are, and where they were measured: conversations, models, prompts, lengths and the device.
+fn measured_on(report: &Report, setting: &SettingReport, dataset: &DatasetReport) -> [String; 9] {
+    let drafter = setting.drafter.is_none().then_some(&report.drafter);
+    let conversations = dataset.spread.conversations.unwrap_or(dataset.prompts);
+    let device = |key: &str| said(report.device.get(key));
+    [
+        conversations.to_string(),
+        optional(drafter.map(|drafter| &drafter.path)),
+        optional(drafter.map(|drafter| &drafter.sha256)),
+        report.target_report(setting).sha256.clone(),
+        optional(dataset.prompts_sha256.as_ref()),
+        optional(setting.ends.as_ref().map(|ends| ends.max_new_tokens)),
+        report.batch_size.to_string(),
+        device("name"),
+        device("model"),
+    ]
+}
+
+/// Seconds of all passes over a dataset, and where it is `all` prompts those of one pass: with this draft, the drafter's part of them,
+/// and without drafts.
+fn took(
+    report: &Report,
+    setting: &SettingReport,
+    (dataset, is_all): (&DatasetReport, bool),
+) -> [String; 7] {
+    let seconds = &dataset.seconds;
+    // Where nothing was decoded, nothing was timed.
+    let is_timed = seconds.draft + seconds.verify + seconds.other > 0.0;
+    let timed = |seconds: f64| optional(is_timed.then_some(seconds));
+    let is_own = is_all && setting.drafter.is_none();
+    let mut of_setting = report.settings_recommended.iter().filter(|one| {
+        is_own
+            && one.costs == CostSource::Decoder
+            && one.batch_size == report.batch_size
+            && one.target == setting.target
+            && one.temperature == setting.temperature
+            && (one.top_k, one.top_p) == (setting.top_k, setting.top_p)
+    });
+    let pass = of_setting.find_map(|one| {
+        let mut drafts = one.candidates.iter();
+        let found = drafts.find(|found| found.draft == setting.draft)?;
+        Some((found, one.plain_seconds))
+    });
+    [
+        timed(seconds.draft),
+        timed(seconds.verify),
+        timed(seconds.other),
+        optional(seconds.autoregressive),
+        optional(pass.map(|(found, _)| found.seconds)),
+        optional(pass.and_then(|(found, _)| found.draft_seconds)),
+        optional(pass.map(|(_, plain)| plain)),
+    ]
 }
 
 /// What drafted, and how it was trained, as far as the report says.
@@ -234,13 +323,10 @@ fn drafted_by(report: &Report, setting: &SettingReport) -> Vec<String> {
     let trained = own.and_then(|report| report.trained.as_ref());
     let ended = trained.and_then(|trained| trained.ended);
     cells.extend(OF_RECIPE.map(|place| {
-        let found = own.and_then(|report| report.recipe.pointer(place));
-        match found {
+        match ended {
             // Those that were done, where validations have ended it before.
-            _ if place == STEPS && ended.is_some() => optional(ended),
-            Some(Value::String(word)) => word.clone(),
-            Some(Value::Null) | None => String::new(),
-            Some(other) => other.to_string(),
+            Some(_) if place == STEPS => optional(ended),
+            _ => said(own.and_then(|report| report.recipe.pointer(place))),
         }
     }));
     cells
@@ -274,8 +360,15 @@ fn speedups(found: Option<&Speedup>, overall: Option<Speedup>) -> Vec<String> {
 
 /// A value and the ends of its interval.
 fn measured(value: Option<f64>, interval: Option<[f64; 2]>) -> [String; 3] {
-    let [low, high] = interval.map_or([None, None], |ends| ends.map(Some));
-    [value, low, high].map(optional)
+    let [low, high] = ends(interval);
+    [optional(value), low, high]
+}
+
+/// The ends of an interval.
+fn ends(interval: Option<[f64; 2]>) -> [String; 2] {
+    interval
+        .map_or([None, None], |ends| ends.map(Some))
+        .map(optional)
 }
 
 fn optional(value: Option<impl ToString>) -> String {
@@ -294,7 +387,9 @@ fn quoted(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::DraftReport;
     use crate::opinions::TrainedReport;
+    use crate::report::ends::EndsReport;
     use crate::report::examples;
 
     #[test]
@@ -313,7 +408,8 @@ mod tests {
         // Two datasets and all prompts, of two reports.
         assert_eq!(lines.len(), 1 + 2 * 3);
         let told = "\"a, \"\"b\"\"\",Qwen/Qwen3-0.6B,,0.6,,0.95,rejection,false,chain 2 drawn,gsm8k,2,30,12,2.5,2.25,2.75,0.6875,0.5,\
-                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,1 0.5,0.75 0.5,0 6 6,eagle3,1234,,,,";
+                    0.75,2,1.5,1.25,1.75,,,,1.625,2,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,1 0.5,0.75 0.5,0 6 6,eagle3,1234,,,,,2,\
+                    runs/a/train,,,ab,,1,,,0.5,1,0.25,2.625,,,";
         assert_eq!(lines[1], told);
         for line in &lines[4..] {
             assert_eq!(line.split(',').count(), COLUMNS.len(), "{line}");
@@ -382,6 +478,86 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_costs_has_what_it_needs() {
+        let mut report = examples::report();
+        let device = serde_json::json!({"name": "cuda:0", "model": "H200", "threads": 16});
+        report.device = device.as_object().unwrap().clone();
+        report.drafter.sha256 = "d".into();
+        report.target.sha256 = "t".into();
+        report.batch_size = 16;
+        report.settings_recommended = examples::recommended();
+        let setting = &mut report.settings[0];
+        setting.datasets.truncate(1);
+        setting.datasets[0].prompts = 24;
+        setting.datasets[0].spread.conversations = Some(12);
+        (setting.temperature, setting.top_p) = (0.0, None);
+        setting.draft = DraftReport::Chain {
+            length: 2,
+            tokens: None,
+        };
+        setting.ends = Some(EndsReport {
+            max_new_tokens: 64,
+            stop: Vec::new(),
+        });
+        let text = csv(&[("a".into(), report.clone())]);
+        for (column, told) in [
+            ("prompts", "24"),
+            ("conversations", "12"),
+            ("drafter_path", "runs/a/train"),
+            ("drafter_sha256", "d"),
+            ("target_sha256", "t"),
+            ("prompts_sha256", "ab"),
+            ("max_new_tokens", "64"),
+            ("batch_size", "16"),
+            ("device", "cuda:0"),
+            ("device_model", "H200"),
+            ("seconds_draft", "0.5"),
+            ("seconds_verify", "1"),
+            ("seconds_other", "0.25"),
+            ("seconds_autoregressive", "2.625"),
+            ("pass_seconds", "0.5"),
+            ("pass_seconds_draft", "0.125"),
+            ("pass_seconds_plain", "0.5"),
+        ] {
+            assert_eq!(cell(&text, column), told, "{column}");
+        }
+        // Nothing was timed of a batch of this size, nor of what drafts without training.
+        report.batch_size = 4;
+        let other_batch = csv(&[("a".into(), report.clone())]);
+        report.batch_size = 16;
+        report.settings[0].drafter = Some("prompt-lookup".into());
+        let free = csv(&[("a".into(), report)]);
+        for text in [&other_batch, &free] {
+            for column in ["pass_seconds", "pass_seconds_draft", "pass_seconds_plain"] {
+                assert_eq!(cell(text, column), "", "{column}");
+            }
+        }
+        for column in ["drafter_path", "drafter_sha256"] {
+            assert_eq!(cell(&free, column), "", "{column}");
+        }
+    }
+
+    #[test]
+    fn what_was_swept_has_a_column_behind_the_others() {
+        let with = |layers: u64| {
+            let mut report = examples::report();
+            report.settings[0].datasets.truncate(1);
+            report.recipe = serde_json::json!({"seed": layers, "drafter": {"layers": layers}});
+            (format!("of {layers}"), report)
+        };
+        let reports = [with(2), with(1)];
+        let text = csv(&reports);
+        let columns = text.split("\r\n").next().unwrap();
+        assert_eq!(
+            columns,
+            COLUMNS.join(",") + ",recipe.drafter.layers",
+            "and none for the seed, which has one"
+        );
+        assert_eq!(cell(&text, "recipe.drafter.layers"), "2");
+        assert!(!csv(&reports[..1]).contains("recipe."));
+    }
+
+    #[test]
     fn differences_have_a_row_for_all_prompts_and_for_each_dataset() {
         let pair = |dataset: Option<&str>| PairedReport {
             setting: "T=0, greedy, chain 5".into(),
@@ -408,7 +584,7 @@ mod tests {
         let lines: Vec<&str> = text.split_terminator("\r\n").collect();
         let told = |dataset: &str| {
             format!(
-                "a,\"T=0, greedy, chain 5\",{dataset},40,2,1.5,2.5,2.25,,,0.25,0.125,0.5,better,false,30,9,0.25"
+                "a,\"T=0, greedy, chain 5\",{dataset},40,2,1.5,2.5,2.25,,,0.25,0.125,0.5,better,false,30,9,0.25,1,0.125,0.5,better"
             )
         };
         assert_eq!(lines, [PAIRED.join(","), told("overall"), told("code")]);
