@@ -200,7 +200,7 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
         .run(&[&RUN[..], &["--fresh"]].concat())
         .succeeded();
     workspace
-        .run(&with(&["train.max_grad_norm=2.0"]))
+        .run(&with(&["train.learning_rate=1e-4"]))
         .succeeded();
     workspace.run(&with(&["name=run.old-7"])).succeeded();
     let names = |folder: &str| {
@@ -216,8 +216,13 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     workspace.write("runs/run/notes.old-1", "somebody else's");
     let outcome = workspace.run(&["clean", "run"]).succeeded();
     let lines: Vec<&str> = outcome.stdout.lines().collect();
-    assert_eq!(lines.len(), 2, "{outcome:#?}");
-    for (line, path) in lines.iter().zip(["runs/run.old-1", "runs/run/train.old-1"]) {
+    let removed = [
+        "runs/run.old-1",
+        "runs/run/evaluate.old-1",
+        "runs/run/train.old-1",
+    ];
+    assert_eq!(lines.len(), removed.len(), "{outcome:#?}");
+    for (line, path) in lines.iter().zip(removed) {
         assert!(line.starts_with(&format!("removed `{path}`: ")), "{line}");
     }
     assert_eq!(names("runs"), ["run", "run.old-7"]);
@@ -275,8 +280,40 @@ fn a_training_that_was_set_aside_is_taken_back_where_its_settings_are_back() {
     flip(&workspace, "runs/run/train.old-2/drafter/model.safetensors");
     let again = workspace.run(&with(&other)).succeeded();
     says(&again, &["train: starts over: `train.learning_rate`: "]);
-    assert!(!again.stderr.contains("takes back"), "{again:#?}");
+    assert!(!again.stderr.contains("train: takes back"), "{again:#?}");
     assert!(weights("train/drafter") == of_other);
+}
+
+#[test]
+fn an_evaluation_is_kept_where_another_takes_its_place_and_taken_back_with_its_figures() {
+    let workspace = Workspace::finished();
+    let report = |folder: &str| workspace.bytes(&format!("runs/run/{folder}/report.json"));
+    let exported = || workspace.json("runs/run/export/drafter/config.json");
+    let (first, with_first) = (report("evaluate"), exported());
+    let other = workspace.run(&with(&["evaluate.prompts=1"])).succeeded();
+    let kept = "evaluate: starts over: `evaluate.prompts`: 2 → 1; the old one is kept as `runs/run/evaluate.old-1`, and taken back \
+                once this is undone";
+    says(&other, &[kept]);
+    assert!(report("evaluate.old-1") == first);
+    let second = report("evaluate");
+    assert!(second != first);
+    assert_ne!(
+        exported(),
+        with_first,
+        "the figures of the second are in it"
+    );
+
+    let told = planned(&workspace, &[]);
+    let planned = "evaluate takes back `runs/run/evaluate.old-1`, which is done";
+    assert!(told.contains(planned), "no `{planned}`: {told}");
+    let back = workspace.run(&RUN).succeeded();
+    let taken = "evaluate: takes back `runs/run/evaluate.old-1`, which goes with these settings and inputs; what stood in its place is \
+                 kept as `runs/run/evaluate.old-2`\nevaluate: done before\n";
+    says(&back, &[taken]);
+    assert!(report("evaluate") == first && report("evaluate.old-2") == second);
+    assert_eq!(exported(), with_first);
+    let again = workspace.run(&RUN).succeeded();
+    assert_eq!(again.stderr.matches("done before").count(), 4, "{again:#?}");
 }
 
 #[test]
@@ -700,8 +737,14 @@ fn an_evaluation_that_is_interrupted_stops_and_starts_anew_with_other_settings()
     outcome
         .interrupted(&["error: stage `evaluate`: interrupted; the same command goes on from here"]);
     assert!(!workspace.path("runs/run/evaluate/report.json").exists());
+    // The finished one would be taken back.
+    fs::remove_dir_all(workspace.path("runs/run/evaluate.old-1")).unwrap();
     let outcome = workspace.run(&RUN).succeeded();
-    says(&outcome, &["train: done before", "export: done before"]);
+    let anew = "evaluate: starts over: ";
+    says(
+        &outcome,
+        &["train: done before", "export: done before", anew],
+    );
     assert!(results(&workspace)[..3] == before[..3]);
     assert!(!workspace.path("runs/run/evaluate/decoded.journal").exists());
     let lossless = |report: &str| report.lines().last().map(str::to_owned);

@@ -14,12 +14,14 @@ use crate::progress::counted;
 use crate::runs::files::entries;
 use crate::runs::places::{EXPORTED, trained};
 use crate::runs::run_folder::{COMPUTED_IN, Damage, Earlier, Manifest, StageState, Start};
+use crate::runs::stage_names::EVALUATE;
 use crate::runtime::interruption::{Interrupted, check_interrupted, or_interrupted};
 use crate::runtime::target;
 use crate::stages::context::StageContext;
 use crate::stages::failure;
 use crate::stages::order::{is_selected, selected};
 use crate::stages::parts;
+use crate::stages::report;
 use crate::stages::settings::HOW;
 use crate::stages::stage::{AfterInterruption, Stage};
 use crate::stages::unsaved::unsaved;
@@ -263,6 +265,10 @@ fn goes_on_here(context: &StageContext, stage: &Stage, aside: &str) -> Result<bo
 fn take_back(context: &StageContext, stage: &Stage, aside: &str) -> Result<()> {
     let kept = make_room(context, stage)?;
     context.run.take_back(aside, stage.name)?;
+    if stage.name == EVALUATE {
+        // The drafter's folders have the figures of what stood in its place.
+        report::record(context)?;
+    }
     let mut message = format!(
         "{}: takes back `{}`, which goes with these settings and inputs",
         stage.name,
@@ -278,8 +284,8 @@ fn take_back(context: &StageContext, stage: &Stage, aside: &str) -> Result<()> {
     Ok(())
 }
 
-/// Frees the place of a stage: what took long to make, trained weights, answers that were paid for or features, is kept aside, in the
-/// folder that is returned.
+/// Frees the place of a stage: what took long to make, trained weights, answers that were paid for, features or figures, is kept aside,
+/// in the folder that is returned.
 fn make_room(context: &StageContext, stage: &Stage) -> Result<Option<PathBuf>> {
     let name = stage.name;
     if stage.kept_aside && context.folder(name).exists() && holds_work(context, name)? {
@@ -422,7 +428,9 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
         Damage::Changed(file) => file.split(['/', '\\']).next(),
         Damage::Missing(_) => None,
     });
-    let changed: BTreeSet<PathBuf> = if stage.kept_aside {
+    // A stage that goes on takes the rest of what it has left.
+    let goes_on = (stage.after_interruption)(context.recipe) == AfterInterruption::GoesOn;
+    let changed: BTreeSet<PathBuf> = if goes_on {
         tops.map(|top| Path::new(name).join(top)).collect()
     } else {
         tops.map(|_| PathBuf::from(name)).collect()
@@ -434,7 +442,7 @@ fn make_anew(context: &StageContext, stage: &Stage, damage: &[Damage]) -> Result
             aside.display()
         ));
     }
-    if !stage.kept_aside {
+    if !goes_on {
         context.run.clear(name)?;
     }
     context.output.warn(message);

@@ -196,7 +196,7 @@ pub const STAGES: &[Stage] = &[
             // Stored answers are judged in minutes.
             false => AfterInterruption::StartsOver,
         },
-        kept_aside: false,
+        kept_aside: true,
         run: |context, _| evaluate::run(context),
     },
 ];
