@@ -79,8 +79,9 @@ fn table_of<'t>(text: &'t str, message: &str) -> Option<&'t str> {
         .map(|(table, _)| table.trim())
 }
 
-/// The error of a recipe of this kind about a key of `[drafter]` or `[objective]` that it does not have there, with where it is a key.
-fn of_other(kind: &str, text: &str, error: Error) -> Error {
+/// The error of a recipe of this kind about a key of `[drafter]` or `[objective]` that it does not have there, with where it is a key;
+/// and where an override has made the recipe one of this kind, with what to do about the keys of the file.
+fn of_other(kind: &str, (text, changes): (&str, &[Change]), error: Error) -> Error {
     let message = format!("{error:#}");
     let found = table_of(text, &message);
     let key = message.split_once(UNKNOWN_KEY).map(|(_, rest)| rest);
@@ -88,9 +89,8 @@ fn of_other(kind: &str, text: &str, error: Error) -> Error {
         return error;
     };
     let tables = registry::with_key(key);
-    let is_in = |(table, _): &(&str, Vec<&str>)| {
-        found == Some(*table) || message.contains(&format!("`--set {table}"))
-    };
+    let is_given = |table: &str| message.contains(&format!("`--set {table}"));
+    let is_in = |(table, _): &(&str, Vec<&str>)| found == Some(*table) || is_given(table);
     if !tables.iter().any(is_in) {
         return error;
     }
@@ -103,7 +103,18 @@ fn of_other(kind: &str, text: &str, error: Error) -> Error {
             format!("`[{table}]` in recipes of other kinds ({kinds}), and this one is of `{kind}`")
         }
     };
-    anyhow!("{}; `{key}` is a key of {place}", message.trim_end())
+    let is_kind_given = changes.iter().any(|change| change.key() == "recipe");
+    let stays = found.filter(|table| is_kind_given && !is_given(table));
+    let instead = stays.map_or(String::new(), |table| {
+        format!(
+            "; another `recipe` leaves the file's `[{table}]` as it is: delete the key from the file, and set it beside the kind that \
+             has it, as in `--vary 'recipe=KIND; {table}.{key}=VALUE'`"
+        )
+    });
+    anyhow!(
+        "{}; `{key}` is a key of {place}{instead}",
+        message.trim_end()
+    )
 }
 
 /// Reads the text of a recipe file.
@@ -121,7 +132,8 @@ pub fn read(text: &str, overrides: &[String]) -> Result<ResolvedRecipe> {
         };
         return Err(document.locate(&Problem::new("recipe", message)));
     };
-    let resolved = (kind.read)(&document).map_err(|error| of_other(kind.name, text, error))?;
+    let resolved =
+        (kind.read)(&document).map_err(|error| of_other(kind.name, (text, &changes), error))?;
     resolved
         .check()
         .map_err(|problem| document.locate(&problem))?;

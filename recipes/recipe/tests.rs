@@ -131,9 +131,16 @@ fn a_key_of_another_kind_of_recipe_or_of_another_table_is_told_with_its_place() 
     let told = refuse(&text, &["recipe=dflash"]);
     let place = "`fc_norm` is a key of `[drafter]` in recipes of other kinds (eagle3";
     assert!(told.contains(place), "{told}");
-    assert!(told.ends_with("and this one is of `dflash`"), "{told}");
+    assert!(told.contains("and this one is of `dflash`; "), "{told}");
+    let instead = "delete the key from the file, and set it beside the kind that has it, as in `--vary 'recipe=KIND; \
+                   drafter.fc_norm=VALUE'`";
+    assert!(told.ends_with(instead), "{told}");
+    let of_file = refuse(&text.replace("eagle3", "dflash"), &["seed=1"]);
     let told = refuse(MINIMAL, &["recipe=medusa", "drafter.fc_norm=true"]);
-    assert!(told.contains(place), "{told}");
+    for told in [of_file, told] {
+        assert!(told.contains(place), "{told}");
+        assert!(!told.contains("delete the key"), "{told}");
+    }
     let told = refuse(MINIMAL, &["drafter.draft_steps=3"]);
     assert!(
         told.ends_with("`draft_steps` is a key of `[objective]`"),
