@@ -1,11 +1,14 @@
 //! Reports as rows of comma-separated values, for spreadsheets and programs.
-use crate::csv::recipe_keys::{Differing, said};
-use crate::deploy::report::CostSource;
+use crate::csv::cells::{ends, line, listed, measured, optional, said};
+use crate::csv::costs::{measured_on, took};
+use crate::csv::recipe_keys::Differing;
 use crate::paired::PairedReports;
 use crate::paired::difference::PairedReport;
 use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
+mod cells;
+mod costs;
 mod recipe_keys;
 
 /// The names of the columns that are always there.
@@ -185,12 +188,6 @@ fn paired_row(name: &str, pair: &PairedReport) -> Vec<String> {
     cells
 }
 
-/// Cells as a line.
-fn line(cells: &[String]) -> String {
-    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
-    cells.join(",") + "\r\n"
-}
-
 fn row(
     name: &str,
     report: &Report,
@@ -256,60 +253,6 @@ fn row(
     cells
 }
 
-/// Of what the figures are, and where they were measured: conversations, models, prompts, lengths and the device.
-fn measured_on(report: &Report, setting: &SettingReport, dataset: &DatasetReport) -> [String; 9] {
-    let drafter = setting.drafter.is_none().then_some(&report.drafter);
-    let conversations = dataset.spread.conversations.unwrap_or(dataset.prompts);
-    let device = |key: &str| said(report.device.get(key));
-    [
-        conversations.to_string(),
-        optional(drafter.map(|drafter| &drafter.path)),
-        optional(drafter.map(|drafter| &drafter.sha256)),
-        report.target_report(setting).sha256.clone(),
-        optional(dataset.prompts_sha256.as_ref()),
-        optional(setting.ends.as_ref().map(|ends| ends.max_new_tokens)),
-        report.batch_size.to_string(),
-        device("name"),
-        device("model"),
-    ]
-}
-
-/// Seconds of all passes over a dataset, and where it is `all` prompts those of one pass: with this draft, the drafter's part of them,
-/// and without drafts.
-fn took(
-    report: &Report,
-    setting: &SettingReport,
-    (dataset, is_all): (&DatasetReport, bool),
-) -> [String; 7] {
-    let seconds = &dataset.seconds;
-    // Where nothing was decoded, nothing was timed.
-    let is_timed = seconds.draft + seconds.verify + seconds.other > 0.0;
-    let timed = |seconds: f64| optional(is_timed.then_some(seconds));
-    let is_own = is_all && setting.drafter.is_none();
-    let mut of_setting = report.settings_recommended.iter().filter(|one| {
-        is_own
-            && one.costs == CostSource::Decoder
-            && one.batch_size == report.batch_size
-            && one.target == setting.target
-            && one.temperature == setting.temperature
-            && (one.top_k, one.top_p) == (setting.top_k, setting.top_p)
-    });
-    let pass = of_setting.find_map(|one| {
-        let mut drafts = one.candidates.iter();
-        let found = drafts.find(|found| found.draft == setting.draft)?;
-        Some((found, one.plain_seconds))
-    });
-    [
-        timed(seconds.draft),
-        timed(seconds.verify),
-        timed(seconds.other),
-        optional(seconds.autoregressive),
-        optional(pass.map(|(found, _)| found.seconds)),
-        optional(pass.and_then(|(found, _)| found.draft_seconds)),
-        optional(pass.map(|(_, plain)| plain)),
-    ]
-}
-
 /// What drafted, and how it was trained, as far as the report says.
 fn drafted_by(report: &Report, setting: &SettingReport) -> Vec<String> {
     // Of a drafter without training its name says all.
@@ -332,12 +275,6 @@ fn drafted_by(report: &Report, setting: &SettingReport) -> Vec<String> {
     cells
 }
 
-/// Values one after the other in one cell.
-fn listed(values: &[impl ToString]) -> String {
-    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-    values.join(" ")
-}
-
 /// Those of a dataset, and what is predicted `overall`.
 fn speedups(found: Option<&Speedup>, overall: Option<Speedup>) -> Vec<String> {
     let of = |of: fn(&Speedup) -> Option<f64>| found.and_then(of);
@@ -356,32 +293,6 @@ fn speedups(found: Option<&Speedup>, overall: Option<Speedup>) -> Vec<String> {
         interval(|found| found.wall_ci95),
     );
     [&wall[..], &full_batches, &models, &predicted].concat()
-}
-
-/// A value and the ends of its interval.
-fn measured(value: Option<f64>, interval: Option<[f64; 2]>) -> [String; 3] {
-    let [low, high] = ends(interval);
-    [optional(value), low, high]
-}
-
-/// The ends of an interval.
-fn ends(interval: Option<[f64; 2]>) -> [String; 2] {
-    interval
-        .map_or([None, None], |ends| ends.map(Some))
-        .map(optional)
-}
-
-fn optional(value: Option<impl ToString>) -> String {
-    value.map_or(String::new(), |value| value.to_string())
-}
-
-/// A cell, within quotes where it holds what would end it.
-fn quoted(cell: &str) -> String {
-    if cell.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
 }
 
 #[cfg(test)]

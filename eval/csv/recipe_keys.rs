@@ -1,8 +1,8 @@
 //! The keys of recipes in which reports differ: what was swept, whatever it was.
 use serde_json::Value;
 
+use crate::csv::cells::said;
 use crate::report::Report;
-use crate::report::words::plain;
 
 /// The key that every run has a value of its own of.
 const NAME: &str = "name";
@@ -50,14 +50,6 @@ impl Differing {
         self.0
             .iter()
             .map(move |path| said(recipe.and_then(|recipe| at(recipe, path))))
-    }
-}
-
-/// A value in a cell: a string as it is, lists as JSON, and nothing for what is not there.
-pub(super) fn said(value: Option<&Value>) -> String {
-    match value {
-        None | Some(Value::Null) => String::new(),
-        Some(value) => plain(value),
     }
 }
 
