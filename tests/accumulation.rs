@@ -7,9 +7,8 @@ use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::{Capture, FreshConfig};
 use spectrain_train::{
-    Batch, BatchSource as _, Distill, DistillConfig, Error, FitSummary, Objective, Reduction,
-    Statistics, StepWeights, Train as _, TrainConfig, Trainee, TrainingTimeTest,
-    TrainingTimeTestConfig,
+    BatchSource as _, Distill, DistillConfig, Error, FitSummary, Objective, Reduction, Statistics,
+    Step, StepWeights, Train as _, TrainConfig, Trainee, TrainingTimeTest, TrainingTimeTestConfig,
 };
 
 use crate::golden::assert_close;
@@ -43,7 +42,7 @@ fn batches_count_by_the_positions_that_count_in_them() {
         for rows in batches {
             let rows = rows.iter().map(|&sample| vec![sample]).collect();
             let batch = source.batch(PackedBatch { rows }).unwrap();
-            trainee.accumulate(&batch, Statistics::Loss);
+            trainee.accumulate_as_measured(&batch, Statistics::Loss);
         }
         trainee.gradients().to_host()
     };
@@ -132,10 +131,7 @@ fn validations_weigh_draft_steps_by_the_decay_whatever_training_does() {
             ..Default::default()
         });
         let measured = trainee.measure(&batch).total;
-        let batch = Batch {
-            seed: Some(1),
-            ..batch.clone()
-        };
+        let batch = batch.clone().in_training(1, Step { number: 0, of: 1 });
         let trained = trainee.accumulate(&batch, Statistics::All).report().total;
         [measured, trained]
     };

@@ -15,7 +15,7 @@ use spectrain_models::{
     Transformer, forced,
 };
 use spectrain_train::{
-    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Objective as _, Statistics,
+    Batch, BatchSource as _, DeerLoss, DeerLossConfig, DeerStage, Objective as _, Statistics, Step,
     Train as _, TrainConfig, Trainee,
 };
 
@@ -324,10 +324,11 @@ fn learns(context: Context) {
         let objective = objective(stage, LENGTH);
         let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
         for step in 0..steps {
-            let batch = Batch {
-                seed: Some(step),
-                ..batch.clone()
+            let at = Step {
+                number: step,
+                of: steps,
             };
+            let batch = batch.clone().in_training(step as u64, at);
             trainee.accumulate(&batch, Statistics::Loss);
             trainee.update(5e-3, 1.0);
         }

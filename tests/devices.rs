@@ -44,7 +44,9 @@ fn worked(trial: &Trial, device: &Device, dtype: DType) -> Worked {
     let features = batch.features.as_ref();
     let features = features.map_or(Vec::new(), |found| host_f32(found.last.clone()));
     let mut trainee = trial.trainee(&target, &device.clone().autodiff());
-    let report = trainee.accumulate(&batch, Statistics::All).report();
+    let report = trainee
+        .accumulate_as_measured(&batch, Statistics::All)
+        .report();
     trainee.update(1e-3, 0.0);
     let mut session = trainee.proposer(dtype).unwrap();
     let settings = DecodeSettings {

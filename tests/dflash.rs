@@ -16,7 +16,7 @@ use spectrain_models::{
     Target as _, Transformer, argmax, forced,
 };
 use spectrain_train::{
-    Anchors, Batch, BlockLoss, BlockLossConfig, Objective as _, SlotWeights, Statistics,
+    Anchors, Batch, BlockLoss, BlockLossConfig, Objective as _, SlotWeights, Statistics, Step,
     Train as _, TrainConfig, Trainee,
 };
 
@@ -617,7 +617,7 @@ fn no_allocation_grows_with_slots_times_vocabulary() {
             );
             let mut slots = 0;
             let largest = largest_during(|| {
-                let loss = trainee.accumulate(&batch, Statistics::All);
+                let loss = trainee.accumulate_as_measured(&batch, Statistics::All);
                 slots = loss.rows.len();
             });
             let all = slots * 40_000 * 4;
@@ -696,10 +696,7 @@ fn losses_of(slots: [(f64, f64); 2], slot_weights: SlotWeights) -> [f64; 2] {
     );
     let measured = trainee.measure(&batch);
     assert_eq!(measured.steps.len(), 2);
-    let batch = Batch {
-        seed: Some(1),
-        ..batch
-    };
+    let batch = batch.in_training(1, Step { number: 0, of: 1 });
     let trained = trainee.accumulate(&batch, Statistics::All).report();
     [measured.total, trained.total]
 }

@@ -283,7 +283,7 @@ fn overfitted<D: DraftHeads + Shipped, O: Objective<D>>(
     let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let before = trainee.measure(&batch).total;
     for _ in 0..200 {
-        trainee.accumulate(&batch, Statistics::Loss);
+        trainee.accumulate_as_measured(&batch, Statistics::Loss);
         trainee.update(5e-3, 1.0);
     }
     let last = trainee.measure(&batch);

@@ -398,7 +398,7 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
     let before = export(&adapted.valid());
     let mut trainee = Trainee::drafter(adapted, objective, TrainConfig::default().optimizer());
     for _ in 0..2 {
-        trainee.accumulate(&batch, Statistics::Loss);
+        trainee.accumulate_as_measured(&batch, Statistics::Loss);
         let names: Vec<String> = trainee.gradients().to_host().into_keys().collect();
         assert!(
             !names.is_empty() && names.iter().all(|name| name.contains("lora")),
@@ -425,7 +425,7 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
 fn a_language_model_that_reads_the_text_itself_has_no_simulated_chains() {
     let device = test_device();
     let target = tiny::target(&device);
-    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device);
+    let drafter: LanguageModel = tiny::fresh(&language_model(), &target, &device.autodiff());
     let objective = Distill::new(&DistillConfig::default()).unwrap();
     let trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let report = trainee.measure(&batch(&target, Capture::default()));

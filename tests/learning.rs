@@ -57,7 +57,7 @@ where
     let mut trainee = Trainee::drafter(drafter, objective, TrainConfig::default().optimizer());
     let first = trainee.measure(&batch);
     for _ in 0..150 {
-        trainee.accumulate(&batch, Statistics::Loss);
+        trainee.accumulate_as_measured(&batch, Statistics::Loss);
         trainee.update(5e-3, 1.0);
     }
     let last = trainee.measure(&batch);

@@ -69,11 +69,7 @@ fn step(
     number: usize,
 ) -> (LossReport, Vec<NamedTensor>, Vec<NamedTensor>) {
     let mut trainee = trial.trainee(target, &test_device().autodiff());
-    let batch = Batch {
-        seed: Some(3),
-        step: Some(Step { number, of: 4 }),
-        ..batch.clone()
-    };
+    let batch = batch.clone().in_training(3, Step { number, of: 4 });
     let report = trainee.accumulate(&batch, Statistics::Loss).report();
     trainee.update(1e-3, 0.5);
     (report, trainee.weights(), trainee.optimizer().1)

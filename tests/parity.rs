@@ -117,7 +117,9 @@ impl Case {
         objective: O,
     ) -> (LossReport, Gradients) {
         let mut trainee = Trainee::new(model, objective, TrainConfig::default().optimizer());
-        let report = trainee.accumulate(&self.batch, Statistics::All).report();
+        let report = trainee
+            .accumulate_as_measured(&self.batch, Statistics::All)
+            .report();
         self.expect("total", report.total, &self.figures["total"]);
         (report, trainee.gradients().to_host())
     }

@@ -49,7 +49,7 @@ fn own_text(target: &Transformer, trial: &Trial) -> (Vec<u32>, Batch) {
 
 fn train(trainee: &mut dyn Train, batch: &Batch, updates: usize) {
     for _ in 0..updates {
-        trainee.accumulate(batch, Statistics::Loss);
+        trainee.accumulate_as_measured(batch, Statistics::Loss);
         trainee.update(5e-3, 1.0);
     }
 }

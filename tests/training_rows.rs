@@ -118,7 +118,7 @@ fn rows_equal_decoding(trial: &Trial) {
     let mut trainee = trial.trainee(&target, &device.clone().autodiff());
     let capture = trial.method().capture(target.spec()).unwrap();
     let batch = batch(&target, capture, DType::F32);
-    let loss = trainee.accumulate(&batch, Statistics::All);
+    let loss = trainee.accumulate_as_measured(&batch, Statistics::All);
     let distances = loss.distances();
     let last: Tensor<2> = batch.features.as_ref().unwrap().last.clone().flatten(0, 1);
     let mut session = trainee.proposer(DType::F32).unwrap();

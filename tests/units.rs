@@ -52,7 +52,7 @@ where
         let mut losses = Vec::new();
         for _ in 0..12 {
             losses.push(trainee.measure(&batch).total);
-            trainee.accumulate(&batch, Statistics::Loss);
+            trainee.accumulate_as_measured(&batch, Statistics::Loss);
             trainee.update(3e-3, 0.0);
         }
         (losses, trainee.weights())

@@ -98,7 +98,7 @@ pub struct Batch {
     pub layout: Layout,
     /// Absent when what is trained reads no features.
     pub features: Option<Features>,
-    /// Seed of what is random in a training step on it. None where nothing may be, as in a validation.
+    /// Seed of what is random in a training step on it. None where nothing may be, as in a validation: see [`Self::in_training`].
     pub seed: Option<u64>,
     /// The training step that it is of. None in a validation.
     pub step: Option<Step>,
@@ -114,7 +114,7 @@ pub struct Step {
 }
 
 impl Batch {
-    /// The rows as tensors on `device`, without features.
+    /// The rows as tensors on `device`, without features, as a validation reads them.
     pub fn new(rows: Rows, device: &Device) -> Self {
         let shape = [rows.layout.rows, rows.layout.row_length];
         let ints = |values: &[u32]| {
@@ -128,6 +128,16 @@ impl Batch {
             features: None,
             seed: None,
             step: None,
+        }
+    }
+
+    /// The same batch, to be trained on in this `step` with what `seed` draws. Without it objectives take a batch for one of a
+    /// validation: they draw nothing, weigh draft steps by fixed weights, and have weights of losses where these end.
+    pub fn in_training(self, seed: u64, step: Step) -> Self {
+        Self {
+            seed: Some(seed),
+            step: Some(step),
+            ..self
         }
     }
 

@@ -488,8 +488,8 @@ impl Run<'_> {
             let ahead = batches
                 .recv()
                 .map_err(|_| Error::Features("the thread that makes them ended".into()))??;
-            let mut batch = match (ahead, &self.on_policy) {
-                (Ahead::Ready(batch), _) => *batch,
+            let (batch, seed) = match (ahead, &self.on_policy) {
+                (Ahead::Ready(batch, seed), _) => (*batch, seed),
                 (Ahead::ToWrite(rows, seed), Some(on_policy)) => {
                     let written = trainee.rewrite(&rows, on_policy.stop, seed);
                     if written.is_none() && !std::mem::replace(&mut self.told_unwritten, true) {
@@ -498,17 +498,12 @@ impl Run<'_> {
                              by its loss mask; such batches are trained on as they are"
                         );
                     }
-                    Batch {
-                        seed: Some(seed),
-                        ..(on_policy.judge)(written.unwrap_or(rows))
-                    }
+                    ((on_policy.judge)(written.unwrap_or(rows)), seed)
                 }
                 (Ahead::ToWrite(..), None) => unreachable!("no batch was chosen"),
             };
-            batch.step = Some(Step {
-                number: step,
-                of: self.config.steps,
-            });
+            let of = self.config.steps;
+            let batch = batch.in_training(seed, Step { number: step, of });
             pending.tokens += batch.rows.real_tokens() as u64;
             pending.samples.extend(batch.rows.samples());
             pending.losses.push(trainee.accumulate(&batch, statistics));

@@ -46,6 +46,11 @@ impl Shard {
         self.rank == 0
     }
 
+    /// Whether it is that of this one of these ranks.
+    pub(crate) fn is_of(&self, ranks: &dyn Ranks) -> bool {
+        (self.rank, self.count) == (ranks.rank(), ranks.count())
+    }
+
     /// Whether it moves the parameter of this name.
     pub(crate) fn moves(&self, name: &str) -> bool {
         self.mover(name) == self.rank

@@ -10,7 +10,7 @@ use spectrain_models::{Drafter, Proposer, Session};
 
 use crate::average::Average;
 use crate::batch::{Batch, Rows};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::judge::Statistics;
 use crate::objective::{Loss, LossReport, Objective};
 use crate::optimizer::{Gradients, Optimizer, OptimizerConfig, parameter_of};
@@ -20,11 +20,27 @@ use crate::shard::{Shard, with_values};
 
 /// A model in training, without its type. What the loop holds.
 pub trait Train {
-    /// Takes the gradients of one more batch into their mean over batches, each of which counts as much as its loss is a mean
-    /// over ([`Loss::counted`]).
-    fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss;
+    /// Takes the gradients of one more batch of a training step into their mean over batches, each of which counts as much as its
+    /// loss is a mean over ([`Loss::counted`]).
+    ///
+    /// # Panics
+    /// The batch is [in no training step](Batch::in_training): its loss would be that of a validation.
+    fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss {
+        assert!(
+            batch.seed.is_some() && batch.step.is_some(),
+            "accumulating gradients: expected a batch in a training step (`Batch::in_training`), found seed {:?} and step {:?}",
+            batch.seed,
+            batch.step
+        );
+        self.accumulate_as_measured(batch, statistics)
+    }
 
-    /// Makes this one of so many ranks: it moves some of the parameters, and keeps the optimiser's state of these alone.
+    /// [`Self::accumulate`] of the loss that [`Self::measure`] gives of a batch, whether or not that is in a training step: for
+    /// gradients that are compared with others, as of another device.
+    fn accumulate_as_measured(&mut self, batch: &Batch, statistics: Statistics) -> Loss;
+
+    /// Makes this one of so many ranks: it moves some of the parameters, and keeps the optimiser's state of these alone. To be called
+    /// before the first update with ranks, and before what they have saved is restored.
     fn share(&mut self, rank: usize, ranks: usize);
 
     /// Moves the weights along that mean, clipped to the global norm `clip` unless that is 0. Returns the
@@ -32,7 +48,7 @@ pub trait Train {
     /// all of them call this.
     ///
     /// # Errors
-    /// A rank has ended.
+    /// A rank has ended, or the model was not [shared](Self::share) with these ranks.
     fn update_together(
         &mut self,
         learning_rate: f64,
@@ -99,7 +115,15 @@ pub struct Trainee<M: Module, O> {
 
 impl<M: Module, O: Objective<M>> Trainee<M, O> {
     /// Puts `model`, whose parameters are on an autodiff device, in training.
+    ///
+    /// # Panics
+    /// They are not: no gradient would come of any batch.
     pub fn new(model: M, objective: O, optimizer: OptimizerConfig) -> Self {
+        let devices = model.devices();
+        assert!(
+            !devices.is_empty() && devices.iter().all(Device::is_autodiff),
+            "a model in training: expected parameters on a device with autodiff (`Device::autodiff`), found {devices:?}"
+        );
         Self {
             model: Some(model),
             objective,
@@ -145,16 +169,26 @@ where
     /// Puts a drafter in training.
     ///
     /// # Panics
-    /// [Units](Drafter::units) are of a matrix that the drafter does not train, or that has another number of inputs.
+    /// Its parameters are on a device without autodiff, or [units](Drafter::units) are of a matrix that the drafter does not train, or
+    /// that has another number of inputs.
     pub fn drafter(model: D, objective: O, optimizer: OptimizerConfig) -> Self {
         let units = D::units(model.config(), model.target());
-        check_units(&model, &units);
         let mut trainee = Self::new(model, objective, optimizer);
+        check_units(trainee.held(), &units);
         let device = trainee.device().without_autodiff();
         trainee.optimizer = trainee.optimizer.with_units(units, &device);
         trainee.propose = |drafter, dtype| Some(Box::new(Session::new(held_in(drafter, dtype))));
         trainee
     }
+}
+
+/// That a model is to be updated with ranks of which none has a part of it.
+fn unshared(ranks: &dyn Ranks) -> Error {
+    let (rank, count) = (ranks.rank(), ranks.count());
+    let what = format!(
+        "updates a model together with others and has no part of it: `Train::share({rank}, {count})` comes first"
+    );
+    Error::rank(rank, &what)
 }
 
 /// Units of what is no matrix of the drafter would be of no effect.
@@ -176,7 +210,7 @@ fn check_units<D: Drafter>(model: &D, units: &[Units]) {
 }
 
 impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
-    fn accumulate(&mut self, batch: &Batch, statistics: Statistics) -> Loss {
+    fn accumulate_as_measured(&mut self, batch: &Batch, statistics: Statistics) -> Loss {
         let batch = batch.lift(&self.device());
         let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
@@ -205,10 +239,14 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         clip: f64,
         ranks: Option<&mut dyn Ranks>,
     ) -> Result<Option<Tensor<1>>> {
+        let mut together = match (&self.shard, ranks) {
+            (_, None) => None,
+            (Some(shard), Some(ranks)) if shard.is_of(ranks) => Some((shard, ranks)),
+            (_, Some(ranks)) => return Err(unshared(ranks)),
+        };
         let device = self.device().without_autodiff();
         let mut gradients = std::mem::take(&mut self.gradients);
         let counted = std::mem::take(&mut self.counted);
-        let mut together = self.shard.as_ref().zip(ranks);
         let norm = match &mut together {
             None => gradients.norm(),
             Some((shard, ranks)) => {

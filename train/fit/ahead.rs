@@ -14,8 +14,8 @@ use crate::source::{BatchSource, Order, Samples};
 
 /// What is made ahead of the training step.
 pub(super) enum Ahead {
-    /// A batch.
-    Ready(Box<Batch>),
+    /// A batch, and its seed.
+    Ready(Box<Batch>, u64),
     /// The rows of one that the model has to write first, and its seed.
     ToWrite(Rows, u64),
 }
@@ -47,11 +47,7 @@ impl Ahead {
         if is_chosen(fraction, seed) {
             return Ok(Self::ToWrite(source.rows(packed), seed));
         }
-        let batch = source.batch(packed)?;
-        Ok(Self::Ready(Box::new(Batch {
-            seed: Some(seed),
-            ..batch
-        })))
+        Ok(Self::Ready(Box::new(source.batch(packed)?), seed))
     }
 }
 

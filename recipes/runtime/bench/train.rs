@@ -10,7 +10,7 @@ use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, Features, FreshConfig, TargetParts, TargetSpec};
 use spectrain_train::{
     BlockLoss, BlockLossConfig, HeadsLoss, HeadsLossConfig, MaskAlign, Objective, PardLoss,
-    PardLossConfig, Reduction, SlotWeights, Statistics, Train, TrainConfig, Trainee,
+    PardLossConfig, Reduction, SlotWeights, Statistics, Step, Train, TrainConfig, Trainee,
     TrainingTimeTest, TrainingTimeTestConfig,
 };
 
@@ -83,12 +83,14 @@ where
     let mut trainee = Trainee::drafter(drafter, O::new(objective)?, settings.optimizer());
     let mut batch = batch(sizes, &setup.device);
     batch.features = Some(features(sizes, &setup.device));
+    // The steps of a training in which no weight changes are alike, but for what is drawn.
+    let first = Step { number: 0, of: 1 };
     let mut seed = 0;
     Ok(Box::new(move || {
         // What is drawn is drawn anew for each step.
         seed += 1;
-        batch.seed = Some(seed);
-        let loss = trainee.accumulate(&batch, Statistics::Loss);
+        let drawn = batch.clone().in_training(seed, first);
+        let loss = trainee.accumulate(&drawn, Statistics::Loss);
         trainee.update(settings.learning_rate, settings.max_grad_norm);
         let loss = loss.report().total;
         anyhow::ensure!(loss.is_finite(), "the loss is {loss}");

@@ -52,7 +52,10 @@ impl Step {
             &graph_device(&device, config),
         )?;
         let mut trainee = Trainee::drafter(fresh, objective, config.optimizer());
-        let loss = trainee.accumulate(&here, Statistics::All).report().total;
+        let loss = trainee
+            .accumulate_as_measured(&here, Statistics::All)
+            .report()
+            .total;
         Ok(Self {
             loss,
             gradients: trainee.gradients().to_host(),
