@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use burn::prelude::*;
 use burn::tensor::DType;
+use spectrain_checkpoints::Mismatch;
 use spectrain_data::features::FeatureShards;
 use spectrain_data::packing::{PackedBatch, Packing};
 use spectrain_data::seed::mix;
@@ -268,14 +269,38 @@ impl BatchSource for StoredFeatures {
     }
 }
 
-/// Adds the features of a sample, as bits of bf16, to the captured layers and the last states.
+/// Fails unless a sample of so many tokens has so many values of features of these `widths`: of captured layers, and of last states.
+fn require_features(
+    sample: usize,
+    tokens: usize,
+    widths: [usize; 2],
+    found: [usize; 2],
+) -> Result<()> {
+    let parts = ["captured features", "last hidden states"];
+    for ((what, width), found) in parts.into_iter().zip(widths).zip(found) {
+        let expected = tokens * width;
+        if expected != found {
+            let found = format!("{found} values");
+            let expected = format!("{expected} values, {width} of each of {tokens} tokens");
+            return Err(Error::Data(spectrain_data::Error::Sample {
+                sample: sample as u64,
+                what,
+                mismatch: Mismatch::new(expected, found),
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the features of a sample, as bits of bf16, to the captured layers and the last states: of each of its tokens, and of nothing else.
 pub type AddFeatures<'a> = dyn FnMut(usize, &mut Vec<u16>, &mut Vec<u16>) -> Result<()> + 'a;
 
 /// The batch of `rows` with the features that `add` gives of each sample, in their order. Captured layers and last states are of
 /// these widths; padding has zeros.
 ///
 /// # Errors
-/// Those of `add`.
+/// Those of `add`, or it gives features of more or fewer tokens than the sample has: all that follow in the row would be of other
+/// tokens than theirs.
 pub fn with_stored(
     rows: Rows,
     widths: [usize; 2],
@@ -283,11 +308,18 @@ pub fn with_stored(
     add: &mut AddFeatures,
 ) -> Result<Batch> {
     let [mut captured, mut last] = widths.map(|width| Vec::with_capacity(rows.len() * width));
-    for (row, samples) in rows.packed.rows.iter().enumerate() {
-        for &sample in samples {
+    let length = rows.layout.row_length;
+    let rows_of_documents = rows.layout.documents.chunks(length.max(1));
+    for (row, (samples, documents)) in rows.packed.rows.iter().zip(rows_of_documents).enumerate() {
+        for (document, &sample) in (1..).zip(samples) {
+            let tokens = documents.iter().filter(|&&of| of == document).count();
+            let before = [captured.len(), last.len()];
             add(sample, &mut captured, &mut last)?;
+            let added = [captured.len(), last.len()];
+            let added = [0, 1].map(|part| added[part].saturating_sub(before[part]));
+            require_features(sample, tokens, widths, added)?;
         }
-        let end = (row + 1) * rows.layout.row_length;
+        let end = (row + 1) * length;
         captured.resize(end * widths[0], 0);
         last.resize(end * widths[1], 0);
     }
@@ -305,4 +337,73 @@ pub fn with_stored(
     let mut batch = Batch::new(rows, device);
     batch.features = Some(features);
     Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use spectrain_data::packing;
+    use spectrain_models::device::test_device;
+    use spectrain_models::weights::host_f32;
+
+    use super::*;
+
+    /// A row of six places with samples of two and of three tokens.
+    fn rows() -> Rows {
+        let packed = PackedBatch {
+            rows: vec![vec![0, 1]],
+        };
+        Rows {
+            layout: packing::layout(&packed, &[2, 3], 6),
+            packed,
+            tokens: vec![7; 6],
+            loss_mask: vec![true; 6],
+        }
+    }
+
+    /// The batch of features of two captured values and one of the last state for each token, of so many tokens of each sample. A value
+    /// is the number of the sample, from 1.
+    fn batch_of(tokens: [usize; 2]) -> Result<Batch> {
+        let device = test_device();
+        with_stored(
+            rows(),
+            [2, 1],
+            (&device, DType::F32),
+            &mut |sample, captured, last| {
+                let value = [0x3f80, 0x4000][sample];
+                captured.extend(vec![value; 2 * tokens[sample]]);
+                last.extend(vec![value; tokens[sample]]);
+                Ok(())
+            },
+        )
+    }
+
+    #[test]
+    fn features_of_each_sample_stand_at_its_tokens() {
+        let features = batch_of([2, 3]).unwrap().features.unwrap();
+        let last = [1.0, 1.0, 2.0, 2.0, 2.0, 0.0];
+        assert_eq!(host_f32(features.last), last);
+        let captured: Vec<f32> = last.iter().flat_map(|&value| [value; 2]).collect();
+        assert_eq!(host_f32(features.captured), captured);
+    }
+
+    #[test]
+    fn a_sample_with_features_of_more_or_fewer_tokens_than_it_has_is_refused() {
+        for (tokens, told) in [
+            (
+                [1, 3],
+                "sample 0: captured features: expected 4 values, 2 of each of 2 tokens, found 2 values",
+            ),
+            // As many as the row has room for.
+            (
+                [3, 3],
+                "sample 0: captured features: expected 4 values, 2 of each of 2 tokens, found 6 values",
+            ),
+            (
+                [2, 2],
+                "sample 1: captured features: expected 6 values, 2 of each of 3 tokens, found 4 values",
+            ),
+        ] {
+            assert_eq!(batch_of(tokens).unwrap_err().to_string(), told);
+        }
+    }
 }
