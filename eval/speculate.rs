@@ -5,16 +5,17 @@
 //! of its logits judges the first drafted tokens, and row `1 + i` what follows node `i`.
 use std::time::Instant;
 
-use rand::{SeedableRng as _, rngs::StdRng};
+use rand::rngs::StdRng;
 use spectrain_checkpoints::Mismatch;
+use spectrain_models::bounds::OutOfBounds;
 use spectrain_models::few_rows::Decoding;
 use spectrain_models::{
     Caches, Capture, Draft, Features, LogitRows, Pass, Proposer, Target, chain,
 };
 
 use self::desk::{Counter, received};
-use self::lane::{Lane, Sequence};
-use self::queue::{Listed, PromptQueue, Queued};
+use self::lane::{Generator, Lane, Sequence};
+use self::queue::{Listed, PromptQueue};
 use crate::error::{Error, Result};
 use crate::verify::Verifier;
 use crate::verify::rows::choose;
@@ -72,11 +73,11 @@ impl<'a> Decoder<'a> {
         Self { capture, ..self }
     }
 
-    /// Continues `prompt` with drafts of `proposer`.
+    /// Continues `prompt` with drafts of `proposer`, with what `rng` draws. An error leaves that behind what it has drawn by then.
     ///
     /// # Errors
-    /// The prompt is empty or fills the target's context, the verifier refuses a draft, the device fails, or it is
-    /// interrupted.
+    /// The prompt is empty, fills the target's context or has a token that the target has not, a setting makes no sense, the verifier
+    /// refuses a draft, the device fails, or it is interrupted.
     pub fn generate(
         &self,
         proposer: &mut dyn Proposer,
@@ -181,25 +182,18 @@ impl<'a> Decoder<'a> {
     }
 
     /// Continues one prompt.
-    fn alone(
+    fn alone<'l>(
         &self,
         way: &Way,
-        proposer: Option<&mut dyn Proposer>,
+        proposer: Option<&'l mut (dyn Proposer + 'l)>,
         prompt: &[u32],
-        rng: &mut StdRng,
+        rng: &'l mut StdRng,
     ) -> Result<Generation> {
-        let queued = Queued {
-            ticket: 0,
-            prompt: prompt.to_vec(),
-            // Lent to the sequence until its end; an error leaves this one.
-            rng: std::mem::replace(rng, StdRng::seed_from_u64(0)),
-        };
-        let mut lane = self.begin(way, proposer, queued)?;
+        let mut lane = self.begin(way, proposer, (0, prompt), Generator::Lent(rng))?;
         while !lane.is_done() {
             let one = std::slice::from_mut(&mut lane);
             self.step(way, one).map_err(|failed| failed.error)?;
         }
-        std::mem::swap(rng, &mut lane.rng);
         Ok(lane.finish().0)
     }
 
@@ -224,7 +218,8 @@ impl<'a> Decoder<'a> {
                     break;
                 };
                 let ticket = next.ticket;
-                let lane = self.begin(way, proposer, next);
+                let asked = (ticket, next.prompt.as_slice());
+                let lane = self.begin(way, proposer, asked, Generator::Own(Box::new(next.rng)));
                 lanes.push(lane.map_err(|error| queue.blame(ticket, error))?);
             }
             let done: Vec<Lane<'l>> = lanes.extract_if(.., |lane| lane.is_done()).collect();
@@ -244,24 +239,20 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Runs a prompt, commits the first bonus token and shows both to the proposer.
+    /// Runs a prompt, known by its `ticket`, commits the first bonus token and shows both to the proposer.
     fn begin<'l>(
         &self,
         way: &Way,
-        proposer: Option<&'l mut dyn Proposer>,
-        queued: Queued,
+        proposer: Option<&'l mut (dyn Proposer + 'l)>,
+        (ticket, prompt): (usize, &[u32]),
+        mut generator: Generator<'l>,
     ) -> Result<Lane<'l>> {
         let clock = Instant::now();
         let _decoding = Decoding::begin();
-        let Queued {
-            ticket,
-            prompt,
-            mut rng,
-        } = queued;
-        let (sequence, features) = self.start(&prompt, way, &mut rng)?;
+        let (sequence, features) = self.start(prompt, way, generator.rng())?;
         let drafts = proposer.is_some();
         let started = (sequence, &features);
-        let mut lane = Lane::new(ticket, proposer, rng, started, way.settings);
+        let mut lane = Lane::new(ticket, proposer, generator, started, way.settings);
         if drafts && !lane.is_done() {
             self.wait()?;
         }
@@ -313,7 +304,7 @@ impl<'a> Decoder<'a> {
         let spec = self.target.spec();
         let limit = spec
             .max_positions
-            .min(prompt.len() + settings.max_new_tokens);
+            .min(prompt.len().saturating_add(settings.max_new_tokens));
         let mut sequence = Sequence {
             text: prompt.to_vec(),
             limit,
@@ -333,12 +324,25 @@ impl<'a> Decoder<'a> {
 
     /// Fails on what cannot be continued.
     fn check_prompt(&self, prompt: &[u32], settings: &DecodeSettings) -> Result<()> {
-        let longest = self.target.spec().max_positions.saturating_sub(1);
+        let spec = self.target.spec();
+        let longest = spec.max_positions.saturating_sub(1);
         if prompt.is_empty() || prompt.len() > longest {
             return Err(Error::Prompt {
                 mismatch: Mismatch::new(
                     format!("1 to {longest} tokens, so that one more fits the target's context"),
                     format!("{} tokens", prompt.len()),
+                ),
+            });
+        }
+        let known = |token: &u32| (*token as usize) < spec.vocab;
+        if let Some(place) = prompt.iter().position(|token| !known(token)) {
+            return Err(Error::Prompt {
+                mismatch: Mismatch::new(
+                    format!(
+                        "tokens below {}, of which the target has so many",
+                        spec.vocab
+                    ),
+                    format!("{} at place {place}", prompt[place]),
                 ),
             });
         }
@@ -348,7 +352,8 @@ impl<'a> Decoder<'a> {
                 mismatch: Mismatch::new("at least 1", "0"),
             });
         }
-        Ok(())
+        let sampling = settings.sampling.check();
+        sampling.map_err(|OutOfBounds { key, mismatch }| Error::Setting { key, mismatch })
     }
 
     /// Fails if it is to stop here.

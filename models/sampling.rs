@@ -1,5 +1,8 @@
 use rand::{RngExt, rngs::StdRng};
 use serde::{Deserialize, Serialize};
+use spectrain_checkpoints::Mismatch;
+
+use crate::bounds::OutOfBounds;
 
 /// How a distribution over the next token is made from logits, for target and drafter alike.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -37,6 +40,28 @@ impl Sampling {
             top_k: 0,
             top_p: 1.0,
         }
+    }
+
+    /// Fails on numbers that make no distribution of logits.
+    ///
+    /// # Errors
+    /// The temperature is no number of 0 or more, or `top_p` none above 0 and up to 1.
+    pub fn check(&self) -> Result<(), OutOfBounds> {
+        let out = |key, expected: &str, found: f64| OutOfBounds {
+            key,
+            mismatch: Mismatch::new(expected, found),
+        };
+        let Self {
+            temperature, top_p, ..
+        } = *self;
+        // Written so that NaN fails.
+        if !(temperature >= 0.0 && temperature.is_finite()) {
+            return Err(out("temperature", "0 or more", temperature));
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(out("top_p", "more than 0 and at most 1", top_p));
+        }
+        Ok(())
     }
 
     /// Whether the most likely token is taken.
@@ -206,6 +231,30 @@ mod tests {
         let expected = [4.0 / 7.0, 3.0 / 7.0, 0.0, 0.0];
         for (got, expected) in kept.iter().zip(expected) {
             assert!((got - expected).abs() < 1e-6, "{kept:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_distribution_are_refused() {
+        let told = |temperature, top_p| {
+            let sampling = Sampling {
+                temperature,
+                top_k: 0,
+                top_p,
+            };
+            let out = sampling.check().err()?;
+            Some(format!("{}: {}", out.key, out.mismatch))
+        };
+        for (temperature, top_p) in [(0.0, 1.0), (1e-9, 1e-9), (100.0, 0.5)] {
+            assert_eq!(told(temperature, top_p), None);
+        }
+        for (temperature, found) in [(-0.5, "-0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
+            let expected = format!("temperature: expected 0 or more, found {found}");
+            assert_eq!(told(temperature, 1.0), Some(expected));
+        }
+        for (top_p, found) in [(0.0, "0"), (1.5, "1.5"), (f64::NAN, "NaN")] {
+            let expected = format!("top_p: expected more than 0 and at most 1, found {found}");
+            assert_eq!(told(1.0, top_p), Some(expected));
         }
     }
 

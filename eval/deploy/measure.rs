@@ -305,7 +305,7 @@ impl Memory {
         let some = AtATime::on(&target.device());
         let room = |answer: &Answer| {
             let prompt = answer.prompt.len();
-            let most = spec.max_positions.min(prompt + settings.max_new_tokens);
+            let most = (spec.max_positions).min(prompt.saturating_add(settings.max_new_tokens));
             let begun = KvCache::room(most, 0, prompt);
             let written = prompt + answer.generation.tokens.len();
             some.of_cache(KvCache::room(most, begun, written))

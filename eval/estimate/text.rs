@@ -143,7 +143,9 @@ impl OwnText {
         let states = states.narrow(1, prompt.len(), answer.len() - 1);
         Some(Self {
             first: prompt.len(),
-            limit: spec.max_positions.min(prompt.len() + max_new_tokens),
+            limit: spec
+                .max_positions
+                .min(prompt.len().saturating_add(max_new_tokens)),
             tokens,
             features,
             judges: Judges::of_states(states.squeeze_dim(0), target.parts()),

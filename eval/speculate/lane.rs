@@ -18,7 +18,7 @@ pub(super) struct Lane<'a> {
     /// The number by which whoever asked knows it.
     pub(super) ticket: usize,
     pub(super) proposer: Option<&'a mut dyn Proposer>,
-    pub(super) rng: StdRng,
+    generator: Generator<'a>,
     /// Draws the second draft of a pass, which decides nothing.
     chance: Option<StdRng>,
     pub(super) sequence: Sequence,
@@ -26,6 +26,23 @@ pub(super) struct Lane<'a> {
     prompt: usize,
     under_way: UnderWay,
     generation: Generation,
+}
+
+/// What draws the tokens of a sequence.
+pub(super) enum Generator<'a> {
+    /// A generator of its own.
+    Own(Box<StdRng>),
+    /// One of whoever asked, which goes on behind what was drawn.
+    Lent(&'a mut StdRng),
+}
+
+impl Generator<'_> {
+    pub(super) fn rng(&mut self) -> &mut StdRng {
+        match self {
+            Self::Own(rng) => rng,
+            Self::Lent(rng) => rng,
+        }
+    }
 }
 
 /// The pass that is under way.
@@ -91,7 +108,7 @@ impl<'a> Lane<'a> {
     pub(super) fn new(
         ticket: usize,
         mut proposer: Option<&'a mut dyn Proposer>,
-        rng: StdRng,
+        generator: Generator<'a>,
         (sequence, features): (Sequence, &Features),
         settings: &DecodeSettings,
     ) -> Self {
@@ -110,7 +127,7 @@ impl<'a> Lane<'a> {
         Self {
             ticket,
             proposer,
-            rng,
+            generator,
             chance: settings.shadow.map(StdRng::seed_from_u64),
             sequence,
             prompt,
@@ -155,7 +172,7 @@ impl<'a> Lane<'a> {
         let mut drafted = |rng: &mut StdRng| propose(&mut **proposer, now.steps, settings, rng);
         now.shadow = self.chance.as_mut().map(&mut drafted).transpose()?;
         let clock = Instant::now();
-        now.draft = drafted(&mut self.rng)?;
+        now.draft = drafted(self.generator.rng())?;
         now.record.seconds.draft = clock.elapsed().as_secs_f64();
         // The draft's nodes become one higher, as the last committed token stands before them.
         now.tokens.extend(&now.draft.tokens);
@@ -189,7 +206,7 @@ impl<'a> Lane<'a> {
         verifier: Option<&dyn Verifier>,
     ) -> Result<()> {
         self.under_way.logits = self.proposer.is_some().then(|| logits.clone());
-        let (draft, rng) = (&self.under_way.draft, &mut self.rng);
+        let (draft, rng) = (&self.under_way.draft, self.generator.rng());
         self.under_way.verdict = Some(match verifier {
             Some(verifier) => verifier.verify(draft, logits, &settings.sampling, rng)?,
             None => Verdict {

@@ -8,8 +8,7 @@ use spectrain_data::seed::mix;
 use spectrain_models::{AtATime, Capture, Proposer};
 
 use super::generation::{DecodeSettings, Seconds};
-use super::lane::Lane;
-use super::queue::Queued;
+use super::lane::{Generator, Lane};
 use super::{Decoder, Failed, Way};
 use crate::error::Result;
 use crate::verify::Verifier;
@@ -150,12 +149,11 @@ impl Sequences<'_> {
         let each = self.texts.iter().zip(proposers).enumerate();
         let begin = |(ticket, (texts, proposer)): (usize, (&Vec<Vec<u32>>, Option<_>))| {
             let text = &texts[turn % texts.len()];
-            let queued = Queued {
-                ticket,
-                prompt: text[text.len().saturating_sub(self.room)..].to_vec(),
-                rng: StdRng::seed_from_u64(mix(turn as u64, ticket as u64)),
-            };
-            self.decoder.begin(&self.way, proposer, queued)
+            let prompt = &text[text.len().saturating_sub(self.room)..];
+            let rng = StdRng::seed_from_u64(mix(turn as u64, ticket as u64));
+            let asked = (ticket, prompt);
+            self.decoder
+                .begin(&self.way, proposer, asked, Generator::Own(Box::new(rng)))
         };
         each.map(begin).collect()
     }

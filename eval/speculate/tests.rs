@@ -283,6 +283,50 @@ fn what_cannot_be_decoded_is_an_error() {
         message(Style::Own, &[1], &sampled, &Greedy),
         "`verifier`: expected `exact` or `rejection` above temperature 0, found `greedy` at temperature 0.5"
     );
+    assert_eq!(
+        message(Style::Own, &[1, 5], &settings(9, 1), &Greedy),
+        "prompt: expected tokens below 5, of which the target has so many, found 5 at place 1"
+    );
+    let broken = DecodeSettings {
+        sampling: Sampling::at(f64::NAN),
+        ..settings(9, 1)
+    };
+    assert_eq!(
+        message(Style::Own, &[1], &broken, &Rejection),
+        "`temperature`: expected 0 or more, found NaN"
+    );
+}
+
+#[test]
+fn as_many_tokens_as_there_may_be_end_with_the_context() {
+    let target = ToyTarget::with_positions(12);
+    let outcome = decode(&target, Style::Own, &[1, 2, 3], &settings(usize::MAX, 5));
+    assert_eq!(outcome.speculative.tokens, recomputed(&[1, 2, 3], 9));
+    assert_eq!(outcome.plain.tokens, outcome.speculative.tokens);
+}
+
+#[test]
+fn an_error_leaves_the_generator_behind_what_was_drawn() {
+    let capture = Capture::default();
+    let sampled = DecodeSettings {
+        sampling: Sampling::at(1.0),
+        ..settings(40, 3)
+    };
+    // A prompt that is refused draws nothing.
+    let target = ToyTarget::default();
+    let decoder = Decoder::new(&target, &capture);
+    let mut rng = StdRng::seed_from_u64(4);
+    assert!(decoder.plain(&[], &sampled, &mut rng).is_err());
+    assert_eq!(rng, StdRng::seed_from_u64(4));
+    // An error in the midst of decoding: what is drawn next is neither what was drawn nor that of another seed.
+    let target = ToyTarget::broken_behind(|text| text.len() > 9);
+    let decoder = Decoder::new(&target, &capture);
+    let mut drafter = ToyDrafter::new(Style::Own);
+    let failed = decoder.generate(&mut drafter, &Rejection, &[1], &sampled, &mut rng);
+    assert!(matches!(failed, Err(Error::Logits { .. })), "{failed:?}");
+    for seed in [4, 0] {
+        assert_ne!(rng, StdRng::seed_from_u64(seed));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 use spectrain_eval::{ChainTokens, DraftChoice, VerifierChoice};
-use spectrain_models::bounds;
+use spectrain_models::bounds::{self, OutOfBounds};
 use spectrain_models::{Children, Sampling, TrainingFree};
 
 use crate::recipe::problem::{Problem, some_of, within};
@@ -210,13 +210,12 @@ impl EvaluateTable {
             }
         }
         self.check_training_free()?;
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Problem::new(
-                "top_p",
-                format!("expected more than 0 and at most 1, found {}", self.top_p),
-            ));
-        }
-        Ok(())
+        let sampling = Sampling {
+            top_p: self.top_p,
+            ..Sampling::GREEDY
+        };
+        let told = |out: OutOfBounds| Problem::new(out.key, out.mismatch.to_string());
+        sampling.check().map_err(told)
     }
 }
 
