@@ -74,6 +74,7 @@ impl Drafter for DeepseekMtp {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        config.check()?;
         assert!(
             vocabulary.is_full(),
             "a drafter without a head proposes every token"

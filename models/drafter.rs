@@ -31,7 +31,7 @@ pub trait Drafter: Module + Sized {
     /// settings have no `draft_vocab` takes a full `vocabulary`.
     ///
     /// # Errors
-    /// The settings do not fit the target, or a parameter is missing or mis-shaped.
+    /// The settings make no sense or do not fit the target, or a parameter is missing or mis-shaped.
     fn new(
         config: &Self::Config,
         target: &TargetParts,
@@ -43,7 +43,7 @@ pub trait Drafter: Module + Sized {
     /// Creates an untrained drafter; `seed` decides what is random about it.
     ///
     /// # Errors
-    /// The settings do not fit the target.
+    /// The settings make no sense or do not fit the target.
     fn fresh(
         config: &Self::Config,
         target: &TargetParts,

@@ -71,6 +71,7 @@ impl Drafter for Eagle1 {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         assert!(
             vocabulary.is_full(),
             "a drafter without a head proposes every token"

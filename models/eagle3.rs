@@ -164,6 +164,7 @@ impl Drafter for Eagle3 {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         let target = &target.with_heads(config.d_head)?;
         let spec = &target.spec;
         let captured = Self::capture(config, spec)?.layers.len();

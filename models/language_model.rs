@@ -136,6 +136,7 @@ impl Drafter for LanguageModel {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         let structure = config.structure(target)?;
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let model = Transformer::new(&mut scope, structure)?;

@@ -199,6 +199,7 @@ impl Drafter for MaskedLanguageModel {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         let (structure, blocks) = (config.structure(target)?, config.blocks()?);
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);
         let model = Transformer::new(&mut scope, structure)?;

@@ -255,6 +255,7 @@ impl Drafter for Pard {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         let structure = config.structure(target)?;
         let (mask_token, d_model) = (config.mask_token()?, structure.spec.d_model);
         let mut scope = Scope::root(weights, device, spectrain_checkpoints::DType::F32);

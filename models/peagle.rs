@@ -268,6 +268,7 @@ impl Drafter for PEagle {
         weights: &mut dyn Weights,
         device: &Device,
     ) -> Result<Self> {
+        Self::check(config)?;
         let target = &target.with_heads(config.d_head)?;
         let spec = &target.spec;
         let mask_token = config.mask(spec)?;
