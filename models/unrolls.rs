@@ -54,7 +54,7 @@ pub trait Unrolls: Drafter<State = DraftState> {
         let window = self.sees_back();
         self.pass(embedded, hidden, |layer, attention, x| {
             attention.around(x, rotation, |projected| {
-                cache.attend(layer, projected, mask, window)
+                cache.attend(layer, projected, attention.sinks(), mask, window)
             })
         })
     }
