@@ -20,7 +20,7 @@ pub struct Counts {
 
 impl Counts {
     /// τ. `None` without passes.
-    pub(crate) fn tau(self) -> Option<f64> {
+    pub fn tau(self) -> Option<f64> {
         (self.passes > 0.0).then(|| self.tokens / self.passes)
     }
 

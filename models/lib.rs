@@ -93,14 +93,14 @@ pub use frozen::Frozen;
 pub use kernels::{exp, ln};
 pub use known_text::{DraftStep, KnownText, TakeGuesses, TakeLogits};
 pub use latent::{LatentAttention, LatentConfig};
-pub use linear::{Bias, Linear};
+pub use linear::{Bias, Linear, Lora};
 pub use lora::LoraConfig;
 pub use mask::{Layout, Mask};
 pub use matching::{check_part_weights, check_start_weights, check_target_weights};
 pub use mixture::{ExpertsTable, MixtureConfig, MixtureMlp, Scoring};
 pub use mlp::Mlp;
 pub use mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
-pub use norm::RmsNorm;
+pub use norm::{NormConfig, RmsNorm};
 pub use parallel::in_parallel;
 pub use parts::{PartsConfig, is_part, load_parts};
 pub use products::product;
@@ -115,7 +115,9 @@ pub use target::{
     Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
     TargetParts, TargetSpec,
 };
-pub use training_free::{EarlyLayers, Named, PromptLookup, TokenRecycling, TrainingFree};
+pub use training_free::{
+    EarlyLayers, EarlyLayersName, Named, PromptLookup, TokenRecycling, TrainingFree,
+};
 pub use transformer::{Transformer, TransformerConfig, embedding};
 pub use tree::{Tree, chain, depths};
 pub use weights::{FolderWeights, FrozenType, Init, RandomWeights, Scope, TensorWeights, Weights};

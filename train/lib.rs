@@ -57,7 +57,7 @@ pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use defaults::Defaults;
 pub use device::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU};
 pub use distill::{Average, Distill, DistillConfig};
-pub use divergence::{Distance, Divergence, TeacherRows};
+pub use divergence::{Distance, Divergence, Factors, TeacherRows};
 pub use draft_heads::{HeadsLoss, HeadsLossConfig};
 pub use effect::Effect;
 pub use error::{Error, Result};
