@@ -49,6 +49,7 @@ mod language_models;
 mod language_models_parity;
 mod layouts;
 mod learning;
+mod library;
 mod links;
 mod logged;
 mod loss_weights;

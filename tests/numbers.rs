@@ -10,6 +10,7 @@ use spectrain::recipe::{self, ResolvedRecipe};
 use spectrain::runs::run_folder::Existing;
 
 use crate::allocation::{alone, largest_during};
+use crate::samples::samples;
 use crate::workspace::Workspace;
 
 /// What a schema that refers to another one refers to.
@@ -38,6 +39,23 @@ pub fn tokens(kind: &registry::Recipe, vocab: usize) -> String {
         .enumerate()
         .map(|(number, key)| format!("{key} = {}\n", vocab - 1 - number));
     format!("[drafter]\n{}", lines.collect::<String>())
+}
+
+#[test]
+fn texts_are_searched_for_every_token_that_no_text_may_hold() {
+    let mut seen = BTreeSet::new();
+    for sample in samples() {
+        let resolved = sample.resolved();
+        let table = resolved.json["drafter"].as_object().unwrap();
+        let named = table.iter().filter(|(key, _)| key.ends_with("_token"));
+        let named = named.filter_map(|(key, token)| Some((key.as_str(), token.as_u64()?)));
+        let named: BTreeSet<(&str, u64)> = named.collect();
+        let unheld = resolved.method.unheld().into_iter();
+        let unheld: BTreeSet<_> = unheld.map(|(key, token)| (key, token.into())).collect();
+        assert_eq!(unheld, named, "{}", sample.name());
+        seen.extend(unheld.into_iter().map(|(key, _)| key));
+    }
+    assert_eq!(seen, ["mask_token", "separator_token"].into());
 }
 
 /// The keys that a kind of recipe does not do without, and its optional tables.
