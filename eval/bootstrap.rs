@@ -31,6 +31,16 @@ pub(crate) fn bootstrap_among<T>(
     (seed, among): (u64, usize),
     statistic: impl Fn(&[&T]) -> Option<f64>,
 ) -> Option<[f64; 2]> {
+    bootstrap_drawing(items, (seed, among), |drawn, _| statistic(drawn))
+}
+
+/// The same where `statistic` draws something anew itself, which all items of a resample share, such as the seeds of trainings that
+/// have all decoded the same prompts.
+pub(crate) fn bootstrap_drawing<T>(
+    items: &[T],
+    (seed, among): (u64, usize),
+    statistic: impl Fn(&[&T], &mut StdRng) -> Option<f64>,
+) -> Option<[f64; 2]> {
     if items.len() < 2 {
         return None;
     }
@@ -41,7 +51,7 @@ pub(crate) fn bootstrap_among<T>(
         .filter_map(|_| {
             let draw = |_| &items[rng.random_range(0..items.len())];
             let drawn: Vec<&T> = (0..items.len()).map(draw).collect();
-            statistic(&drawn)
+            statistic(&drawn, &mut rng)
         })
         .collect();
     between(values, tail)

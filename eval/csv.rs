@@ -7,7 +7,7 @@ use crate::paired::difference::PairedReport;
 use crate::report::{DatasetReport, Report, SettingReport, Speedup};
 use crate::token_class::TokenClass;
 
-mod cells;
+pub(crate) mod cells;
 mod costs;
 mod recipe_keys;
 

@@ -87,7 +87,9 @@ pub use speculate::{DecodeSettings, Decoder, Desk, Generation, Orders, PassRecor
 pub use spread::SpreadReport;
 pub use statistics::Acceptance;
 pub use summary::summary;
-pub use sweep::{Variation, sweep};
+pub use sweep::sweep;
+pub use sweep::table::{SeedTau, Sweep, SweepDifference, SweepRow, SweepTable};
+pub use sweep::variation::{TrainedSeed, Variation};
 pub use texts::own::{ENOUGH, LEAST_LIKELIEST};
 pub use texts::own_check::{OwnCheck, OwnFigures};
 pub use texts::report::TextsReport;

@@ -344,9 +344,9 @@ fn runs_that_differ_in_their_seed_alone_are_pooled() {
     let words = told.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "T=0, greedy, chain 2 τ [95 % CI]",
-        "run (2 seeds) ",
+        " run ",
         " the first ",
-        " seeds: ",
+        "seeds 0: ",
         "slow ",
     ] {
         assert!(words.contains(part), "no `{part}`: {told:#?}");
@@ -361,8 +361,28 @@ fn runs_that_differ_in_their_seed_alone_are_pooled() {
         .run_line("report run judged --pool")
         .failed(&["`--pool`: expected reports of runs, found `judged`"]);
     workspace
-        .run_line("report run --pool --json")
-        .misused_by_usage(&["--pool", "--json"]);
+        .run_line("report run --pool --html page.html")
+        .misused_by_usage(&["--pool", "--html"]);
+    // Drafters whose reports do not say how they were trained are pooled under a name.
+    let words = "report run --group others=slow,twin --csv rows.csv --json";
+    let told = workspace.run_line(words).succeeded();
+    let json: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(json["first"], "run");
+    let rows = json["tables"][0]["rows"].as_array().unwrap();
+    let others = rows.iter().find(|row| row["variation"] == "others");
+    let seeds = &others.unwrap()["seeds"];
+    assert_eq!([&seeds[0]["seed"], &seeds[1]["seed"]], ["slow", "twin"]);
+    let rows = workspace.text("rows.csv");
+    assert!(
+        rows.contains("\r\nothers,,\"T=0, greedy, chain 2\",overall,"),
+        "{rows}"
+    );
+    workspace
+        .run_line("report --group others=slow,slow")
+        .failed(&["found the same drafter in `slow` and `slow`"]);
+    workspace
+        .run_line("report --group others")
+        .misused_by_usage(&["NAME=REPORT,REPORT"]);
 }
 
 #[test]

@@ -23,6 +23,38 @@ fn runs() -> Vec<String> {
         .collect()
 }
 
+/// The tables of a sweep are rows and JSON in the folder of its runs, and no reports.
+fn the_tables_are_kept_beside_the_runs(workspace: &Workspace) {
+    let rows = workspace.text("runs/run.sweep.csv");
+    let row = "learning_rate=1e-2,,\"T=0, greedy, chain 2\",overall,chain 2,2,0 1,,";
+    assert!(rows.contains(row), "{rows}");
+    let json = workspace.json("runs/run.sweep.json");
+    assert_eq!(json["first"], "learning_rate=1e-2");
+    // A shell that is asked for all runs gives these, too.
+    let runs = runs();
+    let mut words: Vec<&str> = vec!["report"];
+    words.extend(runs.iter().map(String::as_str));
+    words.extend([
+        "runs/run.sweep.csv",
+        "runs/run.sweep.json",
+        "--pool",
+        "--json",
+    ]);
+    let told = workspace.run(&words).succeeded();
+    assert!(
+        told.stderr.contains("left out `runs/run.sweep.csv`"),
+        "{told:#?}"
+    );
+    let pooled: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(pooled["first"], "run-learning_rate-1e-2");
+    let tau = |sweep: &serde_json::Value| {
+        let rows = sweep["tables"][0]["rows"].as_array().unwrap().iter();
+        let tau = rows.map(|row| (row["tau"].clone(), row["seeds"].clone()));
+        tau.collect::<Vec<_>>()
+    };
+    assert_eq!(tau(&pooled), tau(&json));
+}
+
 /// What a first value that is new takes from runs that are there, whose prepared data are the file `prepared`.
 fn is_taken_from_others_by_a_first_value(workspace: &Workspace, prepared: u64) {
     let inode = |file: String| workspace.path(file).metadata().unwrap().ino();
@@ -64,7 +96,7 @@ fn every_combination_is_trained_and_stands_in_one_table() {
         "learning_rate=1e-2 ",
         "learning_rate=1e-5 ",
         "the first",
-        "    seeds: ",
+        "seeds 0: ",
         "T=0, greedy, chain 2",
     ] {
         assert!(first.stdout.contains(part), "no `{part}`: {}", first.stdout);
@@ -75,6 +107,8 @@ fn every_combination_is_trained_and_stands_in_one_table() {
         "{}",
         first.stderr
     );
+
+    the_tables_are_kept_beside_the_runs(&workspace);
 
     // Whoever adds a value trains that one alone.
     let more = [
@@ -187,7 +221,13 @@ fn the_other_runs_of_a_sweep_are_trained_and_judged_where_one_fails() {
             .contains("1 of 2 runs failed: explosion=1.0000001"),
         "{found:#?}"
     );
-    assert!(found.stdout.contains("explosion=1e9"), "{found:#?}");
+    let words = found
+        .stdout
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let told = "`explosion=1.0000001` has no report; differences are from `explosion=1e9`.";
+    assert!(words.contains(told), "{found:#?}");
     // What the failed one has made the other has taken.
     assert!(
         found

@@ -4,19 +4,19 @@ use serde_json::Value;
 use crate::report::words::plain;
 
 /// Cells as a line.
-pub(super) fn line(cells: &[String]) -> String {
+pub(crate) fn line(cells: &[String]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
     cells.join(",") + "\r\n"
 }
 
 /// Values one after the other in one cell.
-pub(super) fn listed(values: &[impl ToString]) -> String {
+pub(crate) fn listed(values: &[impl ToString]) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     values.join(" ")
 }
 
 /// A value and the ends of its interval.
-pub(super) fn measured(value: Option<f64>, interval: Option<[f64; 2]>) -> [String; 3] {
+pub(crate) fn measured(value: Option<f64>, interval: Option<[f64; 2]>) -> [String; 3] {
     let [low, high] = ends(interval);
     [optional(value), low, high]
 }
@@ -29,7 +29,7 @@ pub(super) fn ends(interval: Option<[f64; 2]>) -> [String; 2] {
 }
 
 /// A value, or nothing.
-pub(super) fn optional(value: Option<impl ToString>) -> String {
+pub(crate) fn optional(value: Option<impl ToString>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 

@@ -68,6 +68,23 @@ pub enum PairedVerdict {
     TooFew,
 }
 
+impl PairedVerdict {
+    /// What the interval of a difference says; of none nothing.
+    fn of(interval: Option<[f64; 2]>) -> Self {
+        match interval {
+            None => Self::TooFew,
+            Some([low, _]) if low > 0.0 => Self::Better,
+            Some([_, high]) if high < 0.0 => Self::Worse,
+            Some(_) => Self::NotToldApart,
+        }
+    }
+
+    /// What it says by so many conversations where one of several is chosen by it: of fewer than `FEWEST` nothing.
+    pub(crate) fn to_choose_by(interval: Option<[f64; 2]>, conversations: usize) -> Self {
+        Self::of(interval.filter(|_| conversations >= FEWEST))
+    }
+}
+
 impl PairedReport {
     /// Conversations of which fewer say nothing: even where all go one way the sign test has a p-value above 5 %.
     pub const LEAST: usize = 6;
@@ -83,22 +100,12 @@ impl PairedReport {
 
     /// The same where one is chosen by it: of fewer than `FEWEST` conversations nothing is said.
     pub fn choice(&self) -> PairedVerdict {
-        self.by(self.joint, FEWEST)
+        PairedVerdict::to_choose_by(self.joint, self.conversations)
     }
 
     /// What the difference says by itself, whatever is looked at beside it; of fewer than [`Self::LEAST`] conversations nothing.
     pub fn alone(&self) -> PairedVerdict {
-        self.by(self.ci95, Self::LEAST)
-    }
-
-    /// What an interval says of so many conversations or more.
-    fn by(&self, interval: Option<[f64; 2]>, least: usize) -> PairedVerdict {
-        match interval.filter(|_| self.conversations >= least) {
-            None => PairedVerdict::TooFew,
-            Some([low, _]) if low > 0.0 => PairedVerdict::Better,
-            Some([_, high]) if high < 0.0 => PairedVerdict::Worse,
-            Some(_) => PairedVerdict::NotToldApart,
-        }
+        PairedVerdict::of(self.ci95.filter(|_| self.conversations >= Self::LEAST))
     }
 
     /// Whether τ surely fell, and by more than `-least`: its own interval lies below 0 and the difference below `least`, whatever is

@@ -19,11 +19,7 @@ pub(crate) fn shared<'a>(baseline: &'a Report, report: &'a Report) -> Result<Vec
         let Some(other) = counterpart(baseline, report, setting) else {
             continue;
         };
-        check_target(baseline.target_report(other), report.target_report(setting))?;
-        // Reports of earlier versions do not say where outputs end.
-        if let (Some(expected), Some(ends)) = (&other.ends, &setting.ends) {
-            expected.check_same(ends)?;
-        }
+        check_judged_alike((baseline, other), (report, setting))?;
         shared.push(([other, setting], pairs_by_dataset((other, setting))));
     }
     Ok(shared)
@@ -40,17 +36,8 @@ pub(crate) fn nothing_shared(baseline: &Report, report: &Report) -> Error {
     Error::unpaired(expected, format!("{}; {advice}", headings(report)))
 }
 
-/// Fails unless two reports share ways of decoding, and both decoded the same prompts in these, for the same targets and to the
-/// same end.
-pub(crate) fn check_same(one: &Report, other: &Report) -> Result<()> {
-    let mut settings = other.settings.iter();
-    match settings.any(|setting| one.like(setting).is_some()) {
-        true => check_comparable(one, other),
-        false => Err(nothing_shared(one, other)),
-    }
-}
-
-/// The same, where chains that differ in length may be compared for want of a way of decoding that two drafters share.
+/// Fails unless two reports share ways of decoding, or have chains that differ in length alone for want of such, and both decoded
+/// the same prompts in these, for the same targets and to the same end.
 pub(crate) fn check_comparable(one: &Report, other: &Report) -> Result<()> {
     if shared(one, other)?.is_empty() {
         return Err(nothing_shared(one, other));
@@ -62,6 +49,30 @@ pub(crate) fn check_comparable(one: &Report, other: &Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A report with one of its settings.
+pub(crate) type OfReport<'a> = (&'a Report, &'a SettingReport);
+
+/// Fails unless two settings were judged by the same target, to the same end and on the same prompts.
+pub(crate) fn check_same(one: OfReport, other: OfReport) -> Result<()> {
+    if std::ptr::eq(one.1, other.1) {
+        return Ok(());
+    }
+    check_judged_alike(one, other)?;
+    // Each has the datasets of the other.
+    check_prompts(one.0, (one.1, other.1))?;
+    check_prompts(other.0, (other.1, one.1))
+}
+
+/// Fails unless two settings were judged by the same target and to the same end.
+fn check_judged_alike((baseline, other): OfReport, (report, setting): OfReport) -> Result<()> {
+    check_target(baseline.target_report(other), report.target_report(setting))?;
+    match (&other.ends, &setting.ends) {
+        (Some(expected), Some(ends)) => expected.check_same(ends),
+        // Reports of earlier versions do not say where outputs end.
+        _ => Ok(()),
+    }
 }
 
 /// What was decoded for `one` and not for `other`: ways of decoding, and datasets in those that both have.
@@ -148,7 +159,7 @@ pub(crate) fn same_prompts<'a>(
 }
 
 /// Fails where a target is not the expected one, or computed in another type.
-fn check_target(expected: &TargetReport, found: &TargetReport) -> Result<()> {
+pub(crate) fn check_target(expected: &TargetReport, found: &TargetReport) -> Result<()> {
     if expected.sha256 != found.sha256 {
         return Err(other_target(expected, found));
     }

@@ -122,14 +122,18 @@ impl<'a> OwnLengths<'a> {
             for setting in &first.settings {
                 let beside = others.iter();
                 let beside = beside.filter_map(|(_, other)| counterpart(other, first, setting));
-                let beside: Vec<&SettingReport> = beside.collect();
-                if beside.iter().any(|other| differ_in_length(setting, other)) {
-                    all.push(setting);
-                    all.extend(beside);
-                }
+                all.extend(Self::beside(setting, beside.collect()).0);
             }
         }
         Self(all)
+    }
+
+    /// A setting and those that are compared with it: all of them where lengths differ, else none.
+    pub(crate) fn beside(setting: &'a SettingReport, others: Vec<&'a SettingReport>) -> Self {
+        match others.iter().any(|other| differ_in_length(setting, other)) {
+            true => Self([vec![setting], others].concat()),
+            false => Self(Vec::new()),
+        }
     }
 
     /// Whether a setting is one of them.

@@ -5,5 +5,6 @@ pub mod commands;
 mod log;
 pub mod run;
 mod signals;
+pub(crate) mod written;
 
 pub use run::{Arguments, EXIT_STATUS, main};

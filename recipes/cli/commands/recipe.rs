@@ -10,6 +10,7 @@ use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_train::Share;
 
 use crate::cli::arguments::{DeviceArgument, key_value};
+use crate::cli::written::write_sweep;
 use crate::errors::{Misuse, with_causes};
 use crate::plan::preflight::Asked;
 use crate::plan::{self, Plan};
@@ -264,7 +265,7 @@ impl RecipeArguments {
             true => Vec::new(),
             false => recipes.iter().map(folder).chain(beside).collect(),
         };
-        let (mut done, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut runs, mut failures) = (Vec::new(), Vec::new());
         for (number, (combination, recipe)) in combinations.iter().zip(&recipes).enumerate() {
             let of_all = format!("{} of {}: {combination}", number + 1, recipes.len());
             tell(&of_all);
@@ -275,20 +276,22 @@ impl RecipeArguments {
                 self.lead(recipe, (run, device), None, &others)
             });
             match led {
-                Ok(run) => {
-                    done.push((combination, recipe));
-                    runs.push(run);
-                }
+                Ok(run) => runs.push(Some(run)),
                 Err(error) if error.is::<Interrupted>() => return Err(error),
                 // What is wrong with one is no fault of the others.
                 Err(error) => {
                     tell(format!("{of_all}: {}", with_causes(&error)));
                     failures.push(error.context(combination.to_string()));
+                    runs.push(None);
                 }
             }
         }
-        if self.evaluates() && !runs.is_empty() {
-            print(sweep::table(&done, runs)?)?;
+        if self.evaluates() && runs.iter().any(Option::is_some) {
+            let trained = combinations.iter().zip(&recipes).zip(runs);
+            let trained = trained.map(|((combination, recipe), run)| (combination, recipe, run));
+            let found = spectrain_eval::sweep(&sweep::variations(trained)?);
+            print(found.to_text())?;
+            write_sweep(&found, &self.runs, name)?;
         }
         let failed = failures.len();
         match failures.into_iter().next() {

@@ -6,16 +6,16 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
-use spectrain_checkpoints::atomic::write_file;
 use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::near::near_file;
 use spectrain_checkpoints::printable;
 use spectrain_data::rows::is_same;
 use spectrain_eval::{
-    Curves, Report, compare, csv, page_with_curves, paired_csv, picture, summary,
+    Curves, Report, compare, csv, page_with_curves, paired_csv, picture, summary, sweep,
 };
 
 use crate::cli::arguments::check_written;
+use crate::cli::written::{is_of_sweep, sweep_json, write};
 use crate::errors::Misuse;
 use crate::progress::{print, tell};
 use crate::runs::curves::curves_of;
@@ -29,6 +29,8 @@ mod against;
 mod pool;
 mod same_prompts;
 
+use pool::{Group, Run};
+
 /// Where a report is, in the folder of a run or of `spectrain evaluate --out`.
 const INSIDE: [&str; 2] = ["evaluate/report.json", "report.json"];
 /// Names of files for the table, which is Markdown.
@@ -40,7 +42,7 @@ const PICTURES: [&str; 1] = ["svg"];
 #[derive(Debug, Args)]
 pub struct ReportArguments {
     /// Runs or their folders, `report.json` files or folders with one, or the drafter's folder of a run
-    #[arg(required = true, value_name = "REPORT")]
+    #[arg(required_unless_present = "groups", value_name = "REPORT")]
     reports: Vec<PathBuf>,
     /// Write to this file instead of printing: the table, which is Markdown (`.md` or `.txt`), or a picture of the acceptance
     /// at each depth and of τ (`.svg`)
@@ -56,11 +58,16 @@ pub struct ReportArguments {
     /// Print everything as JSON: the reports under their names, and what was noticed; with `--baseline` the differences
     #[arg(long)]
     json: bool,
-    /// Take runs together whose recipes differ in `seed` and `name` alone, and print the table of a sweep: τ of all seeds and of
-    /// each, and the difference from the first of these recipes, by pairs of prompts. Not with files to write, nor with `--json`
-    /// or `--baseline`
-    #[arg(long, conflicts_with_all = ["out", "html", "csv", "json", "baseline"])]
+    /// Take runs together whose recipes differ in `seed` and `name` alone, and print the tables of a sweep: τ of all seeds and of
+    /// each, and the difference from the first of these recipes, by pairs of prompts, over all prompts and over each dataset. `--csv`
+    /// writes one row for each of these, and `--json` prints them. Not with `--out`, `--html` or `--baseline`
+    #[arg(long, conflicts_with_all = ["out", "html", "baseline"])]
     pool: bool,
+    /// With `--pool`, or in place of it, take these reports together under a name, as the seeds of one drafter, such as
+    /// `speculators=judged/a,judged/b`: of drafters that were trained elsewhere, or judged anew, whose reports do not say by which
+    /// recipe and seed. May be repeated; groups come behind the other reports
+    #[arg(long = "group", value_name = "NAME=REPORT,REPORT", conflicts_with_all = ["out", "html", "baseline"])]
+    groups: Vec<Group>,
     /// Compare each report with this one instead, prompt by prompt: the difference of τ in every setting that both have, and in
     /// every run on a server, with its interval and a sign test; drafters without a draft length in common are compared each at its
     /// own. Of several datasets each has its difference, too. With `--html` the page has this report first; not with `--out`
@@ -110,12 +117,14 @@ pub fn run(arguments: &ReportArguments) -> Result<()> {
     let out = out.map(|file| Form::of(file).map(|form| (file, form)));
     let out = out.transpose()?;
     // The page of several reports compares each with the first.
-    let reports = arguments.baseline.iter().chain(&arguments.reports);
-    let reports = reports.map(|given| read(given, file_of(given, &arguments.runs)?));
-    let found = reports.collect::<Result<Vec<_>>>()?;
+    let reports = arguments.reports_of_runs();
+    let baseline = arguments.baseline.iter().map(PathBuf::as_path);
+    let found = baseline.chain(reports.iter().copied());
+    let found = found.map(|given| arguments.find(given));
+    let found = found.collect::<Result<Vec<_>>>()?;
     arguments.check_written(&found)?;
-    if arguments.pool {
-        return print(pooled(found)?);
+    if arguments.pool || !arguments.groups.is_empty() {
+        return arguments.pool_all(found);
     }
     let mut named = Vec::new();
     let mut remarks: Vec<String> = Vec::new();
@@ -150,20 +159,61 @@ fn stale_remark(name: &str, why: Option<String>) -> Option<String> {
     why.map(|why| format!("Stale: {name}: {why}."))
 }
 
-/// The table of runs that are pooled over their seeds, and what was noticed.
-fn pooled(found: Vec<Found>) -> Result<String> {
-    let (mut runs, mut remarks) = (Vec::new(), Vec::new());
-    for (name, found) in names(&found).into_iter().zip(found) {
-        let stages = pool::training_stages(&found.report.recipe);
-        let seconds = run_of(&found.file).map(|run| training_seconds(run, stages));
-        let seconds = seconds.transpose()?.unwrap_or_default();
-        remarks.extend(stale_remark(&name, found.stale));
-        runs.push((name, found.report, seconds));
-    }
-    Ok(pool::table(runs)? + &paragraphs(&remarks))
-}
-
 impl ReportArguments {
+    /// The reports that are given, without the tables of sweeps that lie beside runs.
+    fn reports_of_runs(&self) -> Vec<&Path> {
+        let all = self.reports.iter().map(PathBuf::as_path);
+        let (tables, reports): (Vec<&Path>, Vec<&Path>) = all.partition(|file| is_of_sweep(file));
+        if reports.is_empty() {
+            return tables;
+        }
+        for table in tables {
+            tell(format!(
+                "left out `{}`, which holds the tables of a sweep",
+                table.display()
+            ));
+        }
+        reports
+    }
+
+    /// The report that is meant by a file, a folder, or the name of a run.
+    fn find(&self, given: &Path) -> Result<Found> {
+        read(given, file_of(given, &self.runs)?)
+    }
+
+    /// Prints the tables of runs that are pooled over their seeds, and of groups, and writes them where that is asked for.
+    fn pool_all(&self, mut found: Vec<Found>) -> Result<()> {
+        let alone = found.len();
+        for given in self.groups.iter().flat_map(|group| &group.reports) {
+            found.push(self.find(given)?);
+        }
+        self.check_written(&found)?;
+        let (mut runs, mut remarks) = (Vec::new(), Vec::new());
+        for (name, found) in names(&found).into_iter().zip(found) {
+            let stages = pool::training_stages(&found.report.recipe);
+            let seconds = run_of(&found.file).map(|run| training_seconds(run, stages));
+            remarks.extend(stale_remark(&name, found.stale));
+            runs.push(Run {
+                name,
+                report: found.report,
+                seconds: seconds.transpose()?,
+            });
+        }
+        let mut grouped = runs.split_off(alone).into_iter();
+        let groups = self.groups.iter().map(|group| {
+            let own = grouped.by_ref().take(group.reports.len());
+            (group.name.as_str(), own.collect())
+        });
+        let found = sweep(&pool::variations(runs, groups.collect())?);
+        if let Some(file) = &self.csv {
+            write(file, &found.to_csv())?;
+        }
+        print(match self.json {
+            true => sweep_json(&found, &remarks)?,
+            false => found.to_text() + &paragraphs(&remarks),
+        })
+    }
+
     /// Prints how τ of each report differs from that of the baseline, writes it where that is asked for, and with a bound fails
     /// where τ has fallen below it or something of the baseline is not compared.
     fn compare_with(
@@ -261,17 +311,6 @@ fn write_files(
         write(file, text)?;
     }
     Ok(!files.is_empty())
-}
-
-/// Writes a file that was asked for, and says so.
-fn write(file: &Path, text: &str) -> Result<()> {
-    let before = match file.exists() {
-        true => " in place of the older one",
-        false => "",
-    };
-    write_file(file, text.as_bytes())?;
-    tell(format!("wrote `{}`{before}", file.display()));
-    Ok(())
 }
 
 /// The reports under their names, and what was noticed.

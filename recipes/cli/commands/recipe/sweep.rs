@@ -1,5 +1,5 @@
 //! `spectrain recipe --sweep` and `--vary`: one recipe trained with every combination of some values, or with one change at a
-//! time, and one table of what came of it.
+//! time, and tables of what came of it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use spectrain_checkpoints::hash::sha256_bytes;
-use spectrain_eval::{Variation, sweep};
+use spectrain_eval::{TrainedSeed, Variation};
 
 use crate::cli::arguments::key_value;
 use crate::errors::Misuse;
@@ -399,30 +399,36 @@ fn value<'a>(recipe: &'a ResolvedRecipe, key: &str) -> &'a Value {
     key.split('.').fold(&recipe.json, |table, key| &table[key])
 }
 
-/// τ of each combination with its recipe, which has its run at the same place.
-pub(super) fn table(
-    trained: &[(&Combination, &ResolvedRecipe)],
-    runs: Vec<PathBuf>,
-) -> Result<String> {
+/// What has come of each combination with its recipe and, unless it failed, its run.
+pub(super) fn variations<'a>(
+    trained: impl Iterator<Item = (&'a Combination, &'a ResolvedRecipe, Option<PathBuf>)>,
+) -> Result<Vec<Variation>> {
     let mut variations: Vec<Variation> = Vec::new();
-    for ((combination, recipe), run) in trained.iter().zip(runs) {
+    for (combination, recipe, run) in trained {
         let name = combination.variation();
+        let known = variations.iter().position(|known| known.name == name);
+        let at = known.unwrap_or_else(|| {
+            variations.push(Variation {
+                name,
+                seeds: Vec::new(),
+                failed: Vec::new(),
+            });
+            variations.len() - 1
+        });
+        let seed = recipe.json[SEED].to_string();
+        let Some(run) = run else {
+            variations[at].failed.push(seed);
+            continue;
+        };
         let run = RunFolder::unlocked(run);
         let seconds = training_seconds(run.path(), recipe.training_stages())?;
-        let report = report::read(&run)?;
-        match variations.iter_mut().find(|known| known.name == name) {
-            Some(known) => {
-                known.seconds.push(seconds);
-                known.reports.push(report);
-            }
-            None => variations.push(Variation {
-                name,
-                seconds: vec![seconds],
-                reports: vec![report],
-            }),
-        }
+        variations[at].seeds.push(TrainedSeed {
+            seed,
+            seconds: Some(seconds),
+            report: report::read(&run)?,
+        });
     }
-    Ok(sweep(&variations))
+    Ok(variations)
 }
 
 #[cfg(test)]
