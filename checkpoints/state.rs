@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::atomic;
 use crate::error::{Error, Result};
@@ -91,7 +91,8 @@ pub fn save_again(dir: &Path, step: u64, state: &Value) -> Result<()> {
     write_contents(&folder, contents)
 }
 
-fn folder_of(dir: &Path, step: u64) -> PathBuf {
+/// Where the checkpoint of a step is, in the folder `dir` of a run.
+pub fn folder_of(dir: &Path, step: u64) -> PathBuf {
     dir.join(format!("{PREFIX}{step:08}"))
 }
 
@@ -188,9 +189,16 @@ fn contents_of(folder: &Path) -> Result<Value> {
     Ok(contents)
 }
 
-/// Reads a checkpoint, and checks that its files are the ones that were saved, and that it is of the step that its folder
-/// is named after.
-pub fn load(folder: &Path) -> Result<RunState> {
+/// What `state.json` says.
+struct Described {
+    step: u64,
+    state: Value,
+    /// Digests of the files, by group.
+    files: Map<String, Value>,
+}
+
+/// What `state.json` says, if it is as it was saved, and of the step that its folder is named after.
+fn described(folder: &Path) -> Result<Described> {
     let path = folder.join(STATE);
     let mut contents = contents_of(folder)?;
     let expect = |key: &str, expected: &str| unexpected(&path, &contents, key, expected);
@@ -203,21 +211,62 @@ pub fn load(folder: &Path) -> Result<RunState> {
     }
     let files = contents["files"]
         .as_object()
-        .ok_or_else(|| expect("files", "a table of digests"))?;
+        .ok_or_else(|| expect("files", "a table of digests"))?
+        .clone();
+    let state = contents["state"].take();
+    Ok(Described { step, state, files })
+}
+
+/// The file of a group of tensors, if it has this digest.
+fn whole_file(folder: &Path, group: &str, digest: &Value) -> Result<PathBuf> {
+    let file = group_file(folder, group)?;
+    if *digest != sha256_file(&file)? {
+        return Err(changed(&file));
+    }
+    Ok(file)
+}
+
+/// Reads a checkpoint, and checks that its files are the ones that were saved, and that it is of the step that its folder
+/// is named after.
+pub fn load(folder: &Path) -> Result<RunState> {
+    let Described { step, state, files } = described(folder)?;
     let mut tensors = BTreeMap::new();
-    for (group, digest) in files {
-        let file = group_file(folder, group)?;
-        if *digest != sha256_file(&file)? {
-            return Err(changed(&file));
-        }
+    for (group, digest) in &files {
+        let file = whole_file(folder, group, digest)?;
         tensors.insert(group.clone(), read_safetensors(&file)?);
     }
-    let state = contents["state"].take();
     Ok(RunState {
         step,
         state,
         tensors,
     })
+}
+
+/// The file of a group of tensors in the checkpoint of a step, if it is as it was saved.
+fn whole_group(dir: &Path, step: u64, group: &str) -> Result<PathBuf> {
+    let folder = folder_of(dir, step);
+    if !folder.is_dir() {
+        let reason = format!("holds no state of step {step}");
+        let path = dir.to_path_buf();
+        return Err(Error::Folder { path, reason });
+    }
+    match described(&folder)?.files.get(group) {
+        Some(digest) => whole_file(&folder, group, digest),
+        None => Err(Error::Folder {
+            path: folder,
+            reason: format!("holds no tensors `{group}`"),
+        }),
+    }
+}
+
+/// Fails unless a group of tensors in the checkpoint of a step is there as it was saved, whatever became of the other groups.
+pub fn check_group(dir: &Path, step: u64, group: &str) -> Result<()> {
+    whole_group(dir, step, group).map(drop)
+}
+
+/// Reads a group of tensors in the checkpoint of a step, and checks that it is as it was saved, whatever became of the other groups.
+pub fn load_group(dir: &Path, step: u64, group: &str) -> Result<Vec<NamedTensor>> {
+    read_safetensors(&whole_group(dir, step, group)?)
 }
 
 /// Removes all checkpoints but the last `keep_last` and those of the steps in `keep`. Returns the steps that were removed.
@@ -424,6 +473,34 @@ mod tests {
                 .to_string()
                 .contains("weights.safetensors")
         );
+    }
+
+    #[test]
+    fn a_group_is_read_without_the_others_and_only_as_it_was_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let path = save(dir, 100);
+        fs::remove_file(path.join("optimizer.safetensors")).unwrap();
+        assert!(load(&path).is_err());
+        check_group(dir, 100, "weights").unwrap();
+        let read = load_group(dir, 100, "weights").unwrap();
+        assert_eq!(read[0].bytes, weights(100.0)[0].bytes);
+        let refused = |step: u64, group: &str| {
+            let error = check_group(dir, step, group).unwrap_err().to_string();
+            assert_eq!(load_group(dir, step, group).unwrap_err().to_string(), error);
+            error
+        };
+        let told = refused(200, "weights");
+        assert!(told.ends_with("holds no state of step 200"), "{told}");
+        let told = refused(100, "moments");
+        assert!(told.ends_with("holds no tensors `moments`"), "{told}");
+        // Another state under this name is none of this step.
+        fs::rename(&path, folder_of(dir, 300)).unwrap();
+        assert!(refused(300, "weights").contains("key `step`"));
+        fs::rename(folder_of(dir, 300), &path).unwrap();
+        fs::write(path.join("weights.safetensors"), "cut").unwrap();
+        let told = refused(100, "weights");
+        assert!(told.contains("weights.safetensors"), "{told}");
     }
 
     /// Replaces `state.json` by one that has the digest of what it says.

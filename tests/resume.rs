@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use spectrain_checkpoints::{NamedTensor, atomic, state};
-use spectrain_train::{Decay, DecayShape, Error, Noise, TrainConfig};
+use spectrain_train::{Decay, DecayShape, Error, Noise, TrainConfig, saved_weights};
 
 use crate::logged::logged;
 use crate::sessions::{
@@ -321,6 +321,57 @@ fn a_damaged_state_is_refused_with_the_step_from_which_to_go_on() {
     );
     std::fs::remove_dir_all(&last.path).unwrap();
     assert_eq!(eagle3(folder.path(), &Session::whole()).1, weights);
+}
+
+/// One that begins trained, and whose first weights stay the best.
+fn best_at_the_start(stop_after: usize) -> Session {
+    Session {
+        begins_trained: true,
+        loss: |step| 1.0 + step as f64,
+        ..Session::until(stop_after)
+    }
+}
+
+fn best_of(folder: &Path, stop_after: usize) -> (usize, Vec<NamedTensor>) {
+    let (summary, weights) = eagle3(folder, &best_at_the_start(stop_after));
+    assert_eq!(summary.steps, stop_after.min(10));
+    assert_eq!(summary.interrupted, stop_after < 10);
+    (summary.best.unwrap().0, weights)
+}
+
+#[test]
+fn a_training_whose_best_state_is_gone_or_damaged_ends_with_the_best_of_what_is_left() {
+    let whole = tempfile::tempdir().unwrap();
+    let (best, weights) = best_of(whole.path(), usize::MAX);
+    assert_eq!(best, 0);
+    let losses: [fn(&Path); 3] = [
+        |state| std::fs::remove_dir_all(state).unwrap(),
+        |state| std::fs::remove_file(state.join("state.json")).unwrap(),
+        |state| {
+            let file = state.join("weights.safetensors");
+            let mut bytes = std::fs::read(&file).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(&file, bytes).unwrap();
+        },
+    ];
+    for lose in losses {
+        // In the middle, where later weights are worse again, and at the end.
+        for (stop_after, left) in [(5, 5), (usize::MAX, 10)] {
+            let folder = tempfile::tempdir().unwrap();
+            assert_eq!(best_of(folder.path(), stop_after).0, 0);
+            lose(&state::folder_of(folder.path(), 0));
+            let (best, got) = best_of(folder.path(), usize::MAX);
+            assert_eq!(best, left);
+            assert_eq!(got, weights);
+            let taken = saved_weights(folder.path(), left as u64).unwrap();
+            assert_eq!(taken, weights_at(folder.path(), left as u64));
+        }
+    }
+    // Nothing but the weights is taken of it.
+    let state = state::folder_of(whole.path(), 0);
+    std::fs::remove_file(state.join("optimizer.safetensors")).unwrap();
+    assert_eq!(best_of(whole.path(), usize::MAX).0, 0);
+    saved_weights(whole.path(), 0).unwrap();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Recipes that train in several stages, each from what the one before has left.
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::process::Child;
 
 use spectrain_checkpoints::state;
@@ -199,4 +201,74 @@ fn a_run_that_is_stopped_behind_a_stage_and_killed_in_the_next_ends_as_one_that_
         let [stopped, whole] = ["stopped", "whole"].map(|runs| drafter(&workspace, runs, stage));
         assert!(stopped == whole, "the drafter of `{stage}` differs");
     }
+}
+
+/// Loses the weights of every state of a stage in its way, and makes the last stage one that has not run.
+fn lose(workspace: &Workspace, stage: &str, way: fn(&Path)) {
+    let saved = state::list(&workspace.path(format!("runs/run/{stage}"))).unwrap();
+    assert!(!saved.is_empty());
+    for state in saved {
+        way(&state.path);
+    }
+    fs::remove_dir_all(workspace.path("runs/run/refine")).unwrap();
+}
+
+/// The recipe of `Workspace::new` for DFlash by DEER.
+fn dflash() -> Workspace {
+    let workspace = Workspace::new();
+    let recipe = RECIPE
+        .replace("recipe = \"eagle3\"", "recipe = \"dflash-deer\"")
+        .replace(
+            "draft_vocab = 256",
+            "layers = 1\nblock_size = 4\nmask_token = 189",
+        )
+        .replace("draft_steps = 2", "anchors = 4");
+    workspace.write("recipe.toml", recipe);
+    workspace
+}
+
+#[test]
+fn a_stage_goes_on_from_the_drafter_before_it_where_the_states_of_that_are_damaged_or_gone() {
+    for workspace in [workspace(), dflash()] {
+        goes_on_from_the_drafter(&workspace);
+    }
+}
+
+fn goes_on_from_the_drafter(workspace: &Workspace) {
+    run(workspace, &[]).succeeded();
+    let expected = drafter(workspace, "runs", "refine");
+    let losses: [fn(&Path); 2] = [
+        |state| fs::write(state.join("weights.safetensors"), "cut").unwrap(),
+        |state| fs::remove_dir_all(state).unwrap(),
+    ];
+    for way in losses {
+        lose(workspace, "align", way);
+        let outcome = run(workspace, &[]).succeeded();
+        for part in [
+            "align: done before",
+            "the same weights are taken from `runs/run/align/drafter`",
+        ] {
+            assert!(outcome.stderr.contains(part), "no `{part}`: {outcome:#?}");
+        }
+        assert!(drafter(workspace, "runs", "refine") == expected);
+    }
+}
+
+#[test]
+fn where_low_rank_matrices_are_merged_in_a_drafter_a_lost_state_is_told_with_a_way_on() {
+    let workspace = workspace();
+    let recipe = workspace.text("recipe.toml");
+    let recipe = recipe.replace("block_size = 4", "block_size = 4\nlora = { rank = 2 }");
+    workspace.write("recipe.toml", recipe);
+    run(&workspace, &[]).succeeded();
+    lose(&workspace, "align", |state| {
+        fs::remove_dir_all(state).unwrap()
+    });
+    run(&workspace, &[]).failed(&[
+        "stage `refine`: `runs/run/align`: holds no state of step",
+        "move `runs/run/align` away to train the stage `align` anew",
+    ]);
+    let (folder, away) = (workspace.path("runs/run/align"), workspace.path("away"));
+    fs::rename(folder, away).unwrap();
+    run(&workspace, &[]).succeeded();
 }

@@ -59,14 +59,14 @@ pub enum Error {
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
-    /// The newest run state on disk cannot be read.
+    /// A run state on disk, the newest one or that of the best weights, cannot be read.
     #[error("{source}; if you remove `{path}`, training goes on from {before}", path = path.display())]
     Damaged {
         /// Its folder.
         path: std::path::PathBuf,
         /// What is wrong with it.
         source: spectrain_checkpoints::Error,
-        /// The state before it.
+        /// The state that training goes on from without it.
         before: String,
     },
     /// The run state on disk is not of this training.

@@ -15,6 +15,7 @@ use crate::batch::{Batch, Rows, Step};
 use crate::defaults::Defaults;
 use crate::error::{Error, Result};
 use crate::fit::ahead::{Ahead, Over, send};
+use crate::fit::best::{WEIGHTS, are_lost};
 use crate::fit::progress::{Idle, Progress};
 use crate::judge::Statistics;
 use crate::log::Log;
@@ -27,9 +28,11 @@ use crate::trainee::Train;
 use crate::validation::{Validation, is_better};
 use crate::watch::DeviceMemory;
 
+pub use crate::fit::best::saved_weights;
 pub use crate::fit::progress::FitSummary;
 
 mod ahead;
+mod best;
 mod progress;
 
 /// What a run of the loop is given.
@@ -173,7 +176,8 @@ fn log_behind(progress: &Progress, config: &TrainConfig, folder: &Path) -> Log {
     log
 }
 
-/// [`resume`] on all ranks, rank 0 first: it makes the folder what the others find.
+/// [`resume`] on all ranks, rank 0 first: it makes the folder what the others find. A training whose best weights are lost goes on
+/// without them.
 fn resume_together(
     trainee: &mut dyn Train,
     fit: &Fit,
@@ -184,8 +188,14 @@ fn resume_together(
         true => Some(resume(trainee, fit, leads)?),
         false => None,
     };
-    let step = together.of_first(found.as_ref().map(|progress| progress.step))?;
-    let progress = match found {
+    // Rank 0 alone looks for them, so that all ranks validate, or none.
+    let lost = found
+        .as_ref()
+        .map(|progress| are_lost(progress, &fit.folder));
+    let lost = lost.transpose()?.unwrap_or_default();
+    let first = found.as_ref().map(|progress| progress.step);
+    let (step, lost) = together.of_first((first, lost))?;
+    let mut progress = match found {
         Some(progress) => progress,
         None => resume(trainee, fit, leads)?,
     };
@@ -201,6 +211,9 @@ fn resume_together(
     }
     if together.0.is_some() {
         together.require_same("weights", digest(&trainee.weights()))?;
+    }
+    if lost {
+        progress.forget_best();
     }
     Ok(progress)
 }
@@ -255,7 +268,7 @@ fn resume(trainee: &mut dyn Train, fit: &Fit, leads: bool) -> Result<Progress> {
     }
     progress.go_on(fit.config);
     let mut group = |name| found.tensors.remove(name).unwrap_or_default();
-    let (weights, optimizer) = (group("weights"), group("optimizer"));
+    let (weights, optimizer) = (group(WEIGHTS), group("optimizer"));
     let source = saved.path.display().to_string();
     trainee.restore(weights, (progress.updates, optimizer), &source)?;
     if !leads {
@@ -650,7 +663,7 @@ impl Run<'_> {
             &self.folder,
             step,
             &json!(progress),
-            &[("weights", &weights), ("optimizer", &optimizer)],
+            &[(WEIGHTS, &weights), ("optimizer", &optimizer)],
         )?;
         prune(&self.folder, self.config, progress)
     }

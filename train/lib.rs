@@ -62,7 +62,7 @@ pub use draft_heads::{HeadsLoss, HeadsLossConfig};
 pub use effect::Effect;
 pub use error::{Error, Result};
 pub use feature_regression::{FeatureRegression, FeatureRegressionConfig};
-pub use fit::{Fit, FitSummary, OnPolicy, Validate, fit};
+pub use fit::{Fit, FitSummary, OnPolicy, Validate, fit, saved_weights};
 pub use judge::{Judge, Statistics};
 pub use next_token::{NextToken, NextTokenConfig};
 pub use noise::{Noise, NoiseKind};

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 use serde_json::{Value, json};
 use spectrain_checkpoints::known::open_folder;
 use spectrain_checkpoints::{DType, seal, state};
 use spectrain_data::tokens::TokenShards;
 use spectrain_eval::TrainedReport;
-use spectrain_models::weights::import;
-use spectrain_train::{FitSummary, Objective, Trainee, Validation};
+use spectrain_models::TargetParts;
+use spectrain_models::weights::{export, import};
+use spectrain_train::{FitSummary, Objective, Trainee, Validation, saved_weights};
 
 use crate::families::drafter_folder::{check_tokenizer, check_unheld};
 use crate::families::model_at_start::WHAT;
@@ -66,7 +67,10 @@ where
 
     let best = summary.best.as_ref();
     let step = best.map_or(summary.steps, |(step, _)| *step);
-    let best = with_weights_of(trainee.model(), &context.folder(stage), step as u64)?;
+    let best = with_weights_of(trainee.model(), &context.folder(stage), step as u64);
+    let best = best.map_err(|lost| {
+        anyhow!("{lost:#}; the same command validates the last state in its place, and takes its weights if they are the best left")
+    })?;
     let provenance = json!({
         "spectrain": env!("CARGO_PKG_VERSION"),
         "recipe": context.recipe.json,
@@ -114,7 +118,7 @@ fn first<D: Shipped>(
         }
     };
     match recipe.trained_before(stage) {
-        Some(before) => best_of(context, before, first),
+        Some(before) => best_of(context, before, first, &parts),
         None => Ok(first),
     }
 }
@@ -202,27 +206,63 @@ pub(super) fn trained_report(context: &StageContext) -> Result<Option<TrainedRep
     }))
 }
 
-/// `drafter` with the weights that an earlier stage has left: not those of its folder, where low-rank matrices are merged.
-fn best_of<D: Shipped>(context: &StageContext, stage: &str, drafter: D) -> Result<D> {
+/// `drafter` with the weights that an earlier stage has left: those of a saved state, as low-rank matrices are merged in the stage's
+/// drafter. That is in f32, and has the same weights where nothing is merged; so where the state is gone or damaged, it does as well.
+///
+/// # Errors
+/// The state is lost, and the weights do not stand in the drafter's folder.
+fn best_of<D: Shipped>(
+    context: &StageContext,
+    stage: &str,
+    drafter: D,
+    target: &TargetParts,
+) -> Result<D> {
     let manifest = context.run.manifest(stage)?;
     let step = manifest.and_then(|manifest| manifest.summary[EXPORTED_STEP].as_u64());
     let step = step.with_context(|| {
         format!("the manifest of the stage `{stage}` does not say which weights it has left")
     })?;
-    with_weights_of(drafter, &context.folder(stage), step)
+    let folder = context.folder(stage);
+    let lost = match with_weights_of(drafter.clone(), &folder, step) {
+        Ok(drafter) => return Ok(drafter),
+        Err(lost) => lost,
+    };
+    let left = context.run.path().join(trained(stage));
+    let taken = with_weights_in(context, drafter, &left, target);
+    let taken = taken.map_err(|error| {
+        anyhow!(
+            "{lost:#}, and the weights cannot be taken from its drafter: {error:#}; move `{}` away to train the stage `{stage}` anew",
+            folder.display()
+        )
+    })?;
+    context.output.warn(format!(
+        "{lost:#}; the same weights are taken from `{}`",
+        left.display()
+    ));
+    Ok(taken)
 }
 
 /// `drafter` with the weights that the state of a step in `folder` holds.
 fn with_weights_of<D: Shipped>(drafter: D, folder: &Path, step: u64) -> Result<D> {
-    let mut saved = state::list(folder)?.into_iter();
-    let saved = saved
-        .find(|saved| saved.step == step)
-        .with_context(|| format!("`{}` holds no state of step {step}", folder.display()))?;
-    let weights = state::load(&saved.path)?
-        .tensors
-        .remove("weights")
-        .unwrap_or_default();
-    Ok(import(drafter, weights, &saved.path.display().to_string())?)
+    let weights = saved_weights(folder, step)?;
+    let source = state::folder_of(folder, step);
+    Ok(import(drafter, weights, &source.display().to_string())?)
+}
+
+/// `drafter` with the weights of the drafter in a folder.
+///
+/// # Errors
+/// That has other tensors, as where low-rank matrices are merged in it.
+fn with_weights_in<D: Shipped>(
+    context: &StageContext,
+    drafter: D,
+    folder: &Path,
+    target: &TargetParts,
+) -> Result<D> {
+    seal::check(&open_folder(folder)?)?;
+    let opened = D::open(folder, None, target, &context.device)?;
+    let source = folder.display().to_string();
+    Ok(import(drafter, export(&opened), &source)?)
 }
 
 /// Tells how a stage of so many steps ended, and that the weights of `step` are taken.

@@ -124,6 +124,13 @@ impl Progress {
         }
     }
 
+    /// Goes on without the best weights so far, which are lost: those that it goes on from are validated, and are the best then.
+    pub(super) fn forget_best(&mut self) {
+        self.best = None;
+        self.without_better = 0;
+        self.unvalidated = true;
+    }
+
     /// The step behind which it ends: the last one, unless its validations have shown that no better weights are to be waited for.
     pub(super) fn end(&self, config: &TrainConfig) -> usize {
         let is_patient = |patience: usize| self.without_better < patience;
