@@ -16,7 +16,7 @@ use spectrain_models::{TargetParts, is_part, load_parts};
 
 use crate::golden;
 use crate::samples::{Sample, changed, parts, sample, samples};
-use crate::workspace::Workspace;
+use crate::workspace::{Outcome, Workspace, wait_for};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/exports.txt");
 /// The engines that samples with a switch or a word of `[drafter]` are offered to, a line for each. Nothing writes it: who adds a line
@@ -334,8 +334,25 @@ fn an_export_that_fails_behind_its_weights_leaves_no_folder() {
     write(1 + KIB * 1024 + 40 - whole);
     workspace
         .run_with_file_limit(KIB, &LINE)
-        .failed(&["the card of `out`", "File too large"]);
-    assert!(!workspace.path("out").exists());
+        .failed(&["the card of `out.spectrain-partial/", "File too large"]);
+    for name in ["out", "out.spectrain-partial"] {
+        assert!(!workspace.path(name).exists(), "{name}");
+    }
     workspace.run(&LINE).succeeded();
     assert_eq!(length("config.json"), KIB * 1024 + 40);
+}
+
+#[test]
+fn an_export_has_its_name_once_it_is_checked_whatever_a_killed_one_has_left() {
+    let workspace = Workspace::finished();
+    let [out, partial] = ["out", "out.spectrain-partial"].map(|name| workspace.path(name));
+    std::fs::create_dir_all(partial.join("drafter")).unwrap();
+    workspace.write("out.spectrain-partial/drafter/config.json", "{}");
+    let mut child = workspace.start(&["export", "run", "--to", "vllm", "--out", "out"]);
+    wait_for(&mut child, || out.exists());
+    // The card is written last, behind the checks.
+    assert!(out.join(seal::CARD).exists());
+    Outcome::from(child.wait_with_output().unwrap()).succeeded();
+    workspace.open_drafter(&out);
+    assert!(!partial.exists());
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use burn::prelude::Device;
 use serde_json::{Value, json};
+use spectrain_checkpoints::atomic::{replace_dir, start_dir};
 use spectrain_checkpoints::{DType, ModelFolder, seal};
 use spectrain_data::features::Recorded;
 use spectrain_eval::{Reach, Report, evenly};
@@ -39,6 +40,8 @@ use verify::{compare, verify};
 const COMPARED_PROMPTS: usize = 8;
 /// Prompts of a conversion, which has no device of its own and may have a large target.
 const CONVERTED_PROMPTS: usize = 2;
+/// What a conversion calls its folder, within the unfinished one, until it is checked.
+const UNCHECKED: &str = "drafter";
 
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
@@ -236,10 +239,11 @@ pub struct Conversion<'a> {
 }
 
 impl Conversion<'_> {
-    /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it.
+    /// Writes the folder, checks that what is read back is what was there, and returns the commands that serve it. The folder is there
+    /// whole and checked, or not at all, whenever the process may be killed.
     ///
     /// # Errors
-    /// It cannot be written, or is not what was there: then no folder is left.
+    /// It cannot be written, or is not what was there.
     pub fn run(&self) -> Result<Vec<String>> {
         let device = Device::flex();
         let (mut ground, trained) = self.ground(&device)?;
@@ -253,29 +257,35 @@ impl Conversion<'_> {
         if !is_apart(self.engine, trained.as_ref()) {
             commands::check(trained.as_ref(), self.engine, writing)?;
         }
-        trained.write_for(self.engine, writing)?;
-        let finished = self.finish(ground.as_mut(), trained.as_ref(), writing);
-        if finished.is_err() {
-            // It is sealed and looks like one that was checked. The first error is the one to report.
-            let _ = std::fs::remove_dir_all(self.folder);
-        }
+        // Until it is checked it stands in a folder that nobody takes for a drafter, as it is sealed and looks like one that was.
+        let partial = start_dir(self.folder)?;
+        let unchecked = Writing {
+            folder: &partial.join(UNCHECKED),
+            ..*writing
+        };
+        let finished = self.finish(ground.as_mut(), trained.as_ref(), [&unchecked, writing]);
+        // The first error is the one to report; what stays is removed by the next export to this folder.
+        let _ = std::fs::remove_dir_all(&*partial);
         finished
     }
 
-    /// Checks the folder that was written, and adds its card.
+    /// Writes an `unchecked` folder, checks it, adds its card, and gives it its name.
     fn finish(
         &self,
         ground: &mut dyn Ground,
         trained: &dyn Trained,
-        writing: &Writing,
+        [unchecked, writing]: [&Writing; 2],
     ) -> Result<Vec<String>> {
+        trained.write_for(self.engine, unchecked)?;
         let parts = ground.parts();
         let device = parts.embed_tokens.weight.val().device();
-        let read_back = open_drafter(writing.folder, &parts, &device)?;
-        verify(ground, (trained, read_back.as_ref()), writing)?;
+        let read_back = open_drafter(unchecked.folder, &parts, &device)?;
+        verify(ground, (trained, read_back.as_ref()), unchecked)?;
         let facts = Facts::of(read_back.as_ref(), &[self.engine], writing)?;
-        card::write(self.folder, &facts, self.report)?;
-        commands(read_back.as_ref(), &[self.engine], writing)
+        card::write(unchecked.folder, &facts, self.report)?;
+        let lines = commands(read_back.as_ref(), &[self.engine], writing)?;
+        replace_dir(unchecked.folder, writing.folder)?;
+        Ok(lines)
     }
 
     /// The trained drafter, and what it is compared on with what is written of it.
