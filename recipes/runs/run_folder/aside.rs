@@ -1,5 +1,5 @@
 //! What was moved to `<name>.old-N`: runs that `--fresh` made room for, stages that started over, and outputs that were not
-//! as they had been written.
+//! as they had been written. And what is left of them where their removal was killed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::identity::Run;
-use super::lock::try_lock;
+use super::lock::{is_held, try_lock};
 use super::manifest::{JOURNAL, Manifest, manifest_in};
-use crate::runs::files::{entries, remove_whole};
+use crate::runs::files::{entries, remove_rest, remove_whole, removed};
 
 /// What stands between a name and its number.
 const ASIDE: &str = ".old-";
@@ -19,8 +19,18 @@ const ASIDE: &str = ".old-";
 #[derive(Debug)]
 pub struct Aside {
     path: PathBuf,
-    /// Whether it is a whole run, which somebody may have taken up.
-    is_run: bool,
+    what: What,
+}
+
+/// What something is that was set aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// A whole run, which somebody may have taken up.
+    Run,
+    /// A stage, or something in one.
+    OfStage,
+    /// What is left of either where its removal was killed.
+    Rest,
 }
 
 /// Whether something could be removed.
@@ -44,6 +54,11 @@ pub(crate) fn is_aside(name: &str) -> bool {
     original(name).is_some()
 }
 
+/// Whether this is what is left of something that was set aside, whose removal was killed.
+pub(super) fn is_rest(name: &str) -> bool {
+    removed(name).is_some_and(is_aside)
+}
+
 /// `<path>.old-N` for the first N that is free.
 pub(super) fn free_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -58,8 +73,8 @@ pub(crate) fn first_free(candidate: impl Fn(usize) -> PathBuf) -> PathBuf {
         .unwrap_or_else(|| candidate(0))
 }
 
-/// All that was set aside for the run in `run` and by its stages in it. What others have put there is none of it, whatever it is
-/// called.
+/// All that was set aside for the run in `run` and by its stages in it, and what is left of such where its removal was killed. What
+/// others have put there is none of it, whatever it is called; but of a rest only its name tells.
 pub fn find(run: &Path) -> Result<Vec<Aside>> {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
     let root = match run.parent() {
@@ -69,29 +84,47 @@ pub fn find(run: &Path) -> Result<Vec<Aside>> {
     let mut found = Vec::new();
     for entry in entries(root)? {
         let path = root.join(&entry);
-        if original(&entry) == Some(&name) && was_called(&path, &name) {
-            found.push(Aside { path, is_run: true });
-        }
-    }
-    let (asides, stages): (Vec<_>, Vec<_>) = entries(run)?.into_iter().partition(|n| is_aside(n));
-    let asides = asides.iter().filter(|name| was_stage(run, name));
-    let mut paths: Vec<PathBuf> = asides.map(|name| run.join(name)).collect();
-    for stage in stages {
-        let Some(manifest) = manifest_in(run, &stage).ok().flatten() else {
-            continue;
+        let what = match removed(&entry) {
+            // It was set aside, or it is what was there before under the run's own name.
+            Some(of) if of == name || original(of) == Some(&name) => What::Rest,
+            None if original(&entry) == Some(&name) && was_called(&path, &name) => What::Run,
+            _ => continue,
         };
-        let (folder, left) = (run.join(&stage), left_by(manifest));
-        let is_own = |name: &str| left.contains(name) || name.ends_with(JOURNAL);
-        let names = entries(&folder)?.into_iter();
-        let names = names.filter(|name| original(name).is_some_and(is_own));
-        paths.extend(names.map(|name| folder.join(name)));
+        found.push(Aside { path, what });
     }
-    let of_stages = paths.into_iter().map(|path| Aside {
-        path,
-        is_run: false,
-    });
-    found.extend(of_stages);
+    let (rests, names): (Vec<_>, Vec<_>) = entries(run)?.into_iter().partition(|n| is_rest(n));
+    let (asides, stages): (Vec<_>, Vec<_>) = names.into_iter().partition(|n| is_aside(n));
+    let asides = asides.into_iter().filter(|name| was_stage(run, name));
+    let of_stages = asides.map(|name| (name, What::OfStage));
+    let of_run = rests.into_iter().map(|name| (name, What::Rest));
+    found.extend(of_run.chain(of_stages).map(|(name, what)| Aside {
+        path: run.join(name),
+        what,
+    }));
+    for stage in stages {
+        found.extend(in_stage(run, &stage)?);
+    }
     Ok(found)
+}
+
+/// What a stage of the run in `run` has set aside in its folder. Of what is no stage it is nothing.
+fn in_stage(run: &Path, stage: &str) -> Result<Vec<Aside>> {
+    let Some(manifest) = manifest_in(run, stage).ok().flatten() else {
+        return Ok(Vec::new());
+    };
+    let (folder, left) = (run.join(stage), left_by(manifest));
+    let is_own = |name: &str| left.contains(name) || name.ends_with(JOURNAL);
+    let of = |name: String| {
+        let (aside, what) = match removed(&name) {
+            Some(aside) => (aside, What::Rest),
+            None => (name.as_str(), What::OfStage),
+        };
+        let path = folder.join(&name);
+        original(aside)
+            .is_some_and(is_own)
+            .then_some(Aside { path, what })
+    };
+    Ok(entries(&folder)?.into_iter().filter_map(of).collect())
 }
 
 /// What was set aside of a stage of the run in `run`, by its names there. Of a run that is not there it is nothing.
@@ -145,15 +178,18 @@ impl Aside {
 
     /// Removes it.
     pub fn remove(self) -> Result<Removal> {
-        let held = if self.is_run {
-            try_lock(&self.path)?
-        } else {
-            None
-        };
-        if self.is_run && held.is_none() {
-            return Ok(Removal::InUse);
+        match self.what {
+            What::Run => {
+                let Some(_held) = try_lock(&self.path)? else {
+                    return Ok(Removal::InUse);
+                };
+                remove_whole(&self.path)?;
+            }
+            What::OfStage => remove_whole(&self.path)?,
+            // Another process is at this removal.
+            What::Rest if self.path.is_dir() && is_held(&self.path) => return Ok(Removal::InUse),
+            What::Rest => remove_rest(&self.path)?,
         }
-        remove_whole(&self.path)?;
         Ok(Removal::Done)
     }
 }

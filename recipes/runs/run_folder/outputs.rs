@@ -8,7 +8,7 @@ use spectrain_checkpoints::folder::CONFIG;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::seal;
 
-use super::aside::is_aside;
+use super::aside::{is_aside, is_rest};
 use super::manifest::{Damage, Inputs, JOURNAL, MANIFEST};
 use crate::runs::files::entries;
 use crate::runs::hashes::HashMemory;
@@ -88,7 +88,8 @@ fn files(folder: &Path) -> Result<Vec<String>> {
             let top = inner.as_os_str().is_empty();
             let is_folder = folder.join(&path).is_dir();
             let apart = APART.contains(&name.as_str()) || name.starts_with(STATES);
-            if top && (name == MANIFEST || is_aside(&name) || is_folder && apart) {
+            let aside = is_aside(&name) || is_rest(&name);
+            if top && (name == MANIFEST || aside || is_folder && apart) {
                 continue;
             }
             // The card of a drafter is for people, who may change it.

@@ -307,6 +307,63 @@ fn a_run_that_is_discarded_is_gone_and_its_name_is_free() {
 }
 
 #[test]
+fn what_a_killed_removal_has_left_is_found_and_removed_and_no_stage_vouches_for_it() {
+    let root = tempfile::tempdir().unwrap();
+    let run = open(root.path(), "a", "eagle3", Existing::Continue).unwrap();
+    let manifest = run.start("train", start(&json!({}), "1")).unwrap();
+    fs::create_dir(run.stage("train").join("drafter")).unwrap();
+    fs::write(run.stage("train").join("drafter/a"), "").unwrap();
+    let rests = [
+        ".a.old-1.removed",
+        ".a.removed",
+        "a/.train.old-1.removed",
+        "a/train/.drafter.old-1.removed",
+    ];
+    // Somebody else's.
+    let others = [
+        ".b.old-1.removed",
+        ".notes.removed",
+        "a/.notes.removed",
+        "a/train/.notes.old-1.removed",
+    ];
+    for name in rests.iter().chain(&others) {
+        fs::create_dir(root.path().join(name)).unwrap();
+        fs::write(root.path().join(name).join("part"), "").unwrap();
+    }
+    // A rest may hold whatever was to go last.
+    fs::copy(
+        run.stage("train").join("manifest.json"),
+        root.path().join("a/.train.old-1.removed/manifest.json"),
+    )
+    .unwrap();
+    run.finish(manifest, 1.0, Value::Null).unwrap();
+    let left = run.manifest("train").unwrap().unwrap().outputs;
+    assert_eq!(Vec::from_iter(left.keys()), ["drafter/a"]);
+    let held = lock(&root.path().join(".a.removed")).unwrap();
+    let mut outcomes = Vec::new();
+    for aside in aside::find(run.path()).unwrap() {
+        let path = aside.path().strip_prefix(root.path()).unwrap().to_owned();
+        outcomes.push((path.display().to_string(), aside.remove().unwrap()));
+    }
+    let removals = [
+        aside::Removal::Done,
+        aside::Removal::InUse,
+        aside::Removal::Done,
+        aside::Removal::Done,
+    ];
+    let expected = rests.map(str::to_owned).into_iter().zip(removals);
+    assert_eq!(outcomes, Vec::from_iter(expected));
+    drop(held);
+    for name in rests {
+        let is_left = name == ".a.removed";
+        assert_eq!(root.path().join(name).exists(), is_left, "{name}");
+    }
+    for name in others {
+        assert!(root.path().join(name).exists(), "{name}");
+    }
+}
+
+#[test]
 fn what_was_set_aside_is_found_and_removed_unless_it_is_in_use_or_a_run_of_its_own() {
     let root = tempfile::tempdir().unwrap();
     for _ in 0..3 {
