@@ -753,6 +753,21 @@ fn an_evaluation_that_is_interrupted_stops_and_starts_anew_with_other_settings()
 }
 
 #[test]
+fn a_stage_that_is_interrupted_and_does_not_go_on_says_so() {
+    let workspace = Workspace::new();
+    // What is held out of so many is chosen first, for seconds.
+    workspace.write("recipe.toml", RECIPE.replace("eval = \"eval.jsonl\"\n", ""));
+    workspace.write_conversations("train.jsonl", 0, 100_000);
+    let mut child = workspace.start(&RUN);
+    let manifest = workspace.path("runs/run/prepare/manifest.json");
+    wait_for(&mut child, || manifest.exists());
+    signal(&child, "-TERM");
+    let outcome = Outcome::from(child.wait_with_output().unwrap());
+    let told = "error: stage `prepare`: interrupted; the same command starts this stage over";
+    outcome.interrupted(&[told]);
+}
+
+#[test]
 fn an_evaluation_that_goes_on_says_how_many_outputs_it_takes() {
     let workspace = Workspace::finished();
     workspace.unfinish("evaluate");
@@ -764,7 +779,8 @@ fn an_evaluation_that_goes_on_says_how_many_outputs_it_takes() {
     assert!(told.contains(goes_on), "{told}");
     let outcome = workspace.run(&RUN).succeeded();
     let goes_on = format!("evaluate: {goes_on}\n");
-    let taken = "evaluate: from before the interruption: 0 outputs\n";
+    let taken =
+        "evaluate: from before the interruption: 0 outputs, those without a drafter among them\n";
     says(&outcome, &[&goes_on, taken]);
     assert!(!workspace.path(journal).exists());
     // One that is not interrupted has nothing to say of it.

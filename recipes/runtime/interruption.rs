@@ -43,6 +43,9 @@ pub enum Interrupted {
     /// A command that starts anew the next time.
     #[error("interrupted")]
     Command,
+    /// A stage of a run that starts over the next time; what the stages before it have left stays.
+    #[error("interrupted; the same command starts this stage over")]
+    Stage,
     /// What goes on the next time.
     #[error("interrupted; the same command goes on from here")]
     Run,
@@ -57,10 +60,13 @@ pub fn check_interrupted() -> Result<()> {
     }
 }
 
-/// The error itself, or, where it says no more than that the user asked to stop, `said`.
+/// The error itself, or, where it says no more than that the user asked to stop, `said`. What a stage has said of itself stays.
 pub fn or_interrupted(error: anyhow::Error, said: Interrupted) -> anyhow::Error {
     use spectrain_eval::Error as Decoding;
     use spectrain_train::Error as Training;
+    if matches!(error.downcast_ref(), Some(Interrupted::Stage)) {
+        return error;
+    }
     let asked_to_stop = error.chain().any(|cause| {
         let decoding = cause.downcast_ref::<Decoding>();
         cause.is::<Interrupted>()
@@ -68,4 +74,23 @@ pub fn or_interrupted(error: anyhow::Error, said: Interrupted) -> anyhow::Error 
             || matches!(cause.downcast_ref(), Some(Training::Interrupted))
     });
     if asked_to_stop { said.into() } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_interrupted_stage_says_of_itself_is_not_said_otherwise_by_its_run() {
+        let told = |error: anyhow::Error| or_interrupted(error, Interrupted::Run).to_string();
+        let goes_on = "interrupted; the same command goes on from here";
+        assert_eq!(told(Interrupted::Command.into()), goes_on);
+        let of_stage = or_interrupted(Interrupted::Command.into(), Interrupted::Stage);
+        assert_eq!(
+            told(of_stage),
+            "interrupted; the same command starts this stage over"
+        );
+        let other = or_interrupted(anyhow::anyhow!("no room"), Interrupted::Stage);
+        assert_eq!(told(other), "no room");
+    }
 }

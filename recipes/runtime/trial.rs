@@ -276,8 +276,9 @@ impl Trial<'_> {
         progress.finish(counted(outputs.sum::<usize>() as u64, "output"));
         if let (true, Some(journal)) = (found.goes_on, &journal) {
             let taken = counted(journal.outputs() as u64, "output");
-            self.output
-                .say(format!("{what}: from before the interruption: {taken}"));
+            self.output.say(format!(
+                "{what}: from before the interruption: {taken}, those without a drafter among them"
+            ));
         }
         found.add(evaluation);
         Ok(())

@@ -219,8 +219,16 @@ fn run_stage(context: &StageContext, stage: &Stage, begins: &mut dyn FnMut(&str)
         Err(error) => {
             // What ended it says more than why its time cannot be noted.
             let _ = context.run.pause(manifest, seconds);
-            Err(error)
+            Err(of_stage(context, stage, error))
         }
+    }
+}
+
+/// The error that ended a stage; one that was interrupted and does not go on says so.
+fn of_stage(context: &StageContext, stage: &Stage, error: anyhow::Error) -> anyhow::Error {
+    match (stage.after_interruption)(context.recipe) {
+        AfterInterruption::StartsOver => or_interrupted(error, Interrupted::Stage),
+        AfterInterruption::GoesOn | AfterInterruption::TakesWhatFits => error,
     }
 }
 
