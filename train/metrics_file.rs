@@ -25,7 +25,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Goes on with the file in `folder` behind `step`, up to which the training is done: lines of later steps, which are
-    /// trained again, and the rest of one that was not finished are dropped.
+    /// trained again, and the rest of one that was not finished are dropped, and so are lines that cannot be read, with a warning.
     pub(crate) fn resume(folder: &Path, step: usize) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let path = folder.join(NAME);
@@ -34,16 +34,19 @@ impl Metrics {
             text => text?,
         };
         note_beginning(folder, step, &text)?;
-        let done = |line: &&[u8]| {
-            let line: Option<Value> = serde_json::from_slice(line).ok();
-            let of = line.and_then(|line| line["step"].as_u64());
-            of.is_some_and(|of| of <= step as u64)
-        };
-        let lines = text.split_inclusive(|&byte| byte == b'\n');
-        let kept = lines.take_while(|line| line.ends_with(b"\n") && done(line));
-        let length = kept.map(<[u8]>::len).sum::<usize>() as u64;
+        let (kept, unreadable) = kept(&text, step);
+        if unreadable > 0 {
+            tracing::warn!(
+                "`{}`: {unreadable} of its lines cannot be read and are left out",
+                path.display()
+            );
+        }
+        if !text.starts_with(&kept) {
+            write_file(&path, &kept).map_err(io::Error::other)?;
+        }
+        let length = kept.len() as u64;
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        if length < text.len() as u64 {
+        if length < file.metadata()?.len() {
             file.set_len(length)?;
         }
         Ok(Self {
@@ -97,6 +100,21 @@ impl Metrics {
         }
         written
     }
+}
+
+/// The lines of steps up to `step`, and how many others there are that are whole and cannot be read.
+fn kept(text: &[u8], step: usize) -> (Vec<u8>, usize) {
+    let (mut kept, mut unreadable) = (Vec::new(), 0);
+    let lines = text.split_inclusive(|&byte| byte == b'\n');
+    for line in lines.filter(|line| line.ends_with(b"\n")) {
+        let read: Option<Value> = serde_json::from_slice(line).ok();
+        match read.and_then(|line| line["step"].as_u64()) {
+            Some(of) if of <= step as u64 => kept.extend_from_slice(line),
+            Some(_) => {}
+            None => unreadable += 1,
+        }
+    }
+    (kept, unreadable)
 }
 
 /// Notes that a training begins at `step`, unless it began before. One that an earlier version has begun is known by its first line.
@@ -172,6 +190,29 @@ mod tests {
         assert_eq!(read(folder).len(), 4);
         // From the start again.
         Metrics::resume(folder, 0).unwrap();
+        assert_eq!(read(folder), []);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_takes_no_other_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let mut metrics = Metrics::resume(folder, 0).unwrap();
+        for step in [10, 20, 30, 40] {
+            log(&mut metrics, step, 0.5);
+        }
+        let path = folder.join(NAME);
+        let mut bytes = fs::read(&path).unwrap();
+        let second = 1 + bytes.iter().position(|&byte| byte == b'\n').unwrap();
+        bytes[second] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let mut metrics = Metrics::resume(folder, 30).unwrap();
+        log(&mut metrics, 40, 0.25);
+        let expected = [(10, Some(0.5)), (30, Some(0.5)), (40, Some(0.25))];
+        assert_eq!(read(folder), expected);
+        // What stands there instead of lines is no line either.
+        fs::write(&path, "\n\u{0}\n").unwrap();
+        Metrics::resume(folder, 40).unwrap();
         assert_eq!(read(folder), []);
     }
 
