@@ -31,7 +31,7 @@ mod tests;
 use aside::free_name;
 pub(crate) use identity::check;
 pub use identity::{Existing, RunName, check_name};
-use identity::{RECIPE, RUN, Run, check_lockable, check_ours};
+use identity::{RECIPE, RUN, Run, check_lockable, check_ours, restore};
 use lock::lock;
 pub(crate) use lock::{LOCK, is_held, lock_for};
 pub use manifest::{
@@ -87,6 +87,7 @@ impl RunFolder {
         // Only now does nobody else change what is there.
         let mut is_new = !check_ours(&path, run, existing)?;
         if !is_new {
+            restore(&path)?;
             call(&path, run.name)?;
         }
         if existing == Existing::SetAside && !is_new {
@@ -194,7 +195,14 @@ impl RunFolder {
         let path = root.join(name);
         if !Self::is_run(&path) {
             let near = near_file(&path);
-            bail!("`{}` is no run: it has no `{RUN}`{near}", path.display());
+            let lost = match Run::rebuilt(&path) {
+                Some(_) => ", but stages of one; the command that made it writes the file anew",
+                None => "",
+            };
+            bail!(
+                "`{}` is no run: it has no `{RUN}`{near}{lost}",
+                path.display()
+            );
         }
         Ok(path)
     }

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Error, Result, bail};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use spectrain_checkpoints::atomic::partial_path;
 use spectrain_data::day::Day;
 
 use crate::errors::Misuse;
-use crate::runs::files::entries;
+use crate::runs::files::{entries, write_json};
 use crate::runs::run_folder::lock::LOCK;
+use crate::runs::run_folder::manifest::{Manifest, manifest_in};
 
 /// The file that tells whose a run is.
 pub(super) const RUN: &str = "run.json";
@@ -53,9 +55,57 @@ pub(super) struct Run {
 impl Run {
     /// What a folder says of its run; none where it says nothing that can be read.
     pub(super) fn of(folder: &Path) -> Option<Self> {
-        let text = fs::read_to_string(folder.join(RUN)).ok()?;
-        serde_json::from_str(&text).ok()
+        read(&folder.join(RUN)).ok()
     }
+
+    /// What a folder says of its run without that file: in its recipe and in the manifests of its stages. None where no stage has one.
+    pub(super) fn rebuilt(folder: &Path) -> Option<Self> {
+        let manifests = manifests(folder);
+        let first = manifests.iter().min_by_key(|manifest| manifest.started)?;
+        Some(Self {
+            recipe: recipe_of(folder, &manifests)?,
+            name: folder.file_name()?.to_str()?.to_owned(),
+            spectrain: first.spectrain.clone(),
+            created: first.started,
+            // The manifests tell it as well, to whoever asks for it.
+            day: None,
+        })
+    }
+}
+
+/// The manifests of stages in a folder, as far as they can be read.
+fn manifests(folder: &Path) -> Vec<Manifest> {
+    let names = entries(folder).unwrap_or_default().into_iter();
+    let of_stage = |name: String| {
+        let manifest = manifest_in(folder, &name).ok().flatten();
+        manifest.filter(|manifest| manifest.stage == name)
+    };
+    names.filter_map(of_stage).collect()
+}
+
+/// The recipe's name that a run's recipe has, or else one of its manifests.
+fn recipe_of(folder: &Path, manifests: &[Manifest]) -> Option<String> {
+    let text = fs::read_to_string(folder.join(RECIPE)).ok();
+    let table = text.and_then(|text| text.parse::<toml::Table>().ok());
+    let told = table.and_then(|table| Some(table.get("recipe")?.as_str()?.to_owned()));
+    told.or_else(|| {
+        let mut settings = manifests.iter().map(|manifest| &manifest.settings);
+        settings.find_map(|settings| Some(settings["recipe"].as_str()?.to_owned()))
+    })
+}
+
+/// Writes the file anew that tells whose a run is, where it is gone or damaged and the rest of the run tells it, too.
+pub(super) fn restore(folder: &Path) -> Result<()> {
+    let (None, Some(run)) = (Run::of(folder), Run::rebuilt(folder)) else {
+        return Ok(());
+    };
+    let path = folder.join(RUN);
+    write_json(&path, &run)?;
+    let path = path.display();
+    tracing::warn!(
+        "`{path}` was gone or damaged; it is written anew from what the run's stages say"
+    );
+    Ok(())
 }
 
 /// Letters of a run's name, at most.
@@ -101,7 +151,7 @@ pub(super) fn check_lockable(path: &Path) -> Result<()> {
     }
     let found = entries(path)?;
     let is_run = found.iter().any(|name| name == RUN || is_beginning(name));
-    if is_run || found.is_empty() {
+    if is_run || found.is_empty() || Run::rebuilt(path).is_some() {
         Ok(())
     } else {
         Err(not_ours(path, &found))
@@ -112,7 +162,8 @@ pub(super) fn check_lockable(path: &Path) -> Result<()> {
 pub(super) fn check_ours(path: &Path, run: RunName, existing: Existing) -> Result<bool> {
     const CHOICE: &str = "choose another `name`, or move it aside with `--fresh`";
     let description = path.join(RUN);
-    if !description.exists() {
+    let rebuilt = || Run::rebuilt(path);
+    if !description.exists() && rebuilt().is_none() {
         let found = entries(path)?;
         return if found.iter().all(|name| is_beginning(name)) {
             Ok(false)
@@ -123,10 +174,23 @@ pub(super) fn check_ours(path: &Path, run: RunName, existing: Existing) -> Resul
     if existing == Existing::SetAside {
         return Ok(true);
     }
-    let text = fs::read_to_string(&description)
-        .with_context(|| format!("cannot read `{}`", description.display()))?;
-    let found: Run = serde_json::from_str(&text)
-        .with_context(|| format!("cannot read `{}`; {CHOICE}", description.display()))?;
+    let unreadable = |error: Error| {
+        let would_do = json!({
+            "recipe": run.recipe,
+            "name": run.name,
+            "spectrain": env!("CARGO_PKG_VERSION"),
+            "created": 0,
+        });
+        error.context(format!(
+            "cannot read `{}`; write `{would_do}` into it if this is a run of the recipe `{}`, {CHOICE}",
+            description.display(),
+            run.recipe
+        ))
+    };
+    let found = match Run::of(path).or_else(rebuilt) {
+        Some(found) => found,
+        None => read(&description).map_err(unreadable)?,
+    };
     if found.recipe != run.recipe {
         bail!(
             "`{}` holds a run of the recipe `{}`, this is the recipe `{}`; {CHOICE}",
@@ -136,6 +200,12 @@ pub(super) fn check_ours(path: &Path, run: RunName, existing: Existing) -> Resul
         );
     }
     Ok(true)
+}
+
+/// What the file says that tells whose a run is, or why it does not.
+fn read(description: &Path) -> Result<Run> {
+    let text = fs::read_to_string(description)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// Not even `--fresh` moves a folder that was never a run.

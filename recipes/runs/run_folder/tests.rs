@@ -158,6 +158,59 @@ fn a_run_that_was_moved_or_copied_is_called_as_its_folder_is() {
 }
 
 #[test]
+fn a_run_that_has_lost_what_says_whose_it_is_tells_it_by_its_stages() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a");
+    let open = |recipe: &str, existing: Existing| {
+        let run = RunName {
+            root: root.path(),
+            name: "a",
+            recipe,
+        };
+        RunFolder::open(run, "recipe = \"eagle3\"\n", existing)
+    };
+    let run = open("eagle3", Existing::Continue).unwrap();
+    let started = run.start("prepare", Start::default()).unwrap().started;
+    drop(run);
+    for damaged in [None, Some("{"), Some("{\"recipe\": \"eagle4\"}")] {
+        match damaged {
+            Some(text) => fs::write(path.join(RUN), text).unwrap(),
+            None => fs::remove_file(path.join(RUN)).unwrap(),
+        }
+        let other = open("medusa", Existing::Continue).unwrap_err().to_string();
+        assert!(
+            other.contains("holds a run of the recipe `eagle3`"),
+            "{other}"
+        );
+        if damaged.is_none() {
+            let told = RunFolder::look(root.path(), "a").unwrap_err().to_string();
+            assert!(told.contains("writes the file anew"), "{told}");
+        }
+        assert!(!open("eagle3", Existing::Continue).unwrap().is_new());
+        let found = Run::of(&path).unwrap();
+        assert_eq!((&found.recipe[..], &found.name[..]), ("eagle3", "a"));
+        assert_eq!(found.created, started);
+    }
+    // The recipe's own description may be damaged as well.
+    let settings = json!({"recipe": "eagle3"});
+    let run = open("eagle3", Existing::Continue).unwrap();
+    run.start("train", start(&settings, "1")).unwrap();
+    drop(run);
+    for file in [RUN, RECIPE] {
+        fs::write(path.join(file), "{").unwrap();
+    }
+    assert_eq!(Run::rebuilt(&path).unwrap().recipe, "eagle3");
+    // And what is lost makes room, under the name by which it is found.
+    fs::remove_file(path.join(RUN)).unwrap();
+    assert!(open("eagle3", Existing::SetAside).unwrap().is_new());
+    assert_eq!(aside::find(&path).unwrap().len(), 1);
+    // Where no stage has begun, what to write is said.
+    fs::write(path.join(RUN), "{").unwrap();
+    let told = open("eagle3", Existing::Continue).unwrap_err().to_string();
+    assert!(told.contains("write `{\"recipe\":\"eagle3\","), "{told}");
+}
+
+#[test]
 fn a_run_is_described_by_another_recipe_once_a_stage_is_started_or_all_are_done() {
     let root = tempfile::tempdir().unwrap();
     let open = |toml: &str| {
