@@ -242,6 +242,15 @@ pub enum Error {
         mismatch: Mismatch,
     },
 
+    /// A journal of these answers whose first line is damaged, as a digest in it tells.
+    #[error("the first line of the journal `{}` is damaged, and the lines below it are not read without: expected `{expected}`", path.display())]
+    AlteredJournal {
+        /// The journal.
+        path: PathBuf,
+        /// The line, as it was written.
+        expected: String,
+    },
+
     /// A journal that another process writes to.
     #[error("the journal `{}` is in use by another process", path.display())]
     JournalInUse {

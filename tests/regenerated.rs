@@ -208,6 +208,49 @@ fn answers_that_are_done_do_not_need_their_journal() {
 }
 
 #[test]
+fn a_damaged_first_line_of_a_journal_is_put_back_and_nothing_is_asked_again() {
+    let server = FaultServer::start(&[]);
+    let workspace = Workspace::new();
+    workspace.write("train.jsonl", lines((1..=3).map(|number| row(number, 1))));
+    let keys = format!("server = \"{}\"\nmax_tokens = 64", server.url());
+    workspace.write("recipe.toml", recipe(&keys));
+    let stage = "recipe recipe.toml --stage regenerate";
+    let command = format!(
+        "data regenerate --server {} --data train.jsonl --out out.jsonl",
+        server.url()
+    );
+    for (line, out, then) in [
+        (
+            stage,
+            "runs/run/regenerate/train.jsonl",
+            "move the journal away",
+        ),
+        (
+            &command[..],
+            "out.jsonl",
+            "`--fresh` moves what is there aside",
+        ),
+    ] {
+        workspace.run_line(line).succeeded();
+        let asked = server.answers();
+        let journal = format!("{out}.journal");
+        let whole = workspace.text(&journal);
+        let (first, _) = whole.split_once('\n').unwrap();
+        // The stage would be done.
+        std::fs::remove_file(workspace.path(format!("{out}.report"))).unwrap();
+        workspace.write(&journal, whole.replacen("\"rows\":3", "\"rows\":7", 1));
+        let advice =
+            format!("expected `{first}`; put this line back to keep the answers, or {then}");
+        workspace
+            .run_line(line)
+            .failed(&["the first line of the journal", "is damaged", &advice]);
+        workspace.write(&journal, whole.as_bytes());
+        workspace.run_line(line).succeeded();
+        assert_eq!(server.answers(), asked);
+    }
+}
+
+#[test]
 fn begun_answers_of_one_who_answered_are_not_mixed_with_those_of_another() {
     let server = FaultServer::start(&[("2.1", &[Fault::Status(400)])]);
     let workspace = Workspace::new();

@@ -64,6 +64,13 @@ pub fn run(context: &StageContext) -> Result<Value> {
             Answered::open(&wanted, ExistingAnswers::SetAside, context.output)?
         }
         Err(error) if error.is_of_row() => bail!(of_row(error, DROP)),
+        Err(error @ Error::AlteredJournal { .. }) => bail!(
+            "{error}; put this line back to keep the answers, or move the journal away to ask for all anew"
+        ),
+        Err(error @ Error::Altered { .. }) => bail!(
+            "{error}; with the settings that the answers began with this says which line to put back, or move the journal away to ask \
+             for all anew"
+        ),
         opened => opened?,
     };
     let pace = Pace {

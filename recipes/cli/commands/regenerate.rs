@@ -89,11 +89,18 @@ fn nothing_captured(report: &RegenerateReport, folder: &Path, out: &Path) -> any
 
 /// An error with what to do about it.
 fn advised(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    const FRESH: &str = "`--fresh` moves what is there aside and starts anew";
     let error = error.into();
     match error.downcast_ref() {
         Some(
-            Error::OtherJournal { .. } | Error::ForeignOutput { .. } | Error::FeatureHeader { .. },
-        ) => anyhow::anyhow!("{error}; `--fresh` moves what is there aside and starts anew"),
+            Error::OtherJournal { .. }
+            | Error::ForeignOutput { .. }
+            | Error::FeatureHeader { .. }
+            | Error::Altered { .. },
+        ) => anyhow::anyhow!("{error}; {FRESH}"),
+        Some(Error::AlteredJournal { .. }) => {
+            anyhow::anyhow!("{error}; put this line back to keep the answers, or {FRESH}")
+        }
         _ => advised_of_rows(error),
     }
 }
