@@ -234,7 +234,16 @@ fn parts_that_do_not_go_together_are_named() {
     let mut bytes = fs::read(&shard).unwrap();
     bytes[200] ^= 1;
     fs::write(&shard, bytes).unwrap();
-    whole(&workspace, "").failed(&["part-00002-of-00002/features-00000.arrow", "sha256"]);
+    whole(&workspace, "").failed(&[
+        "part-00002-of-00002/features-00000.arrow",
+        "sha256",
+        "remove this file, and `--stage features --part 2/2` captures what was in it again",
+    ]);
+    // As is advised.
+    fs::remove_file(&shard).unwrap();
+    let told = part(&workspace, "2/2", "").succeeded();
+    assert!(!told.stderr.contains("done before"), "{told:#?}");
+    whole(&workspace, "").succeeded();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Where several machines put what belongs together: a folder that all of them see, or a prefix of an object store.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -64,12 +65,31 @@ impl Store {
             Self::Remote(remote) => remote.read(name),
         }
     }
+
+    /// The length of a file in it; nothing where it is not there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn length(&self, name: &str) -> Result<Option<u64>> {
+        match self {
+            Self::Folder(folder) => {
+                let path = folder.join(name);
+                if_there(&path, fs::metadata(&path).map(|data| data.len()))
+            }
+            Self::Remote(remote) => remote.length(name),
+        }
+    }
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+    if_there(path, fs::read(path))
+}
+
+/// What was found at a path; nothing where nothing is there.
+fn if_there<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read `{}`", path.display())),
     }
 }

@@ -69,8 +69,9 @@ impl FileOf {
         let sha256 = sha256_file_while(path, &mut |_| check_interrupted())?;
         if sha256 != self.sha256 {
             bail!(
-                "part {part}: `{name}`: expected the SHA-256 {}, found {sha256}",
-                self.sha256
+                "part {part}: `{name}`: expected the SHA-256 {}, found {sha256}; remove it there, and {}",
+                self.sha256,
+                captured_again(part)
             );
         }
         Ok(())
@@ -130,6 +131,11 @@ impl Made {
     fn computed_in(&self) -> Option<&str> {
         self.settings["target"][COMPUTED_IN].as_str()
     }
+}
+
+/// What is said of a file of a part that is damaged, once it is removed.
+fn captured_again(part: Part) -> String {
+    format!("`--stage {STAGE} --part {part}` captures what was in it again")
 }
 
 /// Where the parts of a run are: as given, or in the run.

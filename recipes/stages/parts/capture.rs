@@ -45,7 +45,9 @@ pub fn capture(context: &mut StageContext, part: Part) -> Result<()> {
     // What it has learned of the target before.
     context.run.recall_in(&folder)?;
     let made = Made::of(context, &stages[place], part)?;
-    if done(&store, &made, part)?.is_some() {
+    if let Some(found) = done(&store, &made, part)?
+        && found.is_there(&store, part)?
+    {
         context.output.say(format!("part {part}: done before"));
         return Ok(());
     }
@@ -110,6 +112,18 @@ pub fn check_stages(stages: &[String]) -> Result<()> {
 }
 
 impl Description {
+    /// Whether the part has these files there, each as long as it was written. Whether it is as it was written is not asked: that
+    /// would be to read all parts once more wherever an array job is started again.
+    fn is_there(&self, store: &Store, part: Part) -> Result<bool> {
+        for (file, FileOf { bytes, .. }) in &self.files {
+            let name = format!("{}/{file}", part.folder());
+            if store.length(&name)? != Some(*bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether the folder of the part holds these files, as they were written.
     fn is_whole(&self, run: &RunFolder, folder: &Path) -> Result<bool> {
         Ok(files(run, folder)? == self.files)

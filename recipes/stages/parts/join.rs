@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
+use spectrain_data::Error;
 use spectrain_data::features::{Recorded, join};
 
-use super::{Description, FETCHED, Made, PART, STAGE, check_made, description, store};
+use super::{
+    Description, FETCHED, Made, PART, STAGE, captured_again, check_made, description, store,
+};
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::store::{Remote, Store};
 use crate::stages::array::Part;
@@ -163,6 +166,20 @@ fn again(missing: &[Part]) -> String {
     format!("`--stage {STAGE} --part {part}` captures one")
 }
 
+/// An error of a file that one of these parts in `from` has, or that was joined before, with what to do about it.
+fn advised(error: anyhow::Error, from: &Path, parts: &[Part]) -> anyhow::Error {
+    let Some(Error::Altered { path, .. } | Error::Read { path, .. }) = error.downcast_ref() else {
+        return error;
+    };
+    let is_of = |part: &&Part| path.starts_with(from.join(part.folder()));
+    let then = match parts.iter().find(is_of) {
+        Some(_) if from.ends_with(FETCHED) => "it is fetched again".to_owned(),
+        Some(part) => captured_again(*part),
+        None => "it is taken from the parts again".to_owned(),
+    };
+    anyhow!("{error}; remove this file, and {then}")
+}
+
 /// A path of a part's file, which stays in the part.
 fn checked(file: &str) -> Result<&Path> {
     let path = Path::new(file);
@@ -247,10 +264,11 @@ fn join_all(
         }
     }
     let mut files = Vec::new();
-    for (set, parts) in sets {
+    for (set, folders) in sets {
         let to = context.folder(STAGE).join(&set);
         let proof = |files: &[Recorded]| context.run.prove(files);
-        let shards = join(&parts, &to, proof, &check_interrupted)?;
+        let shards = join(&folders, &to, proof, &check_interrupted);
+        let shards = shards.map_err(|error| advised(error, from, parts))?;
         files.extend(
             shards
                 .into_iter()
@@ -263,6 +281,40 @@ fn join_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_file_is_told_with_what_makes_it_again() {
+        let parts = [1, 2].map(|part| Part { part, of: 2 });
+        let told = |from: &str, file: &str| {
+            let path = file.into();
+            let source = "gone".into();
+            let error = Error::Read { path, source };
+            advised(error.into(), Path::new(from), &parts).to_string()
+        };
+        for (from, file, then) in [
+            (
+                "there",
+                "there/part-00002-of-00002/a",
+                "`--stage features --part 2/2` captures",
+            ),
+            (
+                FETCHED,
+                &format!("{FETCHED}/part-00002-of-00002/a"),
+                "it is fetched again",
+            ),
+            (
+                "there",
+                "runs/run/features/a",
+                "it is taken from the parts again",
+            ),
+        ] {
+            let told = told(from, file);
+            assert!(
+                told.contains(&format!("remove this file, and {then}")),
+                "{told}"
+            );
+        }
+    }
 
     #[test]
     fn files_of_a_part_stay_in_it() {
