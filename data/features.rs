@@ -1,8 +1,10 @@
 //! Stored features: the target's captured hidden states for every token of a token folder, as Arrow IPC shards.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,18 +16,20 @@ use arrow::datatypes::{Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ipc::writer::FileWriter;
 
-use crate::durable::{self, PendingFile, Written};
+use crate::durable::{PendingFile, Written};
 use crate::error::{Error, Result};
 
 mod aside;
+mod begun;
 mod index;
 mod parts;
 mod recorded;
 mod shards;
 
 pub use aside::set_aside;
+use begun::{Begun, kept_aside};
 pub use index::{FeatureHeader, SampleRange, StoredSample, disk_bytes};
-use index::{FeatureIndex, FeatureShard, INDEX, is_ours, shard_name};
+use index::{FeatureIndex, FeatureShard, shard_name};
 pub use parts::join;
 pub use recorded::{Recorded, WrittenShard};
 use recorded::{by_reading, prove};
@@ -52,12 +56,17 @@ struct OpenShard {
 /// Writes features to `features-*.arrow`; a run that is killed goes on at [`next_sample`](Self::next_sample).
 ///
 /// A shard counts once it is synced, renamed and entered in `features.json`, in this order, so that at every moment the
-/// index names only whole shards and the samples after them have yet to be computed.
+/// index names only whole shards and the samples after them have yet to be computed. Where shards between others are lost, their
+/// samples come first, and each is written anew under its name: what is behind it stays.
 pub struct FeatureWriter {
     folder: PathBuf,
     samples_per_shard: u64,
     schema: Arc<Schema>,
     index: FeatureIndex,
+    /// Places in the index of shards that are still to be written between others, in their order.
+    lost: VecDeque<usize>,
+    /// What was found amiss, for people.
+    amiss: Vec<String>,
     open: Option<OpenShard>,
     /// What this writer has added to the index.
     written: Vec<WrittenShard>,
@@ -65,7 +74,8 @@ pub struct FeatureWriter {
 
 impl FeatureWriter {
     /// Starts or goes on in a folder; one begun under another header is refused, and so is a shard that is not as it was
-    /// written. Shards from the first one on that is not there any more are computed again.
+    /// written. Shards that are not there any more are computed again. An index that is gone or damaged is made anew of the shards, by
+    /// what they say of themselves; [`amiss`](Self::amiss) tells.
     pub fn open(
         folder: impl AsRef<Path>,
         header: FeatureHeader,
@@ -99,13 +109,8 @@ impl FeatureWriter {
     ) -> Result<Self, E> {
         let folder = folder.to_owned();
         fs::create_dir_all(&folder).map_err(|source| Error::write(&folder, source))?;
-        let index = FeatureIndex::begun(&folder, header, part)?;
+        let Begun { index, lost, amiss } = Begun::find(&folder, header, part)?;
         prove(&index.recorded(&folder), proof)?;
-        // A shard that was renamed but not yet entered is computed again.
-        durable::remove_files(&folder, |name| {
-            let listed = name == INDEX || index.shards.iter().any(|shard| shard.file == name);
-            is_ours(name) && !listed
-        })?;
         index.write(&folder)?;
         let schema = Arc::new(index.header.schema());
         Ok(Self {
@@ -113,23 +118,70 @@ impl FeatureWriter {
             samples_per_shard: samples_per_shard.max(1),
             schema,
             index,
+            lost,
+            amiss,
             open: None,
             written: Vec::new(),
         })
     }
 
-    /// The number that the next sample pushed will have.
-    pub fn next_sample(&self) -> u64 {
-        self.index.samples() + self.open.as_ref().map_or(0, |open| open.samples)
+    /// What was found amiss in the folder, and what became of it, for people.
+    pub fn amiss(&self) -> &[String] {
+        &self.amiss
     }
 
-    /// Gives `seen` every sample that is written, in their order, until it fails; those of the shard that is not yet whole are not.
+    /// Gives up the shards behind the first one that is lost, which are kept under other names: for samples that cannot be computed
+    /// again in the same order.
+    ///
+    /// # Errors
+    /// A file cannot be renamed.
+    pub fn cut(&mut self) -> Result<()> {
+        let Some(&first) = self.lost.front() else {
+            return Ok(());
+        };
+        for shard in self
+            .index
+            .shards
+            .drain(first..)
+            .filter(FeatureShard::is_on_record)
+        {
+            let why = "a shard before it is lost";
+            self.amiss
+                .push(kept_aside(&self.folder.join(&shard.file), why)?);
+        }
+        self.lost.clear();
+        self.index.write(&self.folder)
+    }
+
+    /// Ranges of samples that are still to be pushed, in their order, where `end` is the one behind the last.
+    pub fn missing(&self, end: u64) -> Vec<Range<u64>> {
+        let lost = self
+            .lost
+            .iter()
+            .map(|&place| self.index.shards[place].range());
+        let mut missing: Vec<_> = lost.chain([self.index.samples()..end]).collect();
+        missing[0].start = self.next_sample();
+        missing.retain(|range| !range.is_empty());
+        missing
+    }
+
+    /// The number that the next sample pushed will have.
+    pub fn next_sample(&self) -> u64 {
+        let first = match self.lost.front() {
+            Some(&place) => self.index.shards[place].first,
+            None => self.index.samples(),
+        };
+        first + self.open.as_ref().map_or(0, |open| open.samples)
+    }
+
+    /// Gives `seen` every sample that is written, with its number, in their order, until it fails; those of the shard that is not yet
+    /// whole are not.
     ///
     /// # Errors
     /// Those of `seen`; a shard cannot be read.
     pub fn each_sample<E: From<Error>>(
         &self,
-        seen: &mut dyn FnMut(StoredSample<'_>) -> std::result::Result<(), E>,
+        seen: &mut dyn FnMut(u64, StoredSample<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         shards::each_sample(&self.folder, &self.index, seen)
     }
@@ -150,7 +202,11 @@ impl FeatureWriter {
             .map_err(|source| Error::write(&path, source))?;
         open.samples += 1;
         open.tokens += sample.tokens.len() as u64;
-        if open.samples >= self.samples_per_shard {
+        let full = match self.lost.front() {
+            Some(&place) => self.index.shards[place].samples,
+            None => self.samples_per_shard,
+        };
+        if open.samples >= full {
             self.close_shard(open)?;
         } else {
             self.open = Some(open);
@@ -158,19 +214,24 @@ impl FeatureWriter {
         Ok(())
     }
 
-    /// Closes the last shard, however short, so that a later writer goes on after its last sample. Returns the shards that this
-    /// writer has written; those that were there before, their proof has seen.
+    /// Closes the last shard, however short, so that a later writer goes on after its last sample; one between others is begun anew.
+    /// Returns the shards that this writer has written; those that were there before, their proof has seen.
     pub fn pause(mut self) -> Result<Vec<WrittenShard>> {
-        if let Some(open) = self.open.take() {
-            self.close_shard(open)?;
-        }
+        self.close_last()?;
         Ok(self.written)
     }
 
     /// Closes the last shard and marks the folder complete. Returns the same shards.
+    ///
+    /// # Errors
+    /// No sample is there, or some are [`missing`](Self::missing) between others; a file cannot be written.
     pub fn finish(mut self) -> Result<Vec<WrittenShard>> {
-        if let Some(open) = self.open.take() {
-            self.close_shard(open)?;
+        self.close_last()?;
+        if !self.lost.is_empty() {
+            return Err(Error::FeaturesUnfinished {
+                samples: self.index.on_record().map(|shard| shard.samples).sum(),
+                folder: self.folder,
+            });
         }
         if self.index.shards.is_empty() {
             return Err(Error::NoSamples {
@@ -182,8 +243,24 @@ impl FeatureWriter {
         Ok(self.written)
     }
 
+    /// Closes the shard behind all others.
+    fn close_last(&mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) if self.lost.is_empty() => self.close_shard(open),
+            _ => Ok(()),
+        }
+    }
+
+    /// The name of the shard that is written next.
+    fn shard_file(&self) -> String {
+        match self.lost.front() {
+            Some(&place) => self.index.shards[place].file.clone(),
+            None => shard_name(self.index.shards.len()),
+        }
+    }
+
     fn shard_path(&self) -> PathBuf {
-        self.folder.join(shard_name(self.index.shards.len()))
+        self.folder.join(self.shard_file())
     }
 
     fn start_shard(&self, path: &Path) -> Result<OpenShard> {
@@ -210,8 +287,7 @@ impl FeatureWriter {
             .into_inner()
             .map_err(|source| Error::write(&path, source.into_error()))?;
         let (Written { sha256, bytes }, look) = file.commit_and_look()?;
-        let file = shard_name(self.index.shards.len());
-        let first = self.index.samples();
+        let (file, first) = (self.shard_file(), self.next_sample());
         let shard = FeatureShard {
             file,
             first,
@@ -225,7 +301,10 @@ impl FeatureWriter {
             sha256: shard.sha256.clone(),
             look,
         });
-        self.index.shards.push(shard);
+        match self.lost.pop_front() {
+            Some(place) => self.index.shards[place] = shard,
+            None => self.index.shards.push(shard),
+        }
         self.index.complete = false;
         self.index.write(&self.folder)
     }

@@ -138,7 +138,7 @@ fn live_and_stored_features_make_the_same_batches() {
 }
 
 #[test]
-fn an_altered_shard_is_told_by_its_name_and_computed_again_with_those_behind_it() {
+fn an_altered_shard_is_told_by_its_name_and_computed_again_and_no_other_one() {
     let workspace = Workspace::new();
     let stored = ["recipe", "recipe.toml", "--set", "features.mode=stored"];
     workspace.run(&stored).succeeded();
@@ -147,6 +147,9 @@ fn an_altered_shard_is_told_by_its_name_and_computed_again_with_those_behind_it(
     let whole = workspace.bytes(shard);
     let mut altered = whole.clone();
     altered[whole.len() / 2] ^= 1;
+    let third = workspace.path("runs/run/features/features-00002.arrow");
+    let when_written = || std::fs::metadata(&third).unwrap().modified().unwrap();
+    let written = when_written();
     for damaged in [&altered, &whole[..whole.len() - 100]] {
         workspace.write(shard, damaged);
         let outcome = workspace.run(&stored).succeeded();
@@ -163,6 +166,70 @@ fn an_altered_shard_is_told_by_its_name_and_computed_again_with_those_behind_it(
     }
     let aside = workspace.bytes(&format!("{shard}.old-1"));
     assert!(aside == altered, "what was there is kept");
+    assert_eq!(when_written(), written, "what is behind it stays");
+}
+
+#[test]
+fn a_damaged_or_lost_index_deletes_no_shard() {
+    let workspace = Workspace::new();
+    let stored = [
+        "recipe",
+        "recipe.toml",
+        "--set",
+        "features.mode=stored",
+        "--stage",
+        "prepare",
+        "--stage",
+        "features",
+    ];
+    workspace.run(&stored).succeeded();
+    let index = "runs/run/features/features.json";
+    let shards = [0, 1, 2]
+        .map(|number| workspace.path(format!("runs/run/features/features-{number:05}.arrow")));
+    let when_written = || {
+        let each = shards.iter();
+        each.map(|shard| std::fs::metadata(shard).unwrap().modified().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let (written, whole) = (when_written(), workspace.bytes(index));
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 4;
+    for (damaged, is_done) in [
+        (Some(&flipped[..]), true),
+        (None, true),
+        (Some(&whole[..whole.len() / 2]), false),
+        (None, false),
+    ] {
+        match damaged {
+            Some(damaged) => workspace.write(index, damaged),
+            None => std::fs::remove_file(workspace.path(index)).unwrap(),
+        }
+        if !is_done {
+            workspace.unfinish("features");
+        }
+        let outcome = workspace.run(&stored).succeeded();
+        let told = "features.json` is made anew of what 3 shards say of themselves";
+        assert!(outcome.stderr.contains(told), "{outcome:#?}");
+        assert_eq!(when_written(), written, "no shard is written again");
+        assert!(workspace.bytes(index) == whole);
+    }
+    // What is damaged in an interrupted stage is refused with what to do, which helps.
+    let second = workspace.bytes("runs/run/features/features-00001.arrow");
+    std::fs::write(&shards[1], &second[..second.len() / 2]).unwrap();
+    workspace.unfinish("features");
+    workspace.run(&stored).failed(&[
+        "features-00001.arrow`: bytes: expected",
+        "remove this file, and the same command makes it again",
+    ]);
+    std::fs::remove_file(&shards[1]).unwrap();
+    let outcome = workspace.run(&stored).succeeded();
+    assert!(
+        outcome
+            .stderr
+            .contains("features-00001.arrow`, of samples 16 to 32, is missing")
+    );
+    assert!(workspace.bytes("runs/run/features/features-00001.arrow") == second);
+    assert_eq!(when_written()[2], written[2]);
 }
 
 #[test]

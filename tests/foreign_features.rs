@@ -561,6 +561,44 @@ fn an_import_of_other_states_of_the_same_texts_is_refused() {
 }
 
 #[test]
+fn a_damaged_file_of_an_import_is_told_with_what_to_do_and_imported_again_alone() {
+    let workspace = workspace();
+    let words = "features import theirs --target target --out ours --samples-per-shard 2";
+    workspace.run_line(words).succeeded();
+    let whole = workspace.bytes("ours/features-00001.arrow");
+    let second = workspace.path("ours/features-00001.arrow");
+    let mut bytes = whole.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&second, bytes).unwrap();
+    workspace.run_line(words).failed(&[
+        "features-00001.arrow`: sha256: expected",
+        "remove this file, and the same command imports it again, or choose another `--out`",
+    ]);
+    let third = workspace.path("ours/features-00002.arrow");
+    let when_written = || std::fs::metadata(&third).unwrap().modified().unwrap();
+    let written = when_written();
+    std::fs::remove_file(&second).unwrap();
+    workspace.run_line(words).succeeded();
+    assert!(workspace.bytes("ours/features-00001.arrow") == whole);
+    assert_eq!(when_written(), written);
+    std::fs::remove_file(workspace.path("ours/features.json")).unwrap();
+    let told = workspace.run_line(words).succeeded();
+    assert!(
+        told.stderr.contains("features.json` is made anew of what"),
+        "{told:#?}"
+    );
+    assert_eq!(when_written(), written);
+    // Of one text less it is another folder.
+    let (name, _) = workspace.files("theirs/hidden_states").pop_last().unwrap();
+    std::fs::remove_file(workspace.path("theirs/hidden_states").join(name)).unwrap();
+    workspace.run_line(words).failed(&[
+        "`tokens_fingerprint`: expected",
+        "choose another `--out`, or remove `ours` to import all anew",
+    ]);
+}
+
+#[test]
 fn two_imports_do_not_write_into_one_folder() {
     let workspace = workspace();
     std::fs::create_dir(workspace.path("ours")).unwrap();

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// # Errors
 /// A file cannot be moved.
 pub fn set_aside(folder: &Path) -> Result<()> {
-    if !folder.join(INDEX).exists() {
+    if !folder.exists() {
         return Ok(());
     }
     // A slash at the end would put the new folder into the old one.
@@ -23,8 +23,12 @@ pub fn set_aside(folder: &Path) -> Result<()> {
         let entry = entry.map_err(|source| Error::read(&folder, source))?;
         names.extend(entry.file_name().into_string().ok());
     }
+    // Shards whose index is lost are features as well.
     names.retain(|name| is_ours(name));
-    // Without an index, what a killed move has left would be taken for leftovers and deleted.
+    if names.is_empty() {
+        return Ok(());
+    }
+    // With their index, what a killed move has left is still known for what it is.
     names.sort_by_key(|name| name == INDEX);
     let aside = old_name(&folder);
     fs::create_dir(&aside).map_err(|source| Error::write(&aside, source))?;
@@ -70,11 +74,18 @@ mod tests {
             }
             writer.finish().unwrap();
             fs::write(folder.join("other"), "x").unwrap();
+            if run == 2 {
+                fs::remove_file(folder.join(INDEX)).unwrap();
+            }
             // However the folder is called.
             set_aside(&folder.join("")).unwrap();
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-            let aside = FeatureShards::open(root.path().join(format!("a.old-{run}"))).unwrap();
-            assert_eq!(aside.len(), 3);
+            let aside = root.path().join(format!("a.old-{run}"));
+            if run == 1 {
+                assert_eq!(FeatureShards::open(aside).unwrap().len(), 3);
+            } else {
+                assert_eq!(fs::read_dir(aside).unwrap().count(), 2);
+            }
         }
     }
 }

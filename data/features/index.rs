@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use arrow::datatypes::{DataType, Field, Schema};
@@ -21,6 +22,13 @@ const DTYPE: &str = "bf16";
 /// The name of the shard of this number, from 0.
 pub(super) fn shard_name(number: usize) -> String {
     format!("features-{number:05}.arrow")
+}
+
+/// The number of the shard that has this name, if it is that of one.
+pub(super) fn shard_number(name: &str) -> Option<usize> {
+    let number = name.strip_prefix("features-")?.strip_suffix(".arrow")?;
+    let number = number.parse().ok()?;
+    (shard_name(number) == name).then_some(number)
 }
 
 /// Whether a file of a folder of features is one of those that are written there, whole or not.
@@ -160,6 +168,28 @@ pub(super) struct FeatureShard {
 }
 
 impl FeatureShard {
+    /// One of these samples that is still to be written: nothing of its file is on record.
+    pub(super) fn lost(file: String, samples: Range<u64>) -> Self {
+        Self {
+            file,
+            first: samples.start,
+            samples: samples.end - samples.start,
+            tokens: 0,
+            bytes: 0,
+            sha256: String::new(),
+        }
+    }
+
+    /// Whether its file was written, and is not known to be gone.
+    pub(super) fn is_on_record(&self) -> bool {
+        !self.sha256.is_empty()
+    }
+
+    /// The numbers of its samples.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.first..self.first + self.samples
+    }
+
     /// What is on record of it in this folder.
     pub(super) fn recorded(&self, folder: &Path) -> Recorded {
         Recorded {
@@ -170,7 +200,7 @@ impl FeatureShard {
     }
 }
 
-/// `features.json`: the finished shards, and whether they are all there is.
+/// `features.json`: the finished shards, and whether they are all there is. Until then some may be lost, between others that are there.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FeatureIndex {
@@ -257,7 +287,7 @@ impl FeatureIndex {
         if !index.complete {
             return Err(Error::FeaturesUnfinished {
                 folder: folder.to_owned(),
-                samples: index.samples(),
+                samples: index.on_record().map(|shard| shard.samples).sum(),
             });
         }
         let path = folder.join(INDEX);
@@ -277,42 +307,15 @@ impl FeatureIndex {
         durable::write_whole(&path, &text).map(drop)
     }
 
-    /// The index to go on with in a folder, without the shards from the first one on that is not there; a new one where there is
-    /// none.
-    ///
-    /// # Errors
-    /// It is of something else, or cannot be read.
-    pub(super) fn begun(
-        folder: &Path,
-        header: FeatureHeader,
-        part: Option<SampleRange>,
-    ) -> Result<Self> {
-        let path = folder.join(INDEX);
-        if !path.exists() {
-            return Ok(Self {
-                version: VERSION,
-                complete: false,
-                header,
-                part,
-                shards: Vec::new(),
-            });
+    /// That of a folder in which nothing is written yet.
+    pub(super) fn new(header: FeatureHeader, part: Option<SampleRange>) -> Self {
+        Self {
+            version: VERSION,
+            complete: false,
+            header,
+            part,
+            shards: Vec::new(),
         }
-        let mut index = Self::read(folder)?;
-        header.require(&index.header, &path)?;
-        if index.part != part {
-            let named = |part: Option<SampleRange>| {
-                part.map_or("all samples".to_owned(), |part| part.to_string())
-            };
-            let (expected, found) = (named(part), named(index.part));
-            return Err(Error::altered(&path, "part", expected, found));
-        }
-        let there = |shard: &FeatureShard| folder.join(&shard.file).exists();
-        let kept = index.shards.iter().take_while(|shard| there(shard)).count();
-        if kept < index.shards.len() {
-            index.shards.truncate(kept);
-            index.complete = false;
-        }
-        Ok(index)
     }
 
     /// The name and the SHA-256 of each shard.
@@ -321,12 +324,19 @@ impl FeatureIndex {
         shards.map(|shard| (shard.file, shard.sha256)).collect()
     }
 
-    /// What is on record of its files in this folder.
-    pub(super) fn recorded(&self, folder: &Path) -> Vec<Recorded> {
-        let shards = self.shards.iter();
-        shards.map(|shard| shard.recorded(folder)).collect()
+    /// The shards of which a file is on record.
+    pub(super) fn on_record(&self) -> impl Iterator<Item = &FeatureShard> {
+        self.shards.iter().filter(|shard| shard.is_on_record())
     }
 
+    /// What is on record of its files in this folder.
+    pub(super) fn recorded(&self, folder: &Path) -> Vec<Recorded> {
+        self.on_record()
+            .map(|shard| shard.recorded(folder))
+            .collect()
+    }
+
+    /// The number behind that of the last sample.
     pub(super) fn samples(&self) -> u64 {
         let none = self.part.map_or(0, |part| part.first);
         self.shards

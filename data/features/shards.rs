@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::root_as_footer;
 use memmap2::Mmap;
+use spectrain_checkpoints::hash::sha256_file;
 
 use super::index::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
 use super::recorded::{Recorded, by_reading, prove};
@@ -180,17 +181,42 @@ fn require_schema(path: &Path, header: &FeatureHeader, schema: &Schema) -> Resul
     Ok(())
 }
 
-/// Gives `seen` each sample of the shards in an index, which are as they were written.
+/// Gives `seen` each sample of the shards on record in an index, which are as they were written, with its number.
 pub(super) fn each_sample<E: From<Error>>(
     folder: &Path,
     index: &FeatureIndex,
-    seen: &mut dyn FnMut(StoredSample<'_>) -> std::result::Result<(), E>,
+    seen: &mut dyn FnMut(u64, StoredSample<'_>) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), E> {
-    for shard in &index.shards {
-        let samples = mapped(&folder.join(&shard.file), &index.header, shard)?;
-        samples.iter().try_for_each(|sample| seen(sample.view()))?;
+    for shard in index.on_record() {
+        let path = folder.join(&shard.file);
+        let (first, samples) = mapped(&path, &index.header, Some(shard.first))?;
+        for (number, sample) in (first..).zip(&samples) {
+            seen(number, sample.view())?;
+        }
     }
     Ok(())
+}
+
+/// What a shard says of itself, as an index would have it on record: which samples it holds, all of them whole, of what the header
+/// says. It is read whole for its SHA-256, and that this is the one with which it was written, nobody says.
+///
+/// # Errors
+/// It is no whole shard, is of something else or cannot be read.
+pub(super) fn described(folder: &Path, file: &str, header: &FeatureHeader) -> Result<FeatureShard> {
+    let path = folder.join(file);
+    let (first, samples) = mapped(&path, header, None)?;
+    let data = fs::metadata(&path).map_err(|source| Error::read(&path, source))?;
+    Ok(FeatureShard {
+        file: file.to_owned(),
+        first,
+        samples: samples.len() as u64,
+        tokens: samples
+            .iter()
+            .map(|sample| sample.tokens.len() as u64)
+            .sum(),
+        bytes: data.len(),
+        sha256: sha256_file(&path).map_err(|source| Error::read(&path, source))?,
+    })
 }
 
 /// Every sample of all shards in an index.
@@ -198,7 +224,7 @@ fn all_mapped(files: &[Recorded], index: &FeatureIndex) -> Result<Vec<MappedSamp
     let mut samples = Vec::new();
     for (Recorded { path, .. }, shard) in files.iter().zip(&index.shards) {
         let (before, mut tokens) = (samples.len(), 0);
-        for sample in mapped(path, &index.header, shard)? {
+        for sample in mapped(path, &index.header, Some(shard.first))?.1 {
             tokens += sample.tokens.len() as u64;
             samples.push(sample);
         }
@@ -209,14 +235,22 @@ fn all_mapped(files: &[Recorded], index: &FeatureIndex) -> Result<Vec<MappedSamp
     Ok(samples)
 }
 
-/// Every row of a shard.
-fn mapped(path: &Path, header: &FeatureHeader, shard: &FeatureShard) -> Result<Vec<MappedSample>> {
-    contained(|| map_shard(path, header, shard.first))
+/// Every row of a shard, and the number of the first one.
+fn mapped(
+    path: &Path,
+    header: &FeatureHeader,
+    first: Option<u64>,
+) -> Result<(u64, Vec<MappedSample>)> {
+    contained(|| map_shard(path, header, first))
         .unwrap_or_else(|panicked| Err(Error::read(path, panicked)))
 }
 
-/// Finds every row of a shard, the first of which is the sample numbered `first`.
-fn map_shard(path: &Path, header: &FeatureHeader, first: u64) -> Result<Vec<MappedSample>> {
+/// Finds every row of a shard, the first of which is the sample numbered `first`, or whichever it says where that is not known.
+fn map_shard(
+    path: &Path,
+    header: &FeatureHeader,
+    mut first: Option<u64>,
+) -> Result<(u64, Vec<MappedSample>)> {
     let invalid = |source: ArrowError| Error::read(path, source);
     let malformed = || invalid(ArrowError::IpcError("not an Arrow IPC file".to_owned()));
     let file = File::open(path).map_err(|source| Error::read(path, source))?;
@@ -254,13 +288,20 @@ fn map_shard(path: &Path, header: &FeatureHeader, first: u64) -> Result<Vec<Mapp
             .map_err(invalid)?
             .ok_or_else(malformed)?;
         for row in 0..batch.num_rows() {
-            let number = first + samples.len() as u64;
+            let first = *first.get_or_insert_with(|| number_of(&batch, row));
+            let number = first.saturating_add(samples.len() as u64);
             samples.push(
                 map_row(&batch, row, header, number).map_err(|source| Error::read(path, source))?,
             );
         }
     }
-    Ok(samples)
+    let first = first.ok_or_else(|| Error::altered(path, "rows", "at least one", 0))?;
+    Ok((first, samples))
+}
+
+/// The number of the sample that a row of a batch holds.
+fn number_of(batch: &RecordBatch, row: usize) -> u64 {
+    batch.column(0).as_primitive::<UInt64Type>().value(row)
 }
 
 /// Finds one row of a batch, which must be the sample of this number.
@@ -270,7 +311,7 @@ fn map_row(
     header: &FeatureHeader,
     number: u64,
 ) -> Result<MappedSample> {
-    let found = batch.column(0).as_primitive::<UInt64Type>().value(row);
+    let found = number_of(batch, row);
     if found != number {
         return Err(Error::sample(number, "number", number, found));
     }

@@ -2,8 +2,9 @@ use std::fs;
 
 use spectrain_checkpoints::hash::sha256_bytes;
 
-use super::index::VERSION;
+use super::index::{INDEX, VERSION};
 use super::*;
+use crate::durable;
 use crate::forged::refusals;
 
 /// A sample with its numbers made from its own number.
@@ -141,8 +142,8 @@ fn the_samples_of_an_unfinished_folder_are_known() {
     write(folder.path(), 0..5).pause().unwrap();
     let writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
     let mut number = 0;
-    let each = writer.each_sample(&mut |sample| {
-        assert_eq!(sample, Owned::new(number).view());
+    let each = writer.each_sample(&mut |found, sample| {
+        assert_eq!((found, sample), (number as u64, Owned::new(number).view()));
         number += 1;
         Ok::<(), Error>(())
     });
@@ -150,7 +151,7 @@ fn the_samples_of_an_unfinished_folder_are_known() {
     assert_eq!(number, 5);
     // Whoever has seen enough sees no more.
     let mut seen = 0;
-    let each = writer.each_sample(&mut |_| {
+    let each = writer.each_sample(&mut |_, _| {
         seen += 1;
         Err(Error::NoSamples {
             folder: folder.path().to_owned(),
@@ -263,23 +264,227 @@ fn whoever_knows_the_shards_proves_them_without_reading_any() {
     assert!(refused.to_string().contains("bytes: expected"), "{refused}");
 }
 
+/// What a writer finds in a folder.
+fn reopen(folder: &Path) -> FeatureWriter {
+    FeatureWriter::open(folder, header(), 3).unwrap()
+}
+
+/// The name and the hash of each of these shards.
+fn named(written: &[WrittenShard]) -> Vec<(String, String)> {
+    let named = |shard: &WrittenShard| (shard.file.clone(), shard.sha256.clone());
+    written.iter().map(named).collect()
+}
+
+/// Pushes what a writer misses of so many samples.
+fn fill(writer: &mut FeatureWriter, count: u64) {
+    for number in writer.missing(count).into_iter().flatten() {
+        assert_eq!(writer.next_sample(), number);
+        writer.push(&Owned::new(number as usize).view()).unwrap();
+    }
+}
+
+/// Where the shard of this number is.
+fn shard(folder: &Path, number: usize) -> PathBuf {
+    folder.join(shard_name(number))
+}
+
 #[test]
-fn a_shard_that_is_gone_is_computed_again_with_those_behind_it() {
+fn a_shard_that_is_gone_is_computed_again_and_no_other_one() {
     let folder = tempfile::tempdir().unwrap();
-    let written = write(folder.path(), 0..8).finish().unwrap();
-    assert_eq!(written.len(), 3);
-    fs::remove_file(folder.path().join("features-00001.arrow")).unwrap();
-    let mut writer = FeatureWriter::open(folder.path(), header(), 3).unwrap();
-    assert_eq!(writer.next_sample(), 3);
-    assert!(!folder.path().join("features-00002.arrow").exists());
-    assert!(open_error(folder.path()).contains("unfinished"));
-    for number in 3..8 {
+    let folder = folder.path();
+    let written = write(folder, 0..11).finish().unwrap();
+    assert_eq!(written.len(), 4);
+    for number in [1, 2] {
+        fs::remove_file(shard(folder, number)).unwrap();
+    }
+    // With other sizes than they had.
+    let mut writer = FeatureWriter::open(folder, header(), 2).unwrap();
+    assert_eq!(writer.amiss().len(), 2);
+    assert!(writer.amiss()[0].contains("features-00001.arrow`, of samples 3 to 6, is missing"));
+    assert_eq!(writer.missing(12), [3..6, 6..9, 11..12]);
+    assert!(open_error(folder).contains("unfinished: they are of 5 samples"));
+    for number in 3..5 {
         writer.push(&Owned::new(number).view()).unwrap();
     }
-    let again = writer.finish().unwrap();
-    let named = |shard: &WrittenShard| (shard.file.clone(), shard.sha256.clone());
-    assert!(again.iter().map(named).eq(written[1..].iter().map(named)));
-    assert_samples(folder.path(), 8);
+    assert_eq!(writer.missing(11), [5..6, 6..9]);
+    // Of one that lies between others all is written or nothing.
+    assert_eq!(writer.pause().unwrap().len(), 0);
+    let mut writer = reopen(folder);
+    assert_eq!((writer.amiss(), writer.next_sample()), (&[][..], 3));
+    let mut seen = Vec::new();
+    let each = writer.each_sample(&mut |number, sample| {
+        assert_eq!(sample, Owned::new(number as usize).view());
+        seen.push(number);
+        Ok::<(), Error>(())
+    });
+    each.unwrap();
+    assert_eq!(seen, [0, 1, 2, 9, 10]);
+    for number in 3..6 {
+        writer.push(&Owned::new(number).view()).unwrap();
+    }
+    let unfinished = writer.finish().unwrap_err();
+    assert!(matches!(
+        unfinished,
+        Error::FeaturesUnfinished { samples: 8, .. }
+    ));
+    let mut writer = reopen(folder);
+    fill(&mut writer, 11);
+    assert_eq!(named(&writer.finish().unwrap()), named(&written[2..3]));
+    assert_samples(folder, 11);
+    // The last one is begun as any new one is.
+    fs::remove_file(shard(folder, 3)).unwrap();
+    let mut writer = reopen(folder);
+    fill(&mut writer, 13);
+    writer.finish().unwrap();
+    assert_samples(folder, 13);
+}
+
+#[test]
+fn samples_that_come_in_no_order_end_before_a_shard_that_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, 0..8).finish().unwrap();
+    fs::remove_file(shard(folder, 1)).unwrap();
+    let mut writer = reopen(folder);
+    writer.cut().unwrap();
+    assert_eq!(writer.next_sample(), 3);
+    assert!(writer.amiss()[1].contains("features-00002.arrow.old-1"));
+    assert!(folder.join("features-00002.arrow.old-1").exists());
+    fill(&mut writer, 7);
+    writer.finish().unwrap();
+    assert_samples(folder, 7);
+}
+
+#[test]
+fn an_index_that_is_gone_or_damaged_is_made_anew_of_its_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let written = write(folder, 0..8).finish().unwrap();
+    let index = fs::read(folder.join(INDEX)).unwrap();
+    for (old, damaged) in [
+        (None, None),
+        (Some(1), Some(index[..index.len() / 2].to_vec())),
+        (Some(2), Some(b"{}".to_vec())),
+        (
+            Some(3),
+            Some(
+                String::from_utf8(index.clone())
+                    .unwrap()
+                    .replacen("\"first\": 3", "\"first\": 2", 1)
+                    .into(),
+            ),
+        ),
+    ] {
+        fs::remove_file(folder.join(INDEX)).unwrap();
+        if let Some(damaged) = &damaged {
+            fs::write(folder.join(INDEX), damaged).unwrap();
+        }
+        let writer = reopen(folder);
+        assert_eq!(writer.missing(8), []);
+        let told = writer.amiss().join("\n");
+        assert!(
+            told.contains("features.json` is made anew of what 3 shards say"),
+            "{told}"
+        );
+        if let Some(old) = old {
+            let kept = folder.join(format!("features.json.old-{old}"));
+            assert_eq!(Some(fs::read(kept).unwrap()), damaged);
+        }
+        assert_eq!(named(&writer.finish().unwrap()), []);
+        assert_eq!(fs::read(folder.join(INDEX)).unwrap(), index);
+        assert_samples(folder, 8);
+    }
+    assert_eq!(written.len(), 3);
+    // One that cannot be opened, or is of another version, may be whole.
+    let version = String::from_utf8(index)
+        .unwrap()
+        .replacen("\"version\": 1", "\"version\": 2", 1);
+    fs::write(folder.join(INDEX), &version).unwrap();
+    let error = FeatureWriter::open(folder, header(), 3)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("version: expected 1, found 2"), "{error}");
+    assert_eq!(fs::read_to_string(folder.join(INDEX)).unwrap(), version);
+}
+
+#[test]
+fn without_an_index_only_whole_shards_of_the_same_are_taken_and_none_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let written = write(folder, 0..17).finish().unwrap();
+    assert_eq!(written.len(), 6);
+    fs::remove_file(folder.join(INDEX)).unwrap();
+    // Cut, missing, of other samples than its number says, and of another target.
+    let content = fs::read(shard(folder, 1)).unwrap();
+    fs::write(shard(folder, 1), &content[..content.len() - 1]).unwrap();
+    fs::remove_file(shard(folder, 2)).unwrap();
+    fs::copy(shard(folder, 0), shard(folder, 4)).unwrap();
+    let other = FeatureHeader {
+        target_sha256: "other".to_owned(),
+        ..header()
+    };
+    let foreign = tempfile::tempdir().unwrap();
+    let mut writer = FeatureWriter::open(foreign.path(), other, 3).unwrap();
+    writer.push(&Owned::new(0).view()).unwrap();
+    writer.finish().unwrap();
+    fs::copy(shard(foreign.path(), 0), shard(folder, 6)).unwrap();
+    let mut writer = reopen(folder);
+    assert_eq!(writer.missing(17), [3..6, 6..9, 12..15]);
+    let told = writer.amiss().join("\n");
+    for number in [1, 4, 6] {
+        let old = format!("features-{number:05}.arrow.old-1");
+        assert!(told.contains(&old) && folder.join(&old).exists(), "{told}");
+    }
+    assert!(told.contains("what 3 shards say"), "{told}");
+    fill(&mut writer, 17);
+    let again = named(&writer.finish().unwrap());
+    let before = named(&written);
+    assert_eq!(again, [&before[1..3], &before[4..5]].concat());
+    assert_samples(folder, 17);
+}
+
+#[test]
+fn a_part_without_an_index_has_its_own_samples_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("part");
+    let part = SampleRange {
+        first: 4,
+        end: 8,
+        all: 12,
+    };
+    let open = || FeatureWriter::open_part(&folder, header(), 2, part).unwrap();
+    let mut writer = open();
+    fill(&mut writer, 8);
+    writer.finish().unwrap();
+    for file in [INDEX, "features-00000.arrow"] {
+        fs::remove_file(folder.join(file)).unwrap();
+    }
+    // Shards of all samples are none of it.
+    let all = root.path().join("all");
+    write(&all, 0..12).finish().unwrap();
+    fs::copy(shard(&all, 3), shard(&folder, 2)).unwrap();
+    let mut writer = open();
+    assert_eq!(writer.missing(8), [4..6]);
+    assert!(folder.join("features-00002.arrow.old-1").exists());
+    fill(&mut writer, 8);
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_shard_that_no_index_has_on_record_is_kept_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, 0..9).finish().unwrap();
+    let mut index = FeatureIndex::read(folder).unwrap();
+    index.shards.truncate(1);
+    index.write(folder).unwrap();
+    let writer = reopen(folder);
+    assert_eq!(writer.next_sample(), 3);
+    // The next one may have been renamed and not yet entered; no kill leaves two.
+    assert!(!shard(folder, 1).exists());
+    assert!(folder.join("features-00002.arrow.old-1").exists());
+    assert!(writer.amiss()[0].contains("features-00002.arrow.old-1"));
 }
 
 #[test]

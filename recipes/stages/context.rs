@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use burn::prelude::Device;
 use spectrain_checkpoints::hash;
+use spectrain_data::Error;
 use spectrain_data::dataset::{Dataset, Located, Place};
 use spectrain_data::day::Day;
 use spectrain_data::features::{FeatureHeader, FeatureWriter, Recorded, SampleRange};
@@ -95,7 +96,7 @@ impl StageContext<'_> {
         (share.first..share.end).map(move |sample| tokens.get(sample as usize).tokens)
     }
 
-    /// Starts or goes on with features in a folder, of these samples.
+    /// Starts or goes on with features in a folder, of these samples. Warns of what is amiss there.
     pub fn feature_writer(
         &self,
         folder: &Path,
@@ -104,7 +105,18 @@ impl StageContext<'_> {
     ) -> Result<FeatureWriter> {
         let per_shard = self.recipe.features.samples_per_shard as u64;
         let part = self.array.part.as_ref().map(|_| share);
-        FeatureWriter::open_with(folder, header, per_shard, part, |files| self.prove(files))
+        let proof = |files: &[Recorded]| self.prove(files);
+        let writer = FeatureWriter::open_with(folder, header, per_shard, part, proof);
+        let writer = writer.map_err(|error: anyhow::Error| match error.downcast_ref() {
+            Some(Error::Altered { .. } | Error::FeatureHeader { .. }) => {
+                anyhow!("{error}; remove this file, and the same command makes it again")
+            }
+            _ => error,
+        })?;
+        for amiss in writer.amiss() {
+            self.output.warn(amiss);
+        }
+        Ok(writer)
     }
 
     /// Closes a folder of features that is whole, and remembers the hashes of its files.

@@ -77,8 +77,12 @@ fn computed(context: &StageContext) -> Result<Value> {
     let resumed = writer.next_sample() as usize;
     let started = Instant::now();
     let mut progress = context.progress(stage_names::FEATURES, lengths.len() as u64);
-    let (mut next, mut taken) = (resumed, 0);
-    while next < lengths.len() {
+    let missing = writer.missing(share.end).into_iter().flatten();
+    let done: usize = missing.map(|sample| lengths[sample as usize]).sum();
+    let mut taken = 0;
+    // What is lost between shards that are there comes first, and these stay.
+    while let Some(missing) = writer.missing(share.end).first() {
+        let (next, lengths) = (missing.start as usize, &lengths[..missing.end as usize]);
         if let Err(interrupted) = check_interrupted() {
             context.pause_features(writer, &folder)?;
             return Err(interrupted);
@@ -86,20 +90,17 @@ fn computed(context: &StageContext) -> Result<Value> {
         let sample = tokens.get(next);
         if let Some(found) = known.of(sample.tokens) {
             writer.push(&found.sample(sample.tokens, sample.loss_mask))?;
-            next += 1;
             taken += 1;
             continue;
         }
         let is_known = |sample: usize| known.has(tokens.get(sample).tokens);
         let packed = in_order(lengths, next, [longest, rows], &is_known);
-        next += packed.rows.iter().map(Vec::len).sum::<usize>();
         let rows = Rows::new(packed, &tokens, lengths, longest);
         write(&mut writer, &target, &capture, rows, lengths)?;
-        progress.set(next as u64, "samples");
+        progress.set(writer.next_sample(), "samples");
     }
     context.finish_features(writer, &folder)?;
     progress.finish(counted(share.end - share.first, "sample"));
-    let done: usize = lengths[resumed..].iter().sum();
     Ok(json!({
         "samples": share.end - share.first,
         "resumed_at": resumed,

@@ -4,13 +4,14 @@ use std::fs;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::prelude::Device;
 use serde::Serialize;
 use serde_json::json;
 use spectrain_checkpoints::atomic::write_with;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{DType, ModelFolder};
+use spectrain_data::Error;
 use spectrain_data::features::{FeatureHeader, FeatureWriter};
 use spectrain_data::foreign::{ForeignFeatures, ForeignStates, SaidLayers, open};
 use spectrain_models::{TargetParts, load_parts, load_target};
@@ -35,6 +36,9 @@ use crate::runtime::target;
 pub const IMPORT: &str = "import.json";
 /// The imported texts as rows of tokens, to train on.
 pub const TOKENS: &str = "tokens.jsonl";
+/// The files of stored features that tell a folder of them.
+const INDEX: &str = "features.json";
+const FIRST_SHARD: &str = "features-00000.arrow";
 /// Samples by which features are proven.
 const PROVEN: usize = 8;
 /// How far a last state that was normed here may be from the one that the file has, relative to itself.
@@ -173,7 +177,10 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
 
 /// Fails where a folder holds something else than features.
 fn check_out(out: &Path) -> Result<()> {
-    let is_ours = out.join("features.json").exists();
+    // Shards whose index is lost are features as well.
+    let is_ours = [INDEX, FIRST_SHARD]
+        .iter()
+        .any(|name| out.join(name).exists());
     // The lock of an import that was stopped before it wrote anything may be there.
     let is_lock =
         |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == LOCK);
@@ -304,6 +311,20 @@ fn states_of(found: &dyn ForeignFeatures, number: usize, tokens: usize) -> Resul
     Ok(states)
 }
 
+/// An error of a folder `out` that features were written into, with what to do about it.
+fn advised(error: anyhow::Error, out: &Path) -> anyhow::Error {
+    let out = out.display();
+    match error.downcast_ref() {
+        Some(Error::Altered { .. }) => anyhow!(
+            "{error}; remove this file, and the same command imports it again, or choose another `--out`"
+        ),
+        Some(Error::FeatureHeader { .. }) => {
+            anyhow!("{error}; choose another `--out`, or remove `{out}` to import all anew")
+        }
+        _ => error,
+    }
+}
+
 /// A folder on its way into stored features.
 struct Conversion<'a> {
     wanted: &'a Import<'a>,
@@ -327,11 +348,15 @@ impl Conversion<'_> {
     fn write(&self, header: FeatureHeader) -> Result<()> {
         let (wanted, count) = (self.wanted, self.found.samples());
         let per_shard = wanted.samples_per_shard;
-        let mut writer =
-            FeatureWriter::open_with(wanted.out, header, per_shard, None, prove_files)?;
+        let writer = FeatureWriter::open_with(wanted.out, header, per_shard, None, prove_files);
+        let mut writer = writer.map_err(|error| advised(error, wanted.out))?;
+        for amiss in writer.amiss() {
+            wanted.output.warn(amiss);
+        }
         let mut progress = wanted.output.start("import", count as u64);
         self.check_written(&writer, &mut progress)?;
-        for number in writer.next_sample() as usize..count {
+        for number in writer.missing(count as u64).into_iter().flatten() {
+            let number = number as usize;
             if let Err(interrupted) = check_interrupted() {
                 writer.pause()?;
                 return Err(interrupted);
@@ -347,10 +372,9 @@ impl Conversion<'_> {
 
     /// Fails where what is written already is of other states. The header does not tell: it is that of the texts.
     fn check_written(&self, writer: &FeatureWriter, progress: &mut Progress) -> Result<()> {
-        let mut number = 0;
-        writer.each_sample(&mut |written| {
+        writer.each_sample(&mut |number, written| {
             check_interrupted()?;
-            let made = self.sample(number)?;
+            let made = self.sample(number as usize)?;
             let last = &made.states.last;
             let is_same_last = written.last == last
                 || (made.normed_here && first_apart(last, written.last).is_none());
@@ -362,8 +386,7 @@ impl Conversion<'_> {
                     self.wanted.from.display()
                 );
             }
-            number += 1;
-            progress.set(number as u64, "samples");
+            progress.set(number + 1, "samples");
             Ok(())
         })
     }

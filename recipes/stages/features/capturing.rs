@@ -105,8 +105,10 @@ impl<'a> Capturing<'a> {
         let known = self.known(&header, &texts, share)?;
         let writer = context.feature_writer(folder, header, share)?;
         let first = writer.next_sample() as usize;
-        let missing = (first..end).filter(|&sample| !known.has(&(texts.ask)(sample).tokens));
-        let missing: Vec<usize> = missing.collect();
+        let to_write = writer.missing(share.end).into_iter().flatten();
+        let to_write: Vec<usize> = to_write.map(|sample| sample as usize).collect();
+        let is_asked = |sample: &usize| !known.has(&(texts.ask)(*sample).tokens);
+        let missing: Vec<usize> = to_write.iter().copied().filter(is_asked).collect();
         let mut progress = context.progress(&texts.what, share.end);
         let mut sink = Sink {
             writer,
@@ -142,7 +144,7 @@ impl<'a> Capturing<'a> {
         for (sum, share) in self.shares.iter_mut().zip(shares) {
             sum.add(&share);
         }
-        Ok([first, end - first - missing.len()])
+        Ok([first, to_write.len() - missing.len()])
     }
 
     /// Features that are there already, of this share of the texts if they may be among them.

@@ -62,7 +62,8 @@ fn write(
     let header = wanted(context, tokens)?;
     let mut writer = context.feature_writer(folder, header, share)?;
     let mut progress = context.progress(what, share.end);
-    for number in writer.next_sample() as usize..share.end as usize {
+    for number in writer.missing(share.end).into_iter().flatten() {
+        let number = number as usize;
         if let Err(interrupted) = check_interrupted() {
             context.pause_features(writer, folder)?;
             return Err(interrupted);

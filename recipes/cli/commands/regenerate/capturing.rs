@@ -119,7 +119,7 @@ impl CapturedAnswers {
         }
         servers.prove(&texts, output)?;
         let per_shard = recipe.features.samples_per_shard;
-        let (lock, features) = locked(folder, header, (per_shard, arguments.fresh))?;
+        let (lock, features) = locked(folder, header, (per_shard, arguments.fresh), output)?;
         let per_server = arguments.concurrency.into();
         Ok(Self {
             pool: Pool::new(servers.servers.len(), per_server, waiting),
@@ -276,12 +276,17 @@ fn locked(
     folder: &Path,
     header: FeatureHeader,
     (samples_per_shard, starts_anew): (usize, bool),
+    output: Output,
 ) -> Result<(File, Kept)> {
     let lock = lock_for(folder, "choose another `--capture`")?;
     if starts_anew {
         set_aside(folder)?;
     }
-    Ok((lock, Kept::open(folder, header, samples_per_shard)?))
+    let kept = Kept::open(folder, header, samples_per_shard)?;
+    for amiss in kept.writer.amiss() {
+        output.warn(amiss);
+    }
+    Ok((lock, kept))
 }
 
 impl Kept {
@@ -293,9 +298,11 @@ impl Kept {
             FeatureWriter::open_with(folder, header, per_shard, None, |files| memory.prove(files));
         // What was read until it was stopped is known the next time.
         memory.write()?;
-        let writer = opened?;
+        let mut writer = opened?;
+        // Answers come as they are written, so that what is lost does not come again.
+        writer.cut()?;
         let mut texts = HashSet::new();
-        writer.each_sample(&mut |sample| {
+        writer.each_sample(&mut |_, sample| {
             check_interrupted()?;
             texts.insert(digest(sample.tokens));
             anyhow::Ok(())
