@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::io::{BufWriter, Write};
+use std::iter::once;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,7 +160,7 @@ impl FeatureWriter {
             .lost
             .iter()
             .map(|&place| self.index.shards[place].range());
-        let mut missing: Vec<_> = lost.chain([self.index.samples()..end]).collect();
+        let mut missing: Vec<_> = lost.chain(once(self.index.samples()..end)).collect();
         missing[0].start = self.next_sample();
         missing.retain(|range| !range.is_empty());
         missing

@@ -465,7 +465,7 @@ fn a_part_without_an_index_has_its_own_samples_alone() {
     write(&all, 0..12).finish().unwrap();
     fs::copy(shard(&all, 3), shard(&folder, 2)).unwrap();
     let mut writer = open();
-    assert_eq!(writer.missing(8), [4..6]);
+    assert_eq!(writer.missing(8).first(), Some(&(4..6)));
     assert!(folder.join("features-00002.arrow.old-1").exists());
     fill(&mut writer, 8);
     writer.finish().unwrap();
