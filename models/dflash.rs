@@ -210,7 +210,8 @@ impl DFlash {
         let norm = |scope: &mut Scope, name| {
             RmsNorm::new(&mut scope.child(name), spec.d_model, spec.norm_epsilon)
         };
-        let mut layers = Vec::with_capacity(config.layers);
+        // Grown by what was found: what a file claims must not decide how much memory is asked for.
+        let mut layers = Vec::new();
         for index in 0..config.layers {
             let scope = &mut scope.child(format!("layers.{index}"));
             layers.push(BlockLayer::new(scope, &config, spec)?);

@@ -11,17 +11,12 @@ use crate::linear::Linear;
 /// What the first element of a view is a multiple of, in bytes: CubeCL copies what begins elsewhere.
 const ALIGNED: usize = 512;
 
-/// Whether fewer products are faster: on the CPU each reads its matrix, and no more.
-pub(crate) fn helps_on(device: &Device) -> bool {
-    *device != Device::flex()
-}
-
 /// The linear layers of a frozen model that read the same, side by side, where they are held so.
 ///
 /// They keep their parameters, as views of one matrix. Whatever may change or move one of those ([`Module::map`] and the like) forgets
 /// the matrix, so that it is never another than theirs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fused(Option<Linear>);
+pub(crate) struct Fused(Option<Box<Linear>>);
 
 impl Fused {
     /// Of layers with as many inputs. None where one is adapted, or a view of its part of the product could not begin where it does.
@@ -47,11 +42,11 @@ impl Fused {
             layer.weight = layer.weight.clone().map(|_| part);
             start += d_out;
         }
-        Self(Some(Linear {
+        Self(Some(Box::new(Linear {
             weight: Param::from_tensor(weight),
             bias: (!biases.is_empty()).then(|| Param::from_tensor(Tensor::cat(biases, 0))),
             lora: None,
-        }))
+        })))
     }
 
     /// Whether they are held so.

@@ -9,7 +9,6 @@ use burn::tensor::DType;
 use crate::attention::{Attends as _, Attention, AttentionConfig};
 use crate::decoder::{DecoderLayer, DecoderLayerConfig, Stream};
 use crate::error::Result;
-use crate::fused;
 use crate::joined::{self, Joined};
 use crate::linear::{Bias, Linear};
 use crate::mask::{Layout, Mask, Masks, token_ids, tree_mask, tree_positions};
@@ -19,7 +18,7 @@ use crate::target::{
     Caches, Capture, Features, LogitRows, Pass, SequencePass, SoftCap, Target, TargetOutput,
     TargetParts, TargetSpec,
 };
-use crate::weights::{Init, Scope};
+use crate::weights::{Init, Scope, fuses_on};
 
 /// What `config.json` says of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +87,8 @@ impl Transformer {
             experts: None,
             norm: spec.norm_epsilon.into(),
         };
-        let mut layers = Vec::with_capacity(spec.layers);
+        // Grown by what was found: what a file claims must not decide how much memory is asked for.
+        let mut layers = Vec::new();
         for index in 0..spec.layers {
             let path = format!("layers.{index}");
             let layer = DecoderLayerConfig {
@@ -226,7 +226,7 @@ impl Transformer {
 
     /// The same model, frozen from now on, with linear layers that read the same as one product. On the CPU it stays as it is.
     pub fn fused(mut self) -> Self {
-        if !fused::helps_on(&self.embed_tokens.weight.device()) {
+        if !fuses_on(&self.embed_tokens.weight.device()) {
             return self;
         }
         let layers = std::mem::take(&mut self.layers).into_iter();

@@ -10,7 +10,6 @@ use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::error::{Error, Result};
 use crate::few_rows::int8;
-use crate::fused;
 
 /// How a parameter starts when it is not loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -234,6 +233,11 @@ enum Matrices {
     Fused,
 }
 
+/// Whether fewer products are faster on a device: on the CPU each reads its matrix, and no more.
+pub(crate) fn fuses_on(device: &Device) -> bool {
+    *device != Device::flex()
+}
+
 /// The type of a frozen model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrozenType {
@@ -272,7 +276,7 @@ impl<'a> Scope<'a> {
     /// the CPU, where half of the bytes are half of what decoding waits for, and products are the same bits.
     /// With `int8` in eight bits. On other devices those that read the same are one.
     pub fn frozen(self, int8: bool) -> Self {
-        let matrices = match (fused::helps_on(self.device), int8) {
+        let matrices = match (fuses_on(self.device), int8) {
             (true, _) => Matrices::Fused,
             (false, false) => Matrices::Stored,
             (false, true) => Matrices::Int8,

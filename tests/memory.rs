@@ -16,7 +16,7 @@ use spectrain::runtime::device::{memory_of, target_type};
 use spectrain::stages::{self, StageContext};
 use spectrain_checkpoints::{ModelFolder, state};
 use spectrain_models::device::{is_cpu, test_device};
-use spectrain_models::{Linear, TransformerConfig};
+use spectrain_models::{Linear, TransformerConfig, product};
 
 use crate::allocation::{alone, peak_during};
 use crate::campaign;
@@ -156,6 +156,7 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
     if recipe.features.mode == FeatureMode::Stored {
         only("features");
     }
+    multiply_on_all_threads();
     let stages = recipe.training_stages().into_iter();
     let each = stages.map(|stage| {
         let [measured, reserved] = match is_cpu(&context.device) {
@@ -172,6 +173,17 @@ fn trained_with((kind, tables): (&Recipe, &str), sizes: Sizes, changes: &[&str])
         }
     });
     each.collect()
+}
+
+/// Each thread that multiplies keeps a buffer of the size of its processor's second cache for as long as it lives. Some had theirs
+/// from capturing features and others not, and a training's peak was that of its machine.
+fn multiply_on_all_threads() {
+    let multiply = || {
+        let x = Tensor::<2>::ones([256, 256], &Device::flex());
+        let _ = product(x.clone(), x);
+    };
+    multiply();
+    rayon::broadcast(|_| multiply());
 }
 
 /// The most bytes that tensors take on a device while something is done, and the most that are held for them.

@@ -649,8 +649,8 @@ fn a_plan_is_made_of_the_stages_that_are_asked_for() {
 #[test]
 fn a_plan_says_why_a_stage_has_to_come_first_as_the_run_does() {
     let workspace = Workspace::finished();
-    let words = ["--stage", "evaluate", "--set", "data.max_length=48"];
-    let first = "has to come first and is out of date: `data.max_length`: 64 → 48; run it with `--stage prepare` too";
+    let words = ["--stage", "evaluate", "--set", "data.max_length=32"];
+    let first = "has to come first and is out of date: `data.max_length`: 64 → 32; run it with `--stage prepare` too";
     let told = format!("the run would be refused: stage `prepare`: it {first}");
     recipe(&workspace, &[&words[..], &["--plan"]].concat()).failed(&[&told]);
     let told = format!("stage `prepare` {first}");
