@@ -1,6 +1,7 @@
 //! What a run's folder is worth after changes, damage, other processes, full disks and Ctrl-C.
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -203,14 +204,8 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
         .run(&with(&["train.learning_rate=1e-4"]))
         .succeeded();
     workspace.run(&with(&["name=run.old-7"])).succeeded();
-    let names = |folder: &str| {
-        let entries = fs::read_dir(workspace.path(folder)).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    };
-    assert_eq!(names("runs"), ["run", "run.old-1", "run.old-7"]);
+    let runs = || names_in(&workspace.path("runs"));
+    assert_eq!(runs(), ["run", "run.old-1", "run.old-7"]);
     let kept = results(&workspace);
     fs::create_dir(workspace.path("runs/run/my.old-3")).unwrap();
     workspace.write("runs/run/notes.old-1", "somebody else's");
@@ -225,7 +220,7 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     for (line, path) in lines.iter().zip(removed) {
         assert!(line.starts_with(&format!("removed `{path}`: ")), "{line}");
     }
-    assert_eq!(names("runs"), ["run", "run.old-7"]);
+    assert_eq!(runs(), ["run", "run.old-7"]);
     assert!(!workspace.path("runs/run/train.old-1").exists());
     assert!(workspace.path("runs/run/my.old-3").exists());
     assert!(workspace.path("runs/run/notes.old-1").exists());
@@ -237,6 +232,14 @@ fn what_changes_the_weights_starts_a_training_over_and_keeps_the_old_one_until_i
     workspace
         .run(&["clean", "../run"])
         .misused(&["expected a folder name"]);
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
 }
 
 /// What a plan with these settings says of the stages, its lines joined.

@@ -57,7 +57,7 @@ impl Differing {
 fn add_keys(value: &Value, path: &[String], found: &mut Vec<Path>) {
     if let Value::Object(table) = value {
         for (key, value) in table {
-            add_keys(value, &[path, &[key.clone()]].concat(), found);
+            add_keys(value, &[path, std::slice::from_ref(key)].concat(), found);
         }
     } else if !path.is_empty() && !found.iter().any(|known| known == path) {
         found.push(path.to_vec());
