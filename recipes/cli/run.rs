@@ -115,7 +115,7 @@ pub const EXIT_STATUS: [(u8, &str); 4] = [
     (
         INTERRUPTED_STATUS,
         "it was interrupted, by Ctrl-C or SIGTERM. Given again, `recipe`, `data regenerate` and `features import` go on from there, \
-         `recipe` from the beginning of a stage that does not go on, as the message says; other commands begin again",
+         from the beginning of a stage that does not go on, as the message says; other commands begin again",
     ),
 ];
 
