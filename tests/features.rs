@@ -21,6 +21,18 @@ use spectrain_train::{BatchSource, LiveFeatures, Samples, StoredFeatures};
 use crate::tiny;
 use crate::workspace::{CONVERSATIONS, RECIPE, Workspace};
 
+/// The command that captures features to train on and does no more.
+const CAPTURES: [&str; 8] = [
+    "recipe",
+    "recipe.toml",
+    "--set",
+    "features.mode=stored",
+    "--stage",
+    "prepare",
+    "--stage",
+    "features",
+];
+
 /// Runs stages in this process and looks at what they left.
 fn with_stages<T>(
     workspace: &Workspace,
@@ -172,17 +184,7 @@ fn an_altered_shard_is_told_by_its_name_and_computed_again_and_no_other_one() {
 #[test]
 fn a_damaged_or_lost_index_deletes_no_shard() {
     let workspace = Workspace::new();
-    let stored = [
-        "recipe",
-        "recipe.toml",
-        "--set",
-        "features.mode=stored",
-        "--stage",
-        "prepare",
-        "--stage",
-        "features",
-    ];
-    workspace.run(&stored).succeeded();
+    workspace.run(&CAPTURES).succeeded();
     let index = "runs/run/features/features.json";
     let shards = [0, 1, 2]
         .map(|number| workspace.path(format!("runs/run/features/features-{number:05}.arrow")));
@@ -207,7 +209,7 @@ fn a_damaged_or_lost_index_deletes_no_shard() {
         if !is_done {
             workspace.unfinish("features");
         }
-        let outcome = workspace.run(&stored).succeeded();
+        let outcome = workspace.run(&CAPTURES).succeeded();
         let told = "features.json` is made anew of what 3 shards say of themselves";
         assert!(outcome.stderr.contains(told), "{outcome:#?}");
         assert_eq!(when_written(), written, "no shard is written again");
@@ -217,12 +219,12 @@ fn a_damaged_or_lost_index_deletes_no_shard() {
     let second = workspace.bytes("runs/run/features/features-00001.arrow");
     std::fs::write(&shards[1], &second[..second.len() / 2]).unwrap();
     workspace.unfinish("features");
-    workspace.run(&stored).failed(&[
+    workspace.run(&CAPTURES).failed(&[
         "features-00001.arrow`: bytes: expected",
         "remove this file, and the same command makes it again",
     ]);
     std::fs::remove_file(&shards[1]).unwrap();
-    let outcome = workspace.run(&stored).succeeded();
+    let outcome = workspace.run(&CAPTURES).succeeded();
     assert!(
         outcome
             .stderr
@@ -235,15 +237,13 @@ fn a_damaged_or_lost_index_deletes_no_shard() {
 #[test]
 fn features_of_another_target_are_computed_again() {
     let workspace = Workspace::new();
-    let stored = ["recipe", "recipe.toml", "--set", "features.mode=stored"];
-    let stored = [&stored[..], &["--stage", "prepare", "--stage", "features"]].concat();
-    workspace.run(&stored).succeeded();
+    workspace.run(&CAPTURES).succeeded();
     let index =
         |key: &str| workspace.json("runs/run/features/features.json")["header"][key].clone();
     let (target, layers) = (index("target_sha256"), index("captured_layers"));
     let config = workspace.text("target/config.json");
     workspace.write("target/config.json", config.replace("10000.0", "20000.0"));
-    let outcome = workspace.run(&stored).succeeded();
+    let outcome = workspace.run(&CAPTURES).succeeded();
     assert!(
         outcome
             .stderr
@@ -252,7 +252,7 @@ fn features_of_another_target_are_computed_again() {
     );
     assert_ne!(index("target_sha256"), target);
     let outcome = workspace
-        .run(&[&stored[..], &["--set", "drafter.captured_layers=[0, 5]"]].concat())
+        .run(&[&CAPTURES[..], &["--set", "drafter.captured_layers=[0, 5]"]].concat())
         .succeeded();
     assert!(
         outcome
@@ -270,7 +270,9 @@ fn features_of_another_target_are_computed_again() {
         "--set",
         "drafter.d_ff=24",
     ];
-    let outcome = workspace.run(&[&stored[..], &narrow].concat()).succeeded();
+    let outcome = workspace
+        .run(&[&CAPTURES[..], &narrow].concat())
+        .succeeded();
     assert!(
         outcome.stderr.contains("features: done before"),
         "{outcome:#?}"
@@ -280,17 +282,7 @@ fn features_of_another_target_are_computed_again() {
 #[test]
 fn an_interrupted_stage_keeps_its_finished_shards() {
     let workspace = Workspace::new();
-    let stored = [
-        "recipe",
-        "recipe.toml",
-        "--set",
-        "features.mode=stored",
-        "--stage",
-        "prepare",
-        "--stage",
-        "features",
-    ];
-    workspace.run(&stored).succeeded();
+    workspace.run(&CAPTURES).succeeded();
     let folder = workspace.path("runs/run/features");
     let tokens = |number| {
         FeatureShards::open(&folder)
@@ -323,7 +315,7 @@ fn an_interrupted_stage_keeps_its_finished_shards() {
     };
     let written = first();
 
-    let outcome = workspace.run(&stored).succeeded();
+    let outcome = workspace.run(&CAPTURES).succeeded();
     assert!(
         outcome
             .stderr
