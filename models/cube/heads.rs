@@ -36,3 +36,17 @@ pub fn position_of(places: &Heads, row: usize) -> usize {
     let (seq, heads) = (places.seq as usize, places.heads as usize);
     row / (seq * heads) * seq + row % seq
 }
+
+/// The row of the key head that a row of a query head shares with the others of its group.
+#[cube]
+pub fn shared_of(queries: &Heads, row: usize, group: u32) -> usize {
+    let seq = queries.seq as usize;
+    row / seq / group as usize * seq + row % seq
+}
+
+/// The row of the query head number `nth` of those that share the key head of a row.
+#[cube]
+pub fn sharer_of(keys: &Heads, row: usize, nth: usize, #[comptime] group: usize) -> usize {
+    let seq = keys.seq as usize;
+    (row / seq * group + nth) * seq + row % seq
+}

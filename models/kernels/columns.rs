@@ -13,7 +13,7 @@ use burn::tensor::DType;
 #[cfg(feature = "fusion")]
 use super::gather::sums_of;
 
-#[cfg(any(feature = "cube", test))]
+#[cfg(test)]
 pub(super) mod by_operations;
 mod host;
 

@@ -16,15 +16,14 @@ use self::kernels::{
     rms_norm_kernel, rotate_kernel, softmax_backward_kernel, softmax_kernel,
     swiglu_backward_kernel, swiglu_kernel,
 };
-use super::columns::by_operations::{quotient, quotient_gradient};
-use super::columns::{Column, ColumnGradients, Columns};
-use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use crate::cube::heads::heads_of;
 use crate::cube::reductions::sums_of_rows;
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like, row_step, width_of};
 
 mod kernels;
+mod sum_kernels;
+mod sums;
 
 /// Rows whose gradients with respect to a norm's weight one unit adds up.
 const ROWS: usize = 64;
@@ -256,38 +255,23 @@ impl Backwards for CubeBackend {
     fn sums_of_seen(weights: CubeTensor, _: CubeTensor, _: CubeTensor, _: usize) -> CubeTensor {
         sums_of_rows(weights, false)
     }
-}
 
-impl Columns for CubeBackend {
-    fn add_column(column: Column<Self>, sums: CubeTensor) -> (CubeTensor, CubeTensor) {
-        column.add_by_operations(sums)
+    fn parts_of_sums(
+        sums: CubeTensor,
+        first: usize,
+        count: usize,
+        dtype: DType,
+    ) -> (CubeTensor, CubeTensor) {
+        sums::parts_of_sums(sums, first, count, dtype)
     }
 
-    fn quotient(sums: CubeTensor, dtype: DType) -> (CubeTensor, CubeTensor) {
-        quotient::<Self>(sums, dtype)
-    }
-}
-
-impl ColumnGradients for CubeBackend {
-    fn add_column_backward(
-        column: Column<Self>,
-        gradient: CubeTensor,
-    ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
-        column.gradients_by_operations(gradient)
-    }
-
-    fn quotient_backward(
-        quotient: CubeTensor,
-        factor: CubeTensor,
-        gradient: CubeTensor,
+    fn by_scores(
+        weights: CubeTensor,
+        of_weights: CubeTensor,
+        of_sum: CubeTensor,
+        dtype: DType,
     ) -> CubeTensor {
-        quotient_gradient::<Self>(quotient, factor, gradient)
-    }
-}
-
-impl Gathers for CubeBackend {
-    fn gather(given: Given<Self>, blocks: Blocks) -> (CubeTensor, CubeTensor) {
-        given.gather(&blocks)
+        sums::by_scores(weights, of_weights, of_sum, dtype)
     }
 }
 

@@ -18,8 +18,9 @@ use burn::tensor::DType;
 use burn::tensor::{Shape, Slice};
 
 use super::operations::Backwards;
+use super::within::within;
 use crate::few_rows;
-use crate::products::{of_type, wide};
+use crate::products::of_type;
 use crate::sight::{Block, Group};
 
 /// The blocks that queries are taken in.
@@ -68,7 +69,7 @@ pub(super) struct Given<B: Backend> {
 
 impl<B: Backwards> Given<B> {
     /// What some sequences are given.
-    fn of_sequences(&self, sequences: &Range<usize>) -> Self {
+    pub(super) fn of_sequences(&self, sequences: &Range<usize>) -> Self {
         let own = |x: &FloatTensor<B>| within::<B>(x.clone(), 0, sequences);
         Self {
             query: own(&self.query),
@@ -84,7 +85,7 @@ impl<B: Backwards> Given<B> {
     }
 
     /// What the queries of a block are given, with all keys.
-    fn of_queries(&self, block: &Block) -> Self {
+    pub(super) fn of_queries(&self, block: &Block) -> Self {
         let queries = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, &block.queries);
         let sharing = self.query.shape()[2] / self.ranges.shape()[2];
         let rows = block.queries.start / sharing..block.queries.end / sharing;
@@ -97,7 +98,7 @@ impl<B: Backwards> Given<B> {
     }
 
     /// The same with some keys.
-    fn of_keys(&self, keys: &Range<usize>, floor: FloatTensor<B>) -> Self {
+    pub(super) fn of_keys(&self, keys: &Range<usize>, floor: FloatTensor<B>) -> Self {
         let own = |x: &FloatTensor<B>| within::<B>(x.clone(), 2, keys);
         Self {
             key: own(&self.key),
@@ -134,6 +135,15 @@ impl<B: Backwards> Given<B> {
         B::exponentials(scores, ranges, floor, first, self.scale, dtype)
     }
 
+    /// The values of the keys of a block, which begin at `first`, summed by their weights, these weights summed, and the largest scores.
+    pub(super) fn sums(&self, first: usize) -> [FloatTensor<B>; 3] {
+        let (weights, largest) = self.weights(first);
+        let (ranges, of_rows) = (self.ranges.clone(), largest.clone());
+        let sum = B::sums_of_seen(weights.clone(), ranges, of_rows, first);
+        let context = self.by_head(self.grouped(weights), self.value.clone());
+        [context, sum, largest]
+    }
+
     pub(super) fn gather(&self, blocks: &[Group]) -> (FloatTensor<B>, FloatTensor<B>) {
         let groups = blocks.iter().map(|group| {
             let of_group = self.of_sequences(&group.sequences);
@@ -150,10 +160,7 @@ impl<B: Backwards> Given<B> {
         let (mut all, mut floor) = (None, self.floor.clone());
         for keys in keys {
             let given = self.of_keys(keys, floor.clone());
-            let (weights, largest) = given.weights(keys.start);
-            let (ranges, of_rows) = (self.ranges.clone(), largest.clone());
-            let sum = B::sums_of_seen(weights.clone(), ranges, of_rows, keys.start);
-            let context = given.by_head(given.grouped(weights), given.value.clone());
+            let [context, sum, largest] = given.sums(keys.start);
             let sums = B::float_cat(vec![context, sum], 3);
             all = Some(match all {
                 None => sums,
@@ -183,16 +190,16 @@ impl<B: Backwards> Given<B> {
 
     /// The [gradients](Self::gradients) of one group.
     fn of_group(&self, of_sums: &FloatTensor<B>, blocks: &[Block]) -> [FloatTensor<B>; 3] {
-        let [_, _, all_keys, d_head] = self.key.shape().dims();
+        let all_keys = self.key.shape()[2];
         let dtype = self.query.dtype();
         let mut by_query = Vec::new();
         let (mut by_key, mut by_value) = (None, None);
         for block in blocks {
             let of_block = self.of_queries(block);
-            let of_sums = within::<B>(of_sums.clone(), 2, &block.queries);
-            let of_sum = within::<B>(of_sums.clone(), 3, &(d_head..d_head + 1));
-            let of_context = within::<B>(of_sums, 3, &(0..d_head));
-            let of_context = self.grouped(of_type::<B>(of_context, dtype));
+            let queries = &block.queries;
+            let (of_context, of_sum) =
+                B::parts_of_sums(of_sums.clone(), queries.start, queries.len(), dtype);
+            let of_context = self.grouped(of_context);
             let mut by_own: Option<FloatTensor<B>> = None;
             for keys in &block.keys {
                 let given = of_block.of_keys(keys, of_block.floor.clone());
@@ -233,29 +240,12 @@ impl<B: Backwards> Given<B> {
             of_context.clone(),
         );
         let of_weights = self.by_head(of_context.clone(), transposed::<B>(self.value.clone()));
-        let of_weights = B::float_add(of_weights, of_sum.clone());
-        let of_scores = B::float_mul(wide::<B>(weights), of_weights);
-        let of_scores = self.grouped(of_type::<B>(of_scores, self.query.dtype()));
+        let of_scores = B::by_scores(weights, of_weights, of_sum.clone(), self.query.dtype());
+        let of_scores = self.grouped(of_scores);
         let by_query = self.by_head(of_scores.clone(), self.key.clone());
         let by_key = B::wide_product(transposed::<B>(of_scores), self.grouped(self.query.clone()));
         [by_query, by_key, by_value]
     }
-}
-
-pub(super) fn within<B: Backend>(
-    x: FloatTensor<B>,
-    dim: usize,
-    places: &Range<usize>,
-) -> FloatTensor<B> {
-    let shape = x.shape();
-    if places.len() == shape[dim] {
-        return x;
-    }
-    let slice = |at| match at == dim {
-        true => Slice::from(places.clone()),
-        false => Slice::from(0..shape[at]),
-    };
-    B::float_slice(x, &[0, 1, 2, 3].map(slice))
 }
 
 /// What [`few_rows::across_the_sum`] gives of keys for so many rows of queries.

@@ -23,6 +23,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 mod together;
+mod within;
 
 pub use rows::{exp, ln};
 

@@ -2,10 +2,11 @@
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, TensorMetadata as _, backend_extension};
 use burn::tensor::DType;
 
-use crate::products::Products;
+use super::within::within;
+use crate::products::{Products, of_type, wide};
 
 /// Functions that read their inputs and write their output once. They compute in f32; what they return is in the type of
 /// their first argument, unless they say otherwise. In a graph [`gradients`](super::gradients) implements them.
@@ -126,4 +127,54 @@ pub(super) trait Backwards: Backend + Products {
         largest: FloatTensor<Self>,
         first: usize,
     ) -> FloatTensor<Self>;
+
+    /// Of sums of attention, or of their gradient, those of `count` queries from `first` on: the sums of values in the type `dtype`, and those
+    /// of weights.
+    ///
+    /// # Shapes
+    /// - sums: `[batch, heads, rows, d_head + 1]`, f32
+    /// - output: `[batch, heads, count, d_head]`, and `[batch, heads, count, 1]`, f32
+    #[fusion(meta = |sums, _, count, dtype| parts_of(sums, *count, *dtype))]
+    fn parts_of_sums(
+        sums: FloatTensor<Self>,
+        first: usize,
+        count: usize,
+        dtype: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let d_head = sums.shape()[3] - 1;
+        let sums = within::<Self>(sums, 2, &(first..first + count));
+        let of_weights = within::<Self>(sums.clone(), 3, &(d_head..d_head + 1));
+        let of_values = within::<Self>(sums, 3, &(0..d_head));
+        (of_type::<Self>(of_values, dtype), of_weights)
+    }
+
+    /// The gradient with respect to scaled scores, in the type `dtype`: `weights · (of_weights + of_sum)`.
+    ///
+    /// # Shapes
+    /// - weights, of_weights (f32), output: `[batch, heads, rows, keys]`
+    /// - of_sum: `[batch, heads, rows, 1]`, f32
+    #[fusion(dtype = *dtype, shape = weights)]
+    fn by_scores(
+        weights: FloatTensor<Self>,
+        of_weights: FloatTensor<Self>,
+        of_sum: FloatTensor<Self>,
+        dtype: DType,
+    ) -> FloatTensor<Self> {
+        let of_weights = Self::float_add(of_weights, of_sum);
+        of_type::<Self>(Self::float_mul(wide::<Self>(weights), of_weights), dtype)
+    }
+}
+
+/// What [`Backwards::parts_of_sums`] gives.
+#[cfg(feature = "fusion")]
+fn parts_of(sums: &TensorSpec, count: usize, dtype: DType) -> (TensorSpec, TensorSpec) {
+    let (mut of_values, mut of_weights) = (sums.shape.clone(), sums.shape.clone());
+    of_values[2] = count;
+    of_values[3] -= 1;
+    of_weights[2] = count;
+    of_weights[3] = 1;
+    (
+        TensorSpec::new(of_values, dtype),
+        TensorSpec::new(of_weights, DType::F32),
+    )
 }

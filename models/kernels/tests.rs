@@ -670,6 +670,58 @@ fn columns_are_what_operations_on_tensors_make_of_them() {
     }
 }
 
+/// What is not in one piece, and what somebody else holds: heads behind positions, as projections give them, and sums that are kept.
+#[test]
+fn columns_read_heads_where_they_stand_and_leave_sums_that_are_shared() {
+    let (batch, heads, kv_heads, rows, d_head) = (2, 6, 2, 77, 40);
+    for dtype in [DType::F32, DType::BF16] {
+        let apart = |heads, seed| {
+            let behind = numbers([batch, rows, heads + 3, d_head], dtype, seed);
+            behind.narrow(2, 1, heads).swap_dims(1, 2)
+        };
+        let [query, key, value] =
+            [(heads, 1), (kv_heads, 2), (kv_heads, 3)].map(|(heads, seed)| apart(heads, seed));
+        let column = || Column::<Dispatch> {
+            query: query.clone().into_dispatch(),
+            key: key.clone().into_dispatch(),
+            value: value.clone().into_dispatch(),
+            largest: numbers([batch, heads, rows, 1], DType::F32, 4).into_dispatch(),
+            scale: 0.25,
+        };
+        let sums = numbers([batch, heads, rows, d_head + 1], DType::F32, 5) + 4.0;
+        let before = host_f32(sums.clone());
+        let shared = || sums.clone().into_dispatch();
+        let same = |found, expected, bound: f32| {
+            let [found, expected] = [found, expected].map(Tensor::<4>::from_dispatch);
+            assert_eq!(found.dtype(), expected.dtype());
+            let [found, expected] = [found, expected].map(|x| x.cast(DType::F32));
+            let apart = difference(found, expected);
+            assert!(apart < bound, "{dtype:?}: {apart}");
+        };
+        let found = Dispatch::add_column(column(), shared());
+        let expected = column().add_by_operations(shared());
+        same(found.0, expected.0, 3e-6);
+        same(found.1, expected.1, 3e-6);
+        // Gradients are rounded to the type of what they are of.
+        let bound = if dtype == DType::F32 { 3e-6 } else { 1e-2 };
+        let found = Dispatch::add_column_backward(column(), shared());
+        let expected = column().gradients_by_operations(shared());
+        same(found.0, expected.0, bound);
+        same(found.1, expected.1, bound);
+        same(found.2, expected.2, bound);
+        same(found.3, expected.3, 3e-6);
+        let (quotient, factor) = Dispatch::quotient(shared(), dtype);
+        let expected = by_operations::quotient::<Dispatch>(shared(), dtype);
+        same(quotient.clone(), expected.0, bound);
+        same(factor.clone(), expected.1, 3e-6);
+        let gradient = || apart(heads, 6).into_dispatch();
+        let found = Dispatch::quotient_backward(quotient.clone(), factor.clone(), gradient());
+        let expected = by_operations::quotient_gradient::<Dispatch>(quotient, factor, gradient());
+        same(found, expected, 3e-6);
+        assert_eq!(host_f32(sums.clone()), before);
+    }
+}
+
 #[test]
 fn a_graph_keeps_the_quotient_in_its_type_and_not_the_sums() {
     type Graph = Autodiff<Flex>;

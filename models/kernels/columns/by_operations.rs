@@ -4,7 +4,7 @@ use burn::backend::{Backend, TensorMetadata as _};
 use burn::tensor::{DType, Shape, Slice};
 
 use super::Column;
-use crate::kernels::gather::within;
+use crate::kernels::within::within;
 use crate::products::{of_type, wide};
 
 impl<B: Backend> Column<B> {
