@@ -1,6 +1,6 @@
 //! Reductions over rows. Burn tunes its own on a GPU, anew for each shape; here kernels stand in for those that cost most.
 use burn::prelude::*;
-use burn::tensor::IndexingUpdateOp;
+use burn::tensor::{DType, IndexingUpdateOp};
 use rayon::prelude::*;
 
 #[cfg(feature = "cube")]
@@ -225,16 +225,17 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     largest + sum.ln()
 }
 
-/// `log Σ exp` of each row.
+/// `log Σ exp` of each row, computed in f32.
 ///
 /// # Shapes
-/// - logits: `[rows, vocab]`
+/// - logits: `[rows, vocab]`, of any type
 /// - output: `[rows, 1]`, f32
 pub fn log_partition(logits: Tensor<2>) -> Tensor<2> {
     #[cfg(feature = "cube")]
     if has_kernels(&logits) {
         return Tensor::from_dispatch(Dispatch::log_partition(logits.into_dispatch()));
     }
+    let logits = logits.cast(DType::F32);
     let largest = logits.clone().max_dim(1);
     (logits - largest.clone()).exp().sum_dim(1).log() + largest
 }
@@ -279,7 +280,7 @@ const LONGEST_ROW: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{DType, Distribution};
+    use burn::tensor::Distribution;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
@@ -292,15 +293,25 @@ mod tests {
 
     #[test]
     fn rows_are_reduced_as_by_hand() {
-        for [rows, width] in [[1, 3001], [7, 4096], [300, 130], [5, 1], [2, 40_000]] {
+        let sizes = [[1, 3001], [7, 4096], [300, 130], [5, 1], [2, 40_000]];
+        let of_types = sizes.map(|sizes| [DType::F32, DType::BF16].map(|dtype| (sizes, dtype)));
+        for ([rows, width], dtype) in of_types.into_iter().flatten() {
             let normal = Distribution::Normal(0.0, 3.0);
             let logits = Tensor::<2>::random([rows, width], normal, &Device::flex());
+            let logits = logits.cast(dtype);
             let values = host_f32(logits.clone());
-            let best = likeliest(there(&logits)).into_data();
-            let partitions = host_f32(log_partition(there(&logits)));
+            let there = || there(&logits).cast(dtype);
+            let best = likeliest(there()).into_data();
+            let partitions = log_partition(there());
+            assert_eq!(partitions.dtype(), DType::F32);
+            let partitions = host_f32(partitions);
             for (nth, (best, found)) in best.iter::<i64>().zip(partitions).enumerate() {
                 let row = &values[nth * width..][..width];
-                assert_eq!(best as usize, crate::argmax(row), "{rows}x{width}");
+                assert_eq!(
+                    best as usize,
+                    crate::argmax(row),
+                    "{rows}x{width} {dtype:?}"
+                );
                 let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
                 assert!((f64::from(found) - sum.ln()).abs() < 1e-4, "{found}");
             }

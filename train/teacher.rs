@@ -101,7 +101,7 @@ impl Teacher {
         let mut best = Vec::with_capacity(positions.len());
         let mut partitions = Vec::new();
         for chunk in positions.chunks(chunk_rows(vocab, &device)) {
-            let logits = self.logits(&self.head, chunk);
+            let logits = self.logits_as_made(&self.head, chunk);
             partitions.push(log_partition(logits.clone()));
             best.push(likeliest(logits));
         }
@@ -199,16 +199,19 @@ impl Teacher {
     }
 
     fn logits(&self, head: &Tensor<2>, positions: &[usize]) -> Tensor<2> {
-        let hidden = self
-            .last
-            .clone()
-            .select(0, indices(positions, &self.last.device()));
+        self.logits_as_made(head, positions).cast(DType::F32)
+    }
+
+    /// The same in the type that the head multiplies in, where nothing is done to them behind it.
+    fn logits_as_made(&self, head: &Tensor<2>, positions: &[usize]) -> Tensor<2> {
+        let here = indices(positions, &self.last.device());
+        let hidden = self.last.clone().select(0, here);
         let head = head.clone().cast(hidden.dtype());
-        let logits = self.soft_cap.of(product(hidden, head).cast(DType::F32));
-        match self.temperature {
-            1.0 => logits,
-            temperature => logits / temperature,
+        let logits = product(hidden, head);
+        if self.soft_cap.0.is_none() && self.temperature == 1.0 {
+            return logits;
         }
+        self.soft_cap.of(logits.cast(DType::F32)) / self.temperature
     }
 }
 

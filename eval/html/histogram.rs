@@ -85,11 +85,11 @@ fn bar(svg: &mut String, (left, width): (f64, f64), (share, top): (f64, f64), pa
     }
 }
 
-/// Of counts, the share of each.
+/// Of counts, which a report that was altered may have as large as it likes, the share of each.
 fn rates(counts: &[u64]) -> Vec<f64> {
-    let total: u64 = counts.iter().sum();
-    let share = |&count: &u64| count as f64 / total as f64;
-    if total == 0 {
+    let total: f64 = counts.iter().map(|&count| count as f64).sum();
+    let share = |&count: &u64| count as f64 / total;
+    if total == 0.0 {
         Vec::new()
     } else {
         counts.iter().map(share).collect()
@@ -117,4 +117,16 @@ fn figures(panel: &Panel, all: &[Vec<f64>], most: usize) -> (Table, String) {
             .push(std::iter::once(series.label.clone()).chain(cells).collect());
     }
     (table, told.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_any_size_have_shares() {
+        assert_eq!(rates(&[1, 3]), [0.25, 0.75]);
+        assert_eq!(rates(&[u64::MAX, u64::MAX]), [0.5, 0.5]);
+        assert_eq!(rates(&[0, 0]), [0.0; 0]);
+    }
 }

@@ -38,7 +38,7 @@ fn among_all(part: &Part, row: usize) -> usize {
     (sequence * heads + head) * part.all as usize + part.query as usize + row % queries
 }
 
-/// The sum over a row of `f32` products, element by element.
+/// The sum of the products of what stands in two rows, in f32. Every unit of the cube must call it.
 #[cube]
 fn product_sum<A: Float, B: Float>(
     one: &[A],
@@ -150,6 +150,13 @@ pub(super) fn by_scores_kernel<W: Float, E: Float, N: Size>(
     }
 }
 
+/// By how much the sums before and a new value count, and the largest score behind them.
+#[cube]
+fn counting(before: f32, score: f32) -> (f32, f32, f32) {
+    let after = max(before, score);
+    ((before - after).exp(), (score - after).exp(), after)
+}
+
 /// Takes one key more for each query into its sums, where they stand.
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn add_column_kernel<Q: Float, K: Float, V: Float>(
@@ -175,10 +182,7 @@ pub(super) fn add_column_kernel<Q: Float, K: Float, V: Float>(
     let shared = shared_of(&queries, row, group);
     let (own, of_key) = (start_of(&queries, row), start_of(&keys, shared));
     let score = product_sum::<Q, K>(query, key, own, of_key, width, &mut room) * scale;
-    let before = largest[row];
-    let after = max(before, score);
-    let kept = (before - after).exp();
-    let weight = (score - after).exp();
+    let (kept, weight, after) = counting(largest[row], score);
     if there {
         let (start, of_value) = (row * places.step as usize, start_of(&values, shared));
         let mut at = UNIT_POS_X as usize;
@@ -234,13 +238,11 @@ pub(super) fn add_column_backward_kernel<Q: Float, K: Float, V: Float>(
             at += CUBE_DIM_X as usize;
         }
         let along = row_sum(along, &mut room);
-        let before = largest[sharer];
-        let after = max(before, score);
-        let weight = (score - after).exp();
+        let (kept, weight, _) = counting(largest[sharer], score);
         if UNIT_POS_X == 0 {
             factors[own + 3 * head] = scale * weight * (along + gradient[start + width]);
             factors[own + 3 * head + 1] = weight;
-            factors[own + 3 * head + 2] = (before - after).exp();
+            factors[own + 3 * head + 2] = kept;
         }
     }
     sync_cube();
