@@ -7,11 +7,10 @@ use burn::backend::{Backend, TensorMetadata as _, backend_extension};
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use self::kernels::{kth_kernel, logits_kernel, sums_kernel};
-use super::shares::{Rows, address_of, empty};
+use super::shares::{Rows, address_of, empty, in_rows};
 use crate::device::is_cpu;
 
 mod kernels;
@@ -54,8 +53,8 @@ fn of_rows(x: &TensorSpec) -> TensorSpec {
 /// What a kernel finds of each row of `x`, by units that share the row: `[…, 1]`, f32. `own` is what it takes beside.
 macro_rules! of_each_row {
     ($kernel:ident, $x:expr, $own:expr) => {{
-        let x = into_contiguous($x);
-        let (rows, found) = (Rows::of(&x, &[]), one_per_row(&x));
+        let (x, step) = in_rows($x);
+        let (rows, found) = (Rows::of_steps(&x, step), one_per_row(&x));
         $kernel::launch(
             &found.client,
             rows.cubes(),
@@ -66,6 +65,7 @@ macro_rules! of_each_row {
             found.clone().into_buffer_arg(),
             rows.count as u32,
             rows.vectors as u32,
+            (step / rows.vector) as u32,
             $own,
             rows.cube.num_elems() as usize,
             dtype_to_elem_type(x.dtype),

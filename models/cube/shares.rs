@@ -34,6 +34,11 @@ impl Rows {
         Self::of_vectors(x, vector)
     }
 
+    /// Of `x`, whose rows begin at steps of so many elements.
+    pub fn of_steps(x: &CubeTensor, step: usize) -> Self {
+        Self::of_vectors(x, vector_of_rows(x, step))
+    }
+
     /// Of `x` in vectors of so many elements.
     pub fn of_vectors(x: &CubeTensor, vector: usize) -> Self {
         let width = width_of(x);
@@ -94,10 +99,7 @@ impl Each {
 
     /// Of the rows of `x`, which begin at steps of so many elements.
     pub fn of_rows(x: &CubeTensor, step: usize) -> Self {
-        let mut vector = vector_of(x, x.dtype, width_of(x));
-        while step % vector != 0 {
-            vector /= 2;
-        }
+        let vector = vector_of_rows(x, step);
         Self::new(x, vector, x.shape().num_elements() / vector)
     }
 
@@ -123,6 +125,28 @@ fn vector_of(x: &CubeTensor, dtype: DType, width: usize) -> usize {
     let sizes = x.client.io_optimized_vector_sizes(dtype.size());
     let fits = |vector: &usize| vector.is_power_of_two() && width.is_multiple_of(*vector);
     sizes.filter(fits).max().unwrap_or(1)
+}
+
+/// The same where rows begin at steps of so many elements.
+fn vector_of_rows(x: &CubeTensor, step: usize) -> usize {
+    let mut vector = vector_of(x, x.dtype, width_of(x));
+    while !step.is_multiple_of(vector) {
+        vector /= 2;
+    }
+    vector
+}
+
+/// A tensor whose rows follow each other, and the step between their beginnings, which a device makes longer than a row where its
+/// length is no round number.
+pub fn in_rows(x: CubeTensor) -> (CubeTensor, usize) {
+    match row_step(&x) {
+        Some(step) => (x, step),
+        None => {
+            let x = into_contiguous(x);
+            let step = row_step(&x).unwrap_or(width_of(&x));
+            (x, step)
+        }
+    }
 }
 
 /// What lies between the beginnings of rows that follow each other, in elements, where that is the same for all, and each lies in one piece.

@@ -11,6 +11,7 @@ pub(super) fn logits_kernel<E: Float, N: Size>(
     found: &mut [f32],
     rows: u32,
     vectors: u32,
+    step: u32,
     #[comptime] is_partition: bool,
     #[comptime] units: usize,
     #[define(E)] _dtype: ElemType,
@@ -19,7 +20,7 @@ pub(super) fn logits_kernel<E: Float, N: Size>(
     let mut room_of_indices = Shared::<[u32]>::new_slice(units);
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
-    let start = row * vectors;
+    let start = row * step as usize;
     let (largest, index) = best_of::<E, N>(logits, start, vectors, &mut room, &mut room_of_indices);
     let mut of_row = f32::cast_from(index);
     if comptime!(is_partition) {
@@ -43,6 +44,7 @@ pub(super) fn sums_kernel<E: Float, N: Size>(
     sums: &mut [f32],
     rows: u32,
     vectors: u32,
+    step: u32,
     #[comptime] of_squares: bool,
     #[comptime] units: usize,
     #[define(E)] _dtype: ElemType,
@@ -50,7 +52,7 @@ pub(super) fn sums_kernel<E: Float, N: Size>(
     let mut room = Shared::<[f32]>::new_slice(units);
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
-    let start = row * vectors;
+    let start = row * step as usize;
     let mut own = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
@@ -90,6 +92,7 @@ pub(super) fn kth_kernel<E: Float, N: Size>(
     found: &mut [f32],
     rows: u32,
     vectors: u32,
+    step: u32,
     k: u32,
     #[comptime] units: usize,
     #[define(E)] _dtype: ElemType,
@@ -97,7 +100,7 @@ pub(super) fn kth_kernel<E: Float, N: Size>(
     let mut room = Shared::<[f32]>::new_slice(units);
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
-    let start = row * vectors;
+    let start = row * step as usize;
     let mut key = 0u32;
     let mut bit = 0x8000_0000u32;
     while bit > 0 {

@@ -1,5 +1,8 @@
 //! What one unit does with sums of attention: values summed by their weights, and behind them the sum of the weights, row by row.
-#![expect(clippy::needless_range_loop, reason = "kernels have no iterators")]
+#![expect(
+    clippy::assign_op_pattern,
+    reason = "`cube` assigns to places as a whole"
+)]
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 

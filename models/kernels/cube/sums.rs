@@ -14,7 +14,7 @@ use super::sum_kernels::{
     parts_kernel, put_kernel, quotient_backward_kernel, quotient_kernel,
 };
 use crate::cube::heads::{HeadsLaunch, heads_of};
-use crate::cube::shares::{Rows, address_of, empty, empty_like, row_step, width_of};
+use crate::cube::shares::{Rows, address_of, empty, empty_like, in_rows, width_of};
 use crate::kernels::columns::{Column, ColumnGradients, Columns};
 use crate::kernels::gather::{Blocks, Gathers, Given};
 use crate::sight::Group;
@@ -55,7 +55,8 @@ fn put(
     is_first: bool,
 ) {
     let [context, weights, before, after] = [context, weights, before, after].map(into_contiguous);
-    let (rows, places) = (rows_of(&context), places_of(sums));
+    // They were made here, one row behind the other.
+    let (rows, places) = (rows_of(&context), places_of(sums, width_of(sums)));
     let part = part_of(&context, sums, first);
     put_kernel::launch(
         &sums.client,
@@ -82,11 +83,11 @@ pub(super) fn parts_of_sums(
     count: usize,
     dtype: DType,
 ) -> (CubeTensor, CubeTensor) {
-    let sums = in_rows(sums);
+    let (sums, step) = in_rows(sums);
     let [batch, heads, _, width] = sums.shape().dims();
     let context = empty(&sums, [batch, heads, count, width - 1], dtype);
     let weights = empty(&sums, [batch, heads, count, 1], DType::F32);
-    let (rows, places) = (rows_of(&context), places_of(&sums));
+    let (rows, places) = (rows_of(&context), places_of(&sums, step));
     let part = part_of(&context, &sums, [0, first]);
     parts_kernel::launch(
         &context.client,
@@ -137,12 +138,12 @@ pub(super) fn by_scores(
 impl Columns for CubeBackend {
     fn add_column(column: Column<Self>, sums: CubeTensor) -> (CubeTensor, CubeTensor) {
         let given = Inputs::of(column);
-        let sums = to_write(sums);
+        let (sums, places) = to_write(sums);
         let (largest, rows) = (
             empty_like(&given.largest, DType::F32),
             rows_of(&given.query),
         );
-        let (places, group) = (places_of(&sums), given.group());
+        let group = given.group();
         let ([queries, keys, values], dtypes) = (given.heads(), given.dtypes());
         add_column_kernel::launch(
             &sums.client,
@@ -169,13 +170,13 @@ impl Columns for CubeBackend {
     }
 
     fn quotient(sums: CubeTensor, dtype: DType) -> (CubeTensor, CubeTensor) {
-        let sums = in_rows(sums);
+        let (sums, step) = in_rows(sums);
         let [batch, heads, seq, width] = sums.shape().dims();
         // As what reads it, a projection of all heads, wants it in memory.
         let out = empty(&sums, [batch, seq, heads, width - 1], dtype);
         let out = CubeBackend::float_swap_dims(out, 1, 2);
         let factors = empty(&sums, [batch, heads, seq, 1], DType::F32);
-        let (rows, places) = (rows_of(&out), places_of(&sums));
+        let (rows, places) = (rows_of(&out), places_of(&sums, step));
         let to = heads_of(&out, seq, 1);
         quotient_kernel::launch(
             &out.client,
@@ -200,11 +201,10 @@ impl ColumnGradients for CubeBackend {
         gradient: CubeTensor,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
         let given = Inputs::of(column);
-        let gradient = to_write(gradient);
+        let (gradient, places) = to_write(gradient);
         let [by_query, by_key, by_value] =
             [&given.query, &given.key, &given.value].map(|x| empty_like(x, x.dtype));
-        let (rows, places) = (rows_of(&given.key), places_of(&gradient));
-        let group = given.group();
+        let (rows, group) = (rows_of(&given.key), given.group());
         let ([queries, keys, values], dtypes) = (given.heads(), given.dtypes());
         add_column_backward_kernel::launch(
             &gradient.client,
@@ -309,21 +309,15 @@ fn in_heads(x: CubeTensor) -> CubeTensor {
     }
 }
 
-/// A tensor whose rows stand one after the other, at whatever step.
-fn in_rows(x: CubeTensor) -> CubeTensor {
-    match row_step(&x) {
-        Some(_) => x,
-        None => into_contiguous(x),
-    }
-}
-
-/// The same, to be written where it stands.
-fn to_write(x: CubeTensor) -> CubeTensor {
-    let x = in_rows(x);
-    match x.can_mut() {
-        true => x,
+/// Sums and where they stand, to be written there.
+fn to_write(x: CubeTensor) -> (CubeTensor, SumsLaunch) {
+    let (x, step) = in_rows(x);
+    let (x, step) = match x.can_mut() {
+        true => (x, step),
         false => in_rows(x.copy()),
-    }
+    };
+    let places = places_of(&x, step);
+    (x, places)
 }
 
 /// How the rows of `x`, that are read number by number, are shared out.
@@ -337,10 +331,9 @@ fn rows_of(x: &CubeTensor) -> Rows {
     Rows::of_vectors(x, of_unit)
 }
 
-/// Where sums stand that are [in rows](in_rows).
-fn places_of(sums: &CubeTensor) -> SumsLaunch {
-    let width = width_of(sums);
-    SumsLaunch::new((width - 1) as u32, row_step(sums).unwrap_or(width) as u32)
+/// Where sums stand whose rows begin at such steps.
+fn places_of(sums: &CubeTensor, step: usize) -> SumsLaunch {
+    SumsLaunch::new((width_of(sums) - 1) as u32, step as u32)
 }
 
 /// The queries of `part`, from the first sequence and query on, among those of `all`.
