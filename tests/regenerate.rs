@@ -278,12 +278,14 @@ fn other_settings_need_a_fresh_start(workspace: &Workspace, url: &str) {
 
 #[test]
 fn several_servers_share_what_is_asked_and_one_that_is_not_there_is_done_without() {
+    // So many that a server that the machine keeps waiting has its share too.
+    const ROWS: usize = 120;
     // One of them takes none of these, the other one none of those.
     let one = FaultServer::start(&[("3.1", &[Fault::Status(400); 9])]);
     let other = FaultServer::start(&[("4.1", &[Fault::Status(500); 9])]);
     let never = FaultServer::start_after(UNREACHED, &[]);
     let workspace = Workspace::of("");
-    workspace.write("data.jsonl", lines((1..=30).map(|number| row(number, 2))));
+    workspace.write("data.jsonl", lines((1..=ROWS).map(|number| row(number, 2))));
     let urls = [&never, &one, &other].map(FaultServer::url);
     let more = [
         "--server",
@@ -294,12 +296,15 @@ fn several_servers_share_what_is_asked_and_one_that_is_not_there_is_done_without
         "2",
     ];
     let outcome = workspace.run(&regenerate(&urls[0], &more)).succeeded();
-    let expected = lines((1..=30).map(|number| answered(number, 2)));
+    let expected = lines((1..=ROWS).map(|number| answered(number, 2)));
     assert_eq!(workspace.text("out.jsonl"), expected);
     let answers = [&one, &other].map(FaultServer::answers);
-    // How many each one takes depends on how busy the machine is.
-    assert!(answers[0] > 0 && answers[1] > 0, "{answers:?}");
-    assert_eq!(answers[0] + answers[1], 60, "nothing was answered twice");
+    assert!(answers[0] > 9 && answers[1] > 9, "{answers:?}");
+    assert_eq!(
+        answers[0] + answers[1],
+        2 * ROWS,
+        "nothing was answered twice"
+    );
     let said = format!(
         "no server answers at `{}`: waiting for one, for at most 900 s (`--wait`)",
         urls[0]
