@@ -1,6 +1,7 @@
 //! Where heads of attention stand in memory.
 #![expect(missing_docs, reason = "`cube` makes modules beside the functions")]
 use burn::backend::TensorMetadata as _;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
@@ -12,6 +13,14 @@ pub struct Heads {
     batch_stride: u32,
     head_stride: u32,
     pub seq_stride: u32,
+}
+
+/// A tensor each of whose heads lies in one piece.
+pub fn in_heads(x: CubeTensor) -> CubeTensor {
+    match x.meta.strides().last() {
+        Some(1) => x,
+        _ => into_contiguous(x),
+    }
 }
 
 /// Of `seq` positions in `x`, `[batch, heads, positions, d_head]`, in vectors of so many elements.

@@ -17,7 +17,7 @@ use self::kernels::{
     swiglu_backward_kernel, swiglu_kernel,
 };
 use super::operations::{Backwards, Kernels};
-use crate::cube::heads::heads_of;
+use crate::cube::heads::{heads_of, in_heads};
 use crate::cube::reductions::sums_of_rows;
 use crate::cube::shares::{Each, Rows, address_of, empty, empty_like, row_step, width_of};
 
@@ -79,11 +79,7 @@ impl Kernels for CubeBackend {
     }
 
     fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, turn: f32) -> CubeTensor {
-        let x = if x.meta.strides().last() == Some(&1) {
-            x
-        } else {
-            into_contiguous(x)
-        };
+        let x = in_heads(x);
         let [cos, sin] = [cos, sin].map(into_contiguous);
         let [_, _, seq, d_head] = x.shape().dims();
         let (out, each) = (empty_like(&x, x.dtype), Each::of_pairs(&x));

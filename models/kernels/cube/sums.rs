@@ -13,7 +13,7 @@ use super::sum_kernels::{
     PartLaunch, SumsLaunch, add_column_backward_kernel, add_column_kernel, by_scores_kernel,
     parts_kernel, put_kernel, quotient_backward_kernel, quotient_kernel,
 };
-use crate::cube::heads::{HeadsLaunch, heads_of};
+use crate::cube::heads::{HeadsLaunch, heads_of, in_heads};
 use crate::cube::shares::{Rows, address_of, empty, empty_like, in_rows, width_of};
 use crate::kernels::columns::{Column, ColumnGradients, Columns};
 use crate::kernels::gather::{Blocks, Gathers, Given};
@@ -32,14 +32,14 @@ impl Gathers for CubeBackend {
             let of_group = given.of_sequences(sequences);
             for block in blocks {
                 let of_block = of_group.of_queries(block);
-                let mut floor = of_block.floor.clone();
-                for (nth, keys) in block.keys.iter().enumerate() {
-                    let [context, weights, after] =
-                        of_block.of_keys(keys, floor.clone()).sums(keys.start);
-                    let found = [context, weights, floor, after.clone()];
+                let mut before: Option<CubeTensor> = None;
+                for keys in &block.keys {
+                    let floor = before.clone().unwrap_or_else(|| of_block.floor.clone());
+                    let found = of_block.of_keys(keys, floor).sums(keys.start);
+                    let after = found[2].clone();
                     let first = [sequences.start, block.queries.start];
-                    put(found, [&sums, &largest], first, nth == 0);
-                    floor = after;
+                    put(found, before, [&sums, &largest], first);
+                    before = Some(after);
                 }
             }
         }
@@ -47,14 +47,18 @@ impl Gathers for CubeBackend {
     }
 }
 
-/// Writes the sums of queries and the largest scores among those of all, from the first sequence and query on.
+/// Writes the sums of queries and the largest scores among those of all, from the first sequence and query on; `before` are the largest
+/// scores of the keys whose sums already stand there.
 fn put(
-    [context, weights, before, after]: [CubeTensor; 4],
+    found: [CubeTensor; 3],
+    before: Option<CubeTensor>,
     [sums, largest]: [&CubeTensor; 2],
     first: [usize; 2],
-    is_first: bool,
 ) {
-    let [context, weights, before, after] = [context, weights, before, after].map(into_contiguous);
+    let [context, weights, after] = found.map(into_contiguous);
+    let is_first = before.is_none();
+    // Where nothing stands there yet, nothing reads what is in its place.
+    let before = before.map_or_else(|| after.clone(), into_contiguous);
     // They were made here, one row behind the other.
     let (rows, places) = (rows_of(&context), places_of(sums, width_of(sums)));
     let part = part_of(&context, sums, first);
@@ -138,7 +142,7 @@ pub(super) fn by_scores(
 impl Columns for CubeBackend {
     fn add_column(column: Column<Self>, sums: CubeTensor) -> (CubeTensor, CubeTensor) {
         let given = Inputs::of(column);
-        let (sums, places) = to_write(sums);
+        let (sums, places) = sums_to_write(sums);
         let (largest, rows) = (
             empty_like(&given.largest, DType::F32),
             rows_of(&given.query),
@@ -201,7 +205,7 @@ impl ColumnGradients for CubeBackend {
         gradient: CubeTensor,
     ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
         let given = Inputs::of(column);
-        let (gradient, places) = to_write(gradient);
+        let (gradient, places) = sums_to_write(gradient);
         let [by_query, by_key, by_value] =
             [&given.query, &given.key, &given.value].map(|x| empty_like(x, x.dtype));
         let (rows, group) = (rows_of(&given.key), given.group());
@@ -301,16 +305,8 @@ impl Inputs {
     }
 }
 
-/// A tensor whose heads stand number after number.
-fn in_heads(x: CubeTensor) -> CubeTensor {
-    match x.meta.strides().last() {
-        Some(1) => x,
-        _ => into_contiguous(x),
-    }
-}
-
 /// Sums and where they stand, to be written there.
-fn to_write(x: CubeTensor) -> (CubeTensor, SumsLaunch) {
+fn sums_to_write(x: CubeTensor) -> (CubeTensor, SumsLaunch) {
     let (x, step) = in_rows(x);
     let (x, step) = match x.can_mut() {
         true => (x, step),

@@ -8,7 +8,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::{Together, written_each};
-use crate::cube::heads::{Heads, heads_of, position_of, start_of};
+use crate::cube::heads::{Heads, heads_of, in_heads, position_of, start_of};
 use crate::cube::reduce::{inverse_rms, own_row};
 use crate::cube::shares::{Each, Rows, address_of, empty_like};
 
@@ -20,10 +20,7 @@ impl Together for CubeBackend {
         sin: CubeTensor,
         epsilon: f32,
     ) -> CubeTensor {
-        let x = match x.meta.strides().last() {
-            Some(1) => x,
-            _ => into_contiguous(x),
-        };
+        let x = in_heads(x);
         let [weight, cos, sin] = [weight, cos, sin].map(into_contiguous);
         let seq = x.shape()[2];
         let vector = Each::of_pairs(&x).vector;
