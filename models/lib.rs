@@ -6,6 +6,7 @@ mod attention;
 pub mod blocks;
 pub mod bounds;
 mod cache;
+pub mod cast_once;
 mod config;
 #[cfg(feature = "cube")]
 pub mod cube;
@@ -103,7 +104,7 @@ pub use mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 pub use norm::{NormConfig, RmsNorm};
 pub use parallel::in_parallel;
 pub use parts::{PartsConfig, is_part, load_parts};
-pub use products::product;
+pub use products::{product, wide_product};
 pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use routing::{ExpertsConfig, Routing};

@@ -36,7 +36,7 @@ pub(crate) fn product_with_weight<const D: usize>(x: Tensor<D>, weight: Tensor<D
 }
 
 /// `lhs · rhs` in f32, whatever type both are in; shapes as there.
-pub(crate) fn wide_product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+pub fn wide_product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let [lhs, rhs] = [lhs, rhs].map(Tensor::into_dispatch);
     Tensor::from_dispatch(Dispatch::wide_product(lhs, rhs))
 }
@@ -91,11 +91,18 @@ pub(crate) trait Products: Backend {
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// `x · weight` in the type of `x`, whatever type the weight is in; shapes as there. What a graph keeps is the weight itself, which
-    /// all products with it share: it is cast again for the backward pass, and its gradient is in its own type.
+    /// all products with it share: it is cast again for the backward pass ([`CastOnce`](crate::cast_once::CastOnce)), and its
+    /// gradient is in its own type.
     #[fusion(default)]
     fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let dtype = x.dtype();
-        Self::product(x, of_type::<Self>(weight, dtype))
+        Self::product(x, Self::weight_of_type(weight, dtype))
+    }
+
+    /// A weight in a type: itself where it is in that already.
+    #[fusion(default)]
+    fn weight_of_type(weight: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
+        of_type::<Self>(weight, dtype)
     }
 }
 
@@ -195,13 +202,18 @@ impl<B: Products> Backward<B, 2> for Product {
         // That of a wide product is in f32, a weight may be, and a product takes factors of one type.
         let gradient = of_type::<B>(gradients.consume::<B>(&ops.node), dtype);
         if let (Some(parent), Some(rhs)) = (to_lhs, rhs) {
-            let rhs = of_type::<B>(rhs, dtype);
+            let rhs = B::weight_of_type(rhs, dtype);
             let by_lhs = B::product(gradient.clone(), B::float_transpose(rhs));
             gradients.register::<B>(parent.id, by_lhs);
         }
         if let (Some(parent), Some(lhs)) = (to_rhs, lhs) {
-            let by_rhs = B::product(B::float_transpose(lhs), gradient);
-            gradients.register::<B>(parent.id, of_type::<B>(by_rhs, of_rhs));
+            let lhs = B::float_transpose(lhs);
+            // The gradient of an f32 weight is not rounded on its way.
+            let by_rhs = match (dtype, of_rhs) {
+                (DType::BF16 | DType::F16, DType::F32) => B::wide_product(lhs, gradient),
+                _ => of_type::<B>(B::product(lhs, gradient), of_rhs),
+            };
+            gradients.register::<B>(parent.id, by_rhs);
         }
     }
 }

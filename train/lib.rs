@@ -7,6 +7,7 @@ mod block_diffusion;
 pub mod cod;
 mod deer;
 mod defaults;
+mod delivered;
 mod device;
 mod distill;
 mod divergence;

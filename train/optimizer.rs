@@ -10,7 +10,7 @@ use spectrain_models::units::Units;
 use spectrain_models::weights::{host_f32, lift, tensor_from};
 
 use crate::arithmetic::arithmetic;
-use crate::arithmetic::operations::{AdamWStep, Moments, NamedGradients};
+use crate::arithmetic::operations::{AdamWStep, Gradient, Moments, NamedGradients};
 use crate::error::{Error, Result};
 use crate::muon::{self, MuonStep};
 use crate::parameters::flat;
@@ -111,11 +111,18 @@ impl Kind {
 
 /// Gradients by parameter name, flat, f32.
 #[derive(Debug, Default)]
-pub struct Gradients(NamedGradients);
+pub struct Gradients {
+    named: NamedGradients,
+    /// What all of them have yet to be multiplied by, `[1]`: an update reads them anyway.
+    factor: Option<Tensor<1>>,
+}
 
 impl From<NamedGradients> for Gradients {
     fn from(named: NamedGradients) -> Self {
-        Self(named)
+        Self {
+            named,
+            factor: None,
+        }
     }
 }
 
@@ -152,26 +159,27 @@ impl Gradients {
             path: Vec::new(),
             graph,
             known,
-            sums: &mut self.0,
+            sums: self.multiplied(),
         });
     }
 
     /// Makes these the mean with `others`, which count `share` of it. What one side lacks is zero there.
-    pub fn average_in(&mut self, others: Self, share: f64) {
+    pub fn average_in(&mut self, mut others: Self, share: f64) {
         if share == 1.0 {
             *self = others;
             return;
         }
-        for sum in self.0.values_mut() {
+        let sums = self.multiplied();
+        for sum in sums.values_mut() {
             sum.inplace(|sum| sum * (1.0 - share));
         }
-        for (name, other) in others.0 {
+        for (name, other) in std::mem::take(others.multiplied()) {
             let other = other * share;
-            let sum = match self.0.remove(&name) {
+            let sum = match sums.remove(&name) {
                 Some(before) => before + other,
                 None => other,
             };
-            self.0.insert(name, sum);
+            sums.insert(name, sum);
         }
     }
 
@@ -183,7 +191,7 @@ impl Gradients {
     /// The sum of the squares of each, `[1]`.
     pub(crate) fn square_sums(&mut self) -> NamedGradients {
         let mut sums = NamedGradients::new();
-        for (name, gradient) in &mut self.0 {
+        for (name, gradient) in self.multiplied() {
             let own = arithmetic(&gradient.device());
             sums.insert(name.clone(), own.square_sum(gradient));
         }
@@ -192,27 +200,42 @@ impl Gradients {
 
     /// Takes out those of the parameters whose name `is_wanted`.
     pub(crate) fn part(&mut self, is_wanted: impl Fn(&str) -> bool) -> NamedGradients {
-        self.0.extract_if(.., |name, _| is_wanted(name)).collect()
+        self.multiplied()
+            .extract_if(.., |name, _| is_wanted(name))
+            .collect()
     }
 
     /// Scales all of them down so that their norm is at most `largest`
     /// (Pascanu et al., <https://arxiv.org/abs/1211.5063>).
     pub fn clip(&mut self, norm: Tensor<1>, largest: f64) {
-        arithmetic(&norm.device()).clip(&mut self.0, norm, largest);
+        self.multiplied();
+        self.factor = arithmetic(&norm.device()).clip_factor(norm, largest);
     }
 
     /// Cuts every element to `±largest`.
     pub fn clip_values(&mut self, largest: f64) {
-        for gradient in self.0.values_mut() {
+        for gradient in self.multiplied().values_mut() {
             gradient.inplace(|g| g.clamp(-largest, largest));
         }
     }
 
     /// Name and elements of every gradient.
     pub fn to_host(&self) -> BTreeMap<String, Vec<f32>> {
-        let read =
-            |(name, gradient): (&String, &Tensor<1>)| (name.clone(), host_f32(gradient.clone()));
-        self.0.iter().map(read).collect()
+        let read = |(name, values): (&String, &Tensor<1>)| {
+            let (values, factor) = (values.clone(), self.factor.clone());
+            (name.clone(), host_f32(Gradient { values, factor }.whole()))
+        };
+        self.named.iter().map(read).collect()
+    }
+
+    /// The gradients, with nothing left to multiply them by.
+    fn multiplied(&mut self) -> &mut NamedGradients {
+        if let Some(factor) = self.factor.take() {
+            for gradient in self.named.values_mut() {
+                gradient.inplace(|gradient| gradient * factor.clone());
+            }
+        }
+        &mut self.named
     }
 }
 
@@ -293,7 +316,7 @@ impl Optimizer {
         self.updates += 1;
         module.map(&mut Step {
             path: Vec::new(),
-            gradients: gradients.0,
+            gradients,
             learning_rate,
             optimizer: self,
         })
@@ -305,7 +328,7 @@ impl Optimizer {
         &mut self,
         name: &str,
         weights: Tensor<D>,
-        gradient: Tensor<1>,
+        mut gradient: Gradient,
         learning_rate: f64,
     ) -> Tensor<D> {
         let Some(units) = self.units.get(name).cloned() else {
@@ -314,7 +337,7 @@ impl Optimizer {
         let shape = weights.dims();
         let matrix = [shape[0], shape[1]];
         let weights = weights.reshape(matrix) * units.clone();
-        let gradient = flat(gradient.reshape(matrix) / units.clone());
+        gradient.values = flat(gradient.values.reshape(matrix) / units.clone());
         let moved = self.stepped(name, weights, gradient, learning_rate);
         (moved / units).reshape(shape)
     }
@@ -323,7 +346,7 @@ impl Optimizer {
         &mut self,
         name: &str,
         weights: Tensor<D>,
-        gradient: Tensor<1>,
+        gradient: Gradient,
         learning_rate: f64,
     ) -> Tensor<D> {
         let shape = weights.dims();
@@ -346,10 +369,10 @@ impl Optimizer {
         let (moved, kept) = match config.mover(kind) {
             Mover::Muon(beta) => {
                 let matrix = [shape[0], shape[1]];
-                muon(weights.reshape(matrix), kept, gradient, beta, pace)
+                muon(weights.reshape(matrix), kept, gradient.whole(), beta, pace)
             }
             Mover::AdamW => {
-                let flat = weights.reshape([gradient.shape().num_elements()]);
+                let flat = weights.reshape([gradient.values.shape().num_elements()]);
                 self.adamw(flat, kept, gradient, pace)
             }
         };
@@ -361,14 +384,14 @@ impl Optimizer {
         &self,
         weights: Tensor<1>,
         kept: Option<Kept>,
-        gradient: Tensor<1>,
+        gradient: Gradient,
         pace: Pace,
     ) -> (Tensor<1>, Kept) {
         let moments = match kept {
             Some(Kept::AdamW(moments)) => moments,
             _ => Moments {
-                first: gradient.zeros_like(),
-                second: gradient.zeros_like(),
+                first: gradient.values.zeros_like(),
+                second: gradient.values.zeros_like(),
             },
         };
         let OptimizerConfig { beta1, beta2, .. } = self.config;
@@ -381,7 +404,7 @@ impl Optimizer {
             rate: pace.rate,
             shrink: pace.shrink,
         };
-        let own = arithmetic(&gradient.device());
+        let own = arithmetic(&gradient.values.device());
         let (moved, moments) = own.adamw(weights, moments, gradient, &step);
         (moved, Kept::AdamW(moments))
     }
@@ -494,7 +517,7 @@ struct Pace {
 
 struct Step<'a> {
     path: Vec<String>,
-    gradients: BTreeMap<String, Tensor<1>>,
+    gradients: Gradients,
     learning_rate: f64,
     optimizer: &'a mut Optimizer,
 }
@@ -510,12 +533,14 @@ impl ModuleMapper for Step<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
-        let Some(gradient) = self.gradients.remove(&name) else {
+        let Some(values) = self.gradients.named.remove(&name) else {
             return param;
         };
+        let factor = self.gradients.factor.clone();
         let (id, tensor, mapper) = param.consume();
         let device = tensor.device();
         let weights = tensor.without_autodiff();
+        let gradient = Gradient { values, factor };
         let moved = (self.optimizer).moved(&name, weights, gradient, self.learning_rate);
         let moved = lift(moved, &device).require_grad();
         Param::from_mapped_value(id, moved, mapper)
@@ -539,6 +564,13 @@ mod tests {
         average: 0.0,
     };
 
+    fn whole(values: Tensor<1>) -> Gradient {
+        Gradient {
+            values,
+            factor: None,
+        }
+    }
+
     #[test]
     fn two_steps_equal_the_formula_by_hand() {
         let device = test_device();
@@ -549,7 +581,7 @@ mod tests {
         let (mut m, mut v) = (0.0f64, 0.0f64);
         for (step, gradient) in [0.5f64, -0.2].into_iter().enumerate() {
             optimizer.updates += 1;
-            let g = Tensor::<1>::from_floats([gradient as f32], &device);
+            let g = whole(Tensor::from_floats([gradient as f32], &device));
             weight = optimizer.moved("w", weight, g, 0.01);
             m = 0.9 * m + 0.1 * gradient;
             v = 0.95 * v + 0.05 * gradient * gradient;
@@ -576,7 +608,7 @@ mod tests {
             for (name, shape) in shapes {
                 let mut optimizer = Optimizer::new(config);
                 let zeros = || Tensor::<2>::zeros(shape, &test_device());
-                optimizer.moved(name, zeros(), flat(zeros()), 0.1);
+                optimizer.moved(name, zeros(), whole(flat(zeros())), 0.1);
                 let (_, kept) = optimizer.state();
                 let values: usize = kept
                     .iter()
@@ -592,7 +624,7 @@ mod tests {
     fn clipping_scales_the_global_norm_and_leaves_small_ones() {
         let device = test_device();
         let make = || {
-            Gradients(BTreeMap::from([
+            Gradients::from(BTreeMap::from([
                 ("a".to_owned(), Tensor::from_floats([3.0], &device)),
                 ("b".to_owned(), Tensor::from_floats([0.0, 4.0], &device)),
             ]))
@@ -611,7 +643,7 @@ mod tests {
     #[test]
     fn clipping_values_cuts_the_large_ones_and_leaves_the_others() {
         let device = test_device();
-        let mut gradients = Gradients(BTreeMap::from([
+        let mut gradients = Gradients::from(BTreeMap::from([
             ("a".to_owned(), Tensor::from_floats([3.0, -0.25], &device)),
             ("b".to_owned(), Tensor::from_floats([-0.75], &device)),
         ]));
@@ -629,11 +661,10 @@ mod tests {
             linear.weight.val().sum(),
             linear.bias.clone().unwrap().val().sum(),
         ];
-        let gradients = Gradients(
-            [("weight", 4), ("bias", 2)]
-                .map(|(name, count)| (name.to_owned(), Tensor::zeros([count], &test_device())))
-                .into(),
-        );
+        let zeros = |(name, count): (&str, usize)| {
+            (name.to_owned(), Tensor::zeros([count], &test_device()))
+        };
+        let gradients = NamedGradients::from([("weight", 4), ("bias", 2)].map(zeros)).into();
         let config = OptimizerConfig {
             weight_decay: 0.5,
             ..CONFIG
@@ -653,12 +684,12 @@ mod tests {
         let weight = || Tensor::<1>::from_floats([0.1, 0.2], &device);
         let mut original = Optimizer::new(CONFIG);
         original.updates = 1;
-        original.moved("w", weight(), gradient(), 0.1);
+        original.moved("w", weight(), whole(gradient()), 0.1);
         let (updates, tensors) = original.state();
         let mut restored = Optimizer::new(CONFIG);
         restored.restore(updates, tensors, &device).unwrap();
-        let a = host_f32(original.moved("w", weight(), gradient(), 0.1));
-        let b = host_f32(restored.moved("w", weight(), gradient(), 0.1));
+        let a = host_f32(original.moved("w", weight(), whole(gradient()), 0.1));
+        let b = host_f32(restored.moved("w", weight(), whole(gradient()), 0.1));
         assert_eq!(a, b);
     }
 }

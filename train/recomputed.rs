@@ -12,8 +12,8 @@ use spectrain_models::unrolls::Unrolls;
 use spectrain_models::weights::lift;
 
 use crate::batch::Batch;
+use crate::delivered::delivering_as_it_is;
 use crate::optimizer::Gradients;
-use crate::vocab_loss::dot;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
 /// gradients of the parameters need their memory.
@@ -137,14 +137,17 @@ impl<'a> Unrolled<'a> {
                 }
             };
             self.hidden.truncate(number);
-            let mut surrogate = dot(positions(drafter.normed(step.output.clone())), by_head);
+            let mut surrogate =
+                delivering_as_it_is(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
-                surrogate = surrogate + dot(drafter.next(step.output), gradient);
+                surrogate = surrogate + delivering_as_it_is(drafter.next(step.output), gradient);
             }
             for (own, gradients) in step.own.into_iter().zip(&mut of_caches[number]) {
                 if let Some((to_key, to_value)) = gradients.take() {
                     let (key, value) = own;
-                    surrogate = surrogate + dot(key, to_key) + dot(value, to_value);
+                    surrogate = surrogate
+                        + delivering_as_it_is(key, to_key)
+                        + delivering_as_it_is(value, to_value);
                 }
             }
             let mut graph = surrogate.backward();
@@ -162,7 +165,11 @@ impl<'a> Unrolled<'a> {
             let begun = drafter.begin(&self.features);
             // What has no parameters hands the features on as they are.
             if begun.is_tracked() {
-                gradients.add(drafter, Some(dot(begun, gradient).backward()), Vec::new());
+                gradients.add(
+                    drafter,
+                    Some(delivering_as_it_is(begun, gradient).backward()),
+                    Vec::new(),
+                );
             }
         }
         gradients

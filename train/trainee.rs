@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_checkpoints::NamedTensor;
+use spectrain_models::cast_once::CastOnce;
 use spectrain_models::units::Units;
 use spectrain_models::weights::{export, held_in, host_f32, import};
 use spectrain_models::{Drafter, Proposer, Session};
@@ -110,6 +111,8 @@ pub struct Trainee<M: Module, O> {
     shard: Option<Shard>,
     /// What `gradients` are the mean over.
     counted: f64,
+    /// Whether a pass casts each weight once: see [`is_cast_once`].
+    is_cast_once: bool,
     propose: fn(M, DType) -> Option<Box<dyn Proposer>>,
 }
 
@@ -125,6 +128,7 @@ impl<M: Module, O: Objective<M>> Trainee<M, O> {
             "a model in training: expected parameters on a device with autodiff (`Device::autodiff`), found {devices:?}"
         );
         Self {
+            is_cast_once: is_cast_once(&model),
             model: Some(model),
             objective,
             average: (optimizer.average > 0.0).then(|| Average::new(optimizer.average)),
@@ -182,6 +186,14 @@ where
     }
 }
 
+/// Whether passes over a batch hold copies of the weights in the type that they compute in: unless most of them are frozen, as those that
+/// low-rank matrices are trained beside. These are multiplied with only twice, and copies of a whole language model take gigabytes.
+fn is_cast_once(model: &impl Module) -> bool {
+    let mut trained = 0;
+    walk(model, |_, values| trained += values.shape().num_elements());
+    2 * trained >= model.num_params()
+}
+
 /// That a model is to be updated with ranks of which none has a part of it.
 fn unshared(ranks: &dyn Ranks) -> Error {
     let (rank, count) = (ranks.rank(), ranks.count());
@@ -211,6 +223,7 @@ fn check_units<D: Drafter>(model: &D, units: &[Units]) {
 
 impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
     fn accumulate_as_measured(&mut self, batch: &Batch, statistics: Statistics) -> Loss {
+        let _casts = self.is_cast_once.then(CastOnce::begin);
         let batch = batch.lift(&self.device());
         let mut loss = self.objective.loss(self.held(), &batch, statistics);
         // A batch in which no position counts touches no parameter.
@@ -285,6 +298,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
     }
 
     fn measure(&self, batch: &Batch) -> LossReport {
+        let _casts = self.is_cast_once.then(CastOnce::begin);
         self.objective
             .loss(&self.model(), batch, Statistics::All)
             .report()
@@ -342,5 +356,23 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
 
     fn proposer(&self, dtype: DType) -> Option<Box<dyn Proposer>> {
         (self.propose)(self.model(), dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use spectrain_models::device::test_device;
+
+    use super::*;
+
+    #[test]
+    fn no_copies_are_held_of_a_model_most_of_which_is_frozen() {
+        let layer = |d_out| LinearConfig::new(8, d_out).init(&test_device().autodiff());
+        let both = |frozen: usize, trained: usize| -> Vec<Linear> {
+            vec![layer(frozen).no_grad(), layer(trained)]
+        };
+        assert!(!is_cast_once(&both(64, 4)));
+        assert!(is_cast_once(&both(4, 64)));
     }
 }

@@ -2,17 +2,18 @@
 //! that no `[batch, seq, vocab]` tensor exists.
 //!
 //! It runs outside the graph. While a chunk's logits are alive, it forms the gradient with respect to the hidden states
-//! and the head. What it gives to the graph is the surrogate `Σ hidden · g_hidden` with constant `g_hidden`, whose
-//! backward pass delivers exactly those gradients; the head is a leaf of the graph, so its gradient goes straight to the
+//! and the head. What it gives to the graph is a scalar in place of the loss, whose backward pass delivers exactly those
+//! gradients ([`delivered`](crate::delivered)); the head is a leaf of the graph, so its gradient goes straight to the
 //! optimiser. That of a bias is small and takes the way of the hidden states.
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
 use spectrain_models::product;
-use spectrain_models::weights::{host_f32, lift};
+use spectrain_models::weights::host_f32;
 
 use crate::arithmetic::arithmetic;
 use crate::arithmetic::operations::{JudgedChunk, ProductSum, RowJudge};
+use crate::delivered::delivering;
 use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
 use crate::row::{JudgedRow, times};
@@ -145,7 +146,7 @@ pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: LossHead, judged: JudgedRo
     let gradients = std::mem::take(&mut loss.hidden_gradients);
     loss.surrogate = joined_surrogate(hidden, gradients);
     if let (Some(bias), Some(gradient)) = (bias, loss.bias_gradient.take()) {
-        loss.surrogate = loss.surrogate + dot(bias.unsqueeze::<2>(), gradient);
+        loss.surrogate = loss.surrogate + delivering(bias.unsqueeze::<2>(), gradient);
     }
     loss
 }
@@ -240,15 +241,18 @@ fn scaled(x: Tensor<2>, factor: f64) -> Tensor<2> {
     if factor == 1.0 { x } else { x * factor }
 }
 
-/// `Σ hidden · g`, where `g` is zero but for the rows at `places` of all steps together.
+/// A scalar whose gradient in `hidden` is zero but for the rows at `places` of all steps together: `gradients`.
 pub(crate) fn surrogate(hidden: &[Tensor<2>], gradients: Tensor<2>, places: &[usize]) -> Tensor<1> {
     let gradients = spread(gradients, places, hidden.len(), hidden[0].dims()[0]);
     joined_surrogate(hidden, gradients)
 }
 
-/// `Σ hidden · gradient` over the steps; 0 without gradients.
+/// A scalar whose gradients in the states of all steps are these; in no graph without any.
 fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1> {
-    let terms = hidden.iter().zip(gradients).map(|(h, g)| dot(h.clone(), g));
+    let terms = hidden
+        .iter()
+        .zip(gradients)
+        .map(|(h, g)| delivering(h.clone(), g));
     match terms.reduce(Tensor::add) {
         Some(sum) => sum,
         None => Tensor::zeros([1], (&hidden[0].device(), DType::F32)),
@@ -284,12 +288,6 @@ fn spread(
     };
     let of_step = |step| all.clone().narrow(0, step * positions, positions);
     (0..steps).map(of_step).collect()
-}
-
-/// `Σ x · gradient`, whose gradient in `x` is `gradient`. `[1]`, f32.
-pub(crate) fn dot<const D: usize>(x: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
-    let gradient = lift(gradient.cast(x.dtype()), &x.device());
-    (x * gradient).cast(DType::F32).sum()
 }
 
 /// Parts `width` wide as one, if there are none as one without rows.

@@ -6,6 +6,7 @@ use burn_cubecl::kernel::matmul::{MatmulStrategy, init_matmul_output, matmul};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::by_cubek::{ALL_SHAPES, Product};
+use crate::cast_once::on_cube::cast;
 use crate::products::Products;
 
 impl Products for CubeBackend {
@@ -16,6 +17,13 @@ impl Products for CubeBackend {
 
     fn wide_product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
         multiplied(lhs, rhs, DType::F32)
+    }
+
+    fn weight_of_type(weight: CubeTensor, dtype: DType) -> CubeTensor {
+        match weight.dtype == dtype {
+            true => weight,
+            false => cast(weight, dtype),
+        }
     }
 }
 

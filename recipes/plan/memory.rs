@@ -3,8 +3,8 @@
 //! Counted are what stays (the target, the drafter with gradients and what the optimiser keeps of them, the batches made ahead),
 //! and what comes on top in turn: a training step, a validation, and the copy of weights and moments that a saved state is
 //! written from. Where rows are full and every position is trained on, it is right within a fifth on the CPU; prompts and padding make
-//! it less. What is drawn for each step counts as much as some step of a training comes to. Not counted is what single products, or the judging
-//! of rows, make of a weight in f32 where bf16 is computed with: a copy of one matrix at a time.
+//! it less. What is drawn for each step counts as much as some step of a training comes to. Not counted is what the judging of rows makes
+//! of a head in f32 where bf16 is computed with.
 
 use spectrain_models::{AtATime, Routing, TargetSpec};
 use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload};
@@ -43,7 +43,7 @@ pub(super) struct Trained<'a> {
 /// Bytes, by what they are for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// Weights, gradients and moments.
+    /// Weights with what a pass casts of them, gradients and moments.
     pub(super) drafter: u64,
     /// Batches with their features, and the making of them.
     pub(super) batches: u64,
@@ -65,6 +65,7 @@ impl Memory {
         let moments = trained.moments();
         let stays = F32 * (parameters + moments + frozen);
         let gradients = F32 * parameters;
+        let casts = trained.casts();
         let held = BATCHES * trained.features();
         let making = trained.target_pass();
         let (activations, loss) = (trained.kept(), trained.loss());
@@ -76,13 +77,13 @@ impl Memory {
         };
         let judging = loss.saturating_add(before);
         let returning = trained.scores().saturating_add(gradients);
-        let step = [activations, judging.max(returning), meanwhile];
+        let step = [casts, activations, judging.max(returning), meanwhile];
         let step = step.into_iter().fold(0, u64::saturating_add);
-        let validation = making.max(loss);
+        let validation = making.max(casts.saturating_add(loss));
         // What stays, once more.
         let saving = stays;
         Self {
-            drafter: stays + gradients,
+            drafter: stays + casts + gradients,
             batches: held + meanwhile,
             activations,
             loss,
@@ -106,6 +107,20 @@ impl Trained<'_> {
         let head = optimizer.kept(Kind::Table) * footprint.head;
         let share = (all - mean).div_ceil(self.ranks);
         all.min(mean + share.max(head))
+    }
+
+    /// Bytes of the copies that a pass on a GPU takes of weights in another type than it computes in, unless most of them are frozen.
+    fn casts(&self) -> u64 {
+        let Footprint {
+            parameters,
+            head,
+            frozen,
+            ..
+        } = self.footprint;
+        match self.gpu && self.value < F32 && parameters >= frozen {
+            true => self.value * (parameters - head + frozen),
+            false => 0,
+        }
     }
 
     /// Bytes of a batch: the captured layers, the last hidden state, and tokens, documents and positions.
@@ -285,6 +300,39 @@ mod tests {
             let expected = 4 * rows * (3 * 10 * 64 + 1000) - 2 * 7;
             assert_eq!(of_step.scores(), expected);
         }
+    }
+
+    #[test]
+    fn a_gpu_casts_weights_but_for_the_head_once_in_a_pass() {
+        let spec = sizes_of("Qwen/Qwen3-0.6B", None).unwrap().spec;
+        let config = TrainConfig::default();
+        let batch = Packed {
+            rows: 1,
+            length: 64,
+        };
+        let plain = trained(&spec, &config, batch);
+        let footprint = Footprint {
+            parameters: 1000,
+            head: 300,
+            ..plain.footprint
+        };
+        let peak = |value, gpu, frozen| {
+            let of = Trained {
+                footprint: Footprint {
+                    frozen,
+                    ..footprint
+                },
+                value,
+                gpu,
+                ..trained(&spec, &config, batch)
+            };
+            (of.casts(), Memory::of(&of).drafter)
+        };
+        let (none, stays) = peak(F32, true, 50);
+        assert_eq!((none, peak(2, false, 50)), (0, (0, stays)));
+        assert_eq!(peak(2, true, 50), (1500, stays + 1500));
+        // As those that low-rank matrices are trained beside.
+        assert_eq!(peak(2, true, 1001).0, 0);
     }
 
     #[test]

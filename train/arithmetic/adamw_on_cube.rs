@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use spectrain_models::cube::shares::{Each, address_of, to_write};
 
 use self::kernel::{RatesLaunch, adamw_kernel};
-use super::operations::{AdamWStep, Moments};
+use super::operations::{AdamWStep, Gradient, Moments};
 
 mod kernel;
 
@@ -16,12 +16,16 @@ mod kernel;
 pub(super) fn adamw(
     weights: Tensor<1>,
     Moments { first, second }: Moments,
-    gradient: Tensor<1>,
+    Gradient { values, factor }: Gradient,
     step: &AdamWStep,
 ) -> (Tensor<1>, Moments) {
-    let [weights, first, second, gradient] =
-        [weights, first, second, gradient].map(Tensor::into_dispatch);
-    let (weights, first, second) = Dispatch::adamw(weights, first, second, gradient, *step);
+    let is_scaled = factor.is_some();
+    // What is not read may be anything.
+    let factor = factor.unwrap_or_else(|| values.clone());
+    let [weights, first, second, values, factor] =
+        [weights, first, second, values, factor].map(Tensor::into_dispatch);
+    let (weights, first, second) =
+        Dispatch::adamw(weights, first, second, values, factor, is_scaled, *step);
     let [first, second] = [first, second].map(Tensor::from_dispatch);
     (Tensor::from_dispatch(weights), Moments { first, second })
 }
@@ -29,13 +33,15 @@ pub(super) fn adamw(
 /// The step.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 trait Steps: Backend {
-    /// The moved weights, and both moments; all f32 of one length.
-    #[fusion(meta = |weights, first, second, _, _| (weights.clone(), first.clone(), second.clone()))]
+    /// The moved weights, and both moments; all f32 of one length. The first number of `factor` is read where `is_scaled`.
+    #[fusion(meta = |weights, first, second, _, _, _, _| (weights.clone(), first.clone(), second.clone()))]
     fn adamw(
         weights: FloatTensor<Self>,
         first: FloatTensor<Self>,
         second: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        factor: FloatTensor<Self>,
+        is_scaled: bool,
         step: AdamWStep,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
@@ -46,6 +52,8 @@ impl Steps for CubeBackend {
         first: CubeTensor,
         second: CubeTensor,
         gradient: CubeTensor,
+        factor: CubeTensor,
+        is_scaled: bool,
         step: AdamWStep,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
         let gradient = into_contiguous(gradient);
@@ -71,8 +79,10 @@ impl Steps for CubeBackend {
             first.clone().into_buffer_arg(),
             second.clone().into_buffer_arg(),
             gradient.into_buffer_arg(),
+            factor.into_buffer_arg(),
             rates,
             each.vectors as u32,
+            is_scaled,
         );
         (weights, first, second)
     }

@@ -7,7 +7,7 @@ use spectrain_models::weights::{host_f32, on_host};
 use crate::arithmetic::judged_by_kernels::JudgedByKernels;
 use crate::arithmetic::kernels;
 use crate::arithmetic::operations::{
-    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+    AdamWStep, Arithmetic, Gradient, Moments, ProductSum, RowJudge,
 };
 use crate::arithmetic::tensors::Tensors;
 use crate::judge::{Judge, Statistics};
@@ -28,20 +28,17 @@ impl Arithmetic for Cpu {
         Tensor::from_floats([sum as f32], &device)
     }
 
-    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
+    fn clip_factor(&self, norm: Tensor<1>, largest: f64) -> Option<Tensor<1>> {
+        let device = norm.device();
         let factor = largest / (host_f32(norm)[0] as f64 + 1e-6);
-        if factor < 1.0 {
-            for gradient in gradients.values_mut() {
-                gradient.inplace(|gradient| gradient * factor);
-            }
-        }
+        (factor < 1.0).then(|| Tensor::from_floats([factor as f32], &device))
     }
 
     fn adamw(
         &self,
         weights: Tensor<1>,
         Moments { first, second }: Moments,
-        gradient: Tensor<1>,
+        Gradient { values, factor }: Gradient,
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments) {
         let step = kernels::AdamWStep {
@@ -51,8 +48,9 @@ impl Arithmetic for Cpu {
             correct2: (1.0 / step.correct2) as f32,
             rate: (step.rate / step.correct1) as f32,
             shrink: step.shrink as f32,
+            factor: factor.map_or(1.0, |factor| host_f32(factor)[0]),
         };
-        let gradient = host_f32(gradient);
+        let gradient = host_f32(values);
         let (weights, (first, second)) = on_host(weights, |weights| {
             let (first, second) = on_host(first, |first| {
                 on_host(second, |second| {

@@ -5,7 +5,7 @@ use burn::tensor::DType;
 use crate::arithmetic::adamw_on_cube::adamw;
 use crate::arithmetic::judged_on_cube::JudgedOnCube;
 use crate::arithmetic::operations::{
-    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+    AdamWStep, Arithmetic, Gradient, Moments, ProductSum, RowJudge,
 };
 use crate::arithmetic::tensors::Tensors;
 use crate::judge::{Judge, Statistics};
@@ -18,15 +18,15 @@ impl Arithmetic for OnCube {
         Tensors.square_sum(gradient)
     }
 
-    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
-        Tensors.clip(gradients, norm, largest);
+    fn clip_factor(&self, norm: Tensor<1>, largest: f64) -> Option<Tensor<1>> {
+        Tensors.clip_factor(norm, largest)
     }
 
     fn adamw(
         &self,
         weights: Tensor<1>,
         moments: Moments,
-        gradient: Tensor<1>,
+        gradient: Gradient,
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments) {
         adamw(weights, moments, gradient, step)

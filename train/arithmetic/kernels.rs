@@ -112,6 +112,8 @@ pub(super) struct AdamWStep {
     pub(crate) rate: f32,
     /// `1 - learning rate · weight decay`.
     pub(crate) shrink: f32,
+    /// What the gradient is multiplied by before anything else.
+    pub(crate) factor: f32,
 }
 
 /// Moves `weights` and both moments in place.
@@ -143,6 +145,7 @@ fn adamw_block(
 ) {
     let moments = first.iter_mut().zip(second.iter_mut());
     for ((weight, (first, second)), &gradient) in weights.iter_mut().zip(moments).zip(gradient) {
+        let gradient = gradient * step.factor;
         *first = normal(step.beta1 * *first + (1.0 - step.beta1) * gradient);
         *second = normal(step.beta2 * *second + (1.0 - step.beta2) * gradient * gradient);
         let root = (*second * step.correct2).sqrt() + step.epsilon;
@@ -269,6 +272,7 @@ mod tests {
             correct2: 1.0,
             rate: 1e-3,
             shrink: 1.0,
+            factor: 1.0,
         };
         let (mut weight, mut first, mut second) = ([0.0], [0.0], [0.0]);
         adamw(&mut weight, &mut first, &mut second, &[1e-3], step);

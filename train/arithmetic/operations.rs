@@ -15,8 +15,8 @@ pub(crate) trait Arithmetic {
     /// The sum of the squares of a gradient, `[1]`.
     fn square_sum(&self, gradient: &mut Tensor<1>) -> Tensor<1>;
 
-    /// Scales `gradients`, whose norm is `norm`, so that it is at most `largest`.
-    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64);
+    /// What gradients of this norm are multiplied by so that it is at most `largest`, `[1]`; `None` where they surely stay as they are.
+    fn clip_factor(&self, norm: Tensor<1>, largest: f64) -> Option<Tensor<1>>;
 
     /// Weights and moments of a parameter behind a step of AdamW.
     ///
@@ -26,7 +26,7 @@ pub(crate) trait Arithmetic {
         &self,
         weights: Tensor<1>,
         moments: Moments,
-        gradient: Tensor<1>,
+        gradient: Gradient,
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments);
 
@@ -53,6 +53,25 @@ pub(crate) trait Arithmetic {
         positions: Vec<usize>,
         statistics: Statistics,
     ) -> Box<dyn RowJudge + 'a>;
+}
+
+/// The gradient of a parameter, flat, f32: `values`, times `factor` where there is one. What reads them once multiplies as it goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Gradient {
+    /// `[elements]`
+    pub(crate) values: Tensor<1>,
+    /// `[1]`
+    pub(crate) factor: Option<Tensor<1>>,
+}
+
+impl Gradient {
+    /// Its elements, multiplied.
+    pub(crate) fn whole(self) -> Tensor<1> {
+        match self.factor {
+            Some(factor) => self.values * factor,
+            None => self.values,
+        }
+    }
 }
 
 /// The moments of a parameter, `[elements]`, f32.

@@ -1,12 +1,12 @@
 //! The way of any device: tensor operations that wait for nothing.
 use burn::prelude::*;
 use burn::tensor::DType;
-use spectrain_models::product;
 use spectrain_models::reductions::square_sum;
+use spectrain_models::{product, wide_product};
 
 use crate::arithmetic::judged_by_tensors::JudgedByTensors;
 use crate::arithmetic::operations::{
-    AdamWStep, Arithmetic, Moments, NamedGradients, ProductSum, RowJudge,
+    AdamWStep, Arithmetic, Gradient, Moments, ProductSum, RowJudge,
 };
 use crate::judge::{Judge, Statistics};
 
@@ -18,21 +18,19 @@ impl Arithmetic for Tensors {
         square_sum(gradient.clone())
     }
 
-    fn clip(&self, gradients: &mut NamedGradients, norm: Tensor<1>, largest: f64) {
+    fn clip_factor(&self, norm: Tensor<1>, largest: f64) -> Option<Tensor<1>> {
         // Nothing is read from the device: that would wait for it.
-        let factor = ((norm + 1e-6).recip() * largest).clamp_max(1.0);
-        for gradient in gradients.values_mut() {
-            gradient.inplace(|gradient| gradient * factor.clone());
-        }
+        Some(((norm + 1e-6).recip() * largest).clamp_max(1.0))
     }
 
     fn adamw(
         &self,
         weights: Tensor<1>,
         Moments { first, second }: Moments,
-        gradient: Tensor<1>,
+        gradient: Gradient,
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments) {
+        let gradient = gradient.whole();
         let AdamWStep { beta1, beta2, .. } = *step;
         let first = first * beta1 + gradient.clone() * (1.0 - beta1);
         let second = second * beta2 + gradient.square() * (1.0 - beta2);
@@ -47,7 +45,12 @@ impl Arithmetic for Tensors {
     }
 
     fn product_sum(&self, shape: [usize; 2], _: DType, device: &Device) -> Box<dyn ProductSum> {
-        Box::new(OnDevice(Tensor::zeros(shape, (device, DType::F32))))
+        let device = device.clone();
+        Box::new(OnDevice {
+            sum: None,
+            shape,
+            device,
+        })
     }
 
     fn row_judge<'a>(
@@ -60,17 +63,25 @@ impl Arithmetic for Tensors {
     }
 }
 
-/// A sum in f32.
-struct OnDevice(Tensor<2>);
+/// A sum in f32, of nothing at first.
+struct OnDevice {
+    sum: Option<Tensor<2>>,
+    shape: [usize; 2],
+    device: Device,
+}
 
 impl ProductSum for OnDevice {
     fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
-        let more = product(hidden.transpose(), gradient.clone()).cast(DType::F32);
-        self.0.inplace(|sum| sum + more);
+        let more = wide_product(hidden.transpose(), gradient.clone());
+        self.sum = Some(match self.sum.take() {
+            Some(sum) => sum + more,
+            None => more,
+        });
         gradient
     }
 
     fn into_tensor(self: Box<Self>) -> Tensor<2> {
-        self.0
+        let zeros = || Tensor::zeros(self.shape, (&self.device, DType::F32));
+        self.sum.unwrap_or_else(zeros)
     }
 }

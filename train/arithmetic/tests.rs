@@ -9,7 +9,7 @@ use spectrain_models::{Init, RandomWeights, Weights};
 
 use super::arithmetic;
 use super::cpu::Cpu;
-use super::operations::{AdamWStep, Arithmetic, Moments, NamedGradients};
+use super::operations::{AdamWStep, Arithmetic, Gradient, Moments, NamedGradients};
 use super::tensors::Tensors;
 use crate::divergence::{Divergence, Factors};
 use crate::judge::{Judge, Statistics};
@@ -46,6 +46,12 @@ fn close<const D: usize>(what: &str, one: Tensor<D>, other: Tensor<D>, tolerance
     }
 }
 
+/// A gradient times what a clipping multiplies it by.
+fn clipped(values: &Tensor<1>, factor: &Option<Tensor<1>>) -> Tensor<1> {
+    let (values, factor) = (values.clone(), factor.clone());
+    Gradient { values, factor }.whole()
+}
+
 fn norm_by(own: &dyn Arithmetic, gradients: &mut NamedGradients) -> Tensor<1> {
     let sum =
         |(name, gradient): (&String, &mut Tensor<1>)| (name.clone(), own.square_sum(gradient));
@@ -64,10 +70,16 @@ fn norms_and_clipped_gradients_are_the_same() {
     close("norm", norm.clone(), norm_there.clone(), 1e-5);
     // Above the norm nothing is scaled, below it all is.
     for largest in [1e4, 3.0] {
-        Cpu.clip(&mut one, norm.clone(), largest);
-        Tensors.clip(&mut other, norm_there.clone(), largest);
-        for (name, gradient) in &one {
-            close(name, gradient.clone(), other[name].clone(), 1e-5);
+        let factor = Cpu.clip_factor(norm.clone(), largest);
+        let factor_there = Tensors.clip_factor(norm_there.clone(), largest);
+        for (name, values) in &mut one {
+            *values = clipped(values, &factor);
+            close(
+                name,
+                values.clone(),
+                clipped(&other[name], &factor_there),
+                1e-5,
+            );
         }
     }
     assert!(host_f32(norm_by(&Cpu, &mut one))[0] <= 3.0 + 1e-4);
@@ -82,7 +94,10 @@ fn steps_of_adamw_are_the_same() {
         second: Tensor::zeros([len], device),
     };
     let weights: Tensor<1> = random(&mut draws, [len]);
-    let mut other = (there(&weights), zeros(&test_device()));
+    let other = (there(&weights), zeros(&test_device()));
+    // In the device's own way, and in that of any.
+    let own = arithmetic(&test_device());
+    let mut others: [(&dyn Arithmetic, _); 2] = [(own, other.clone()), (&Tensors, other)];
     let mut one = (weights, zeros(&Device::flex()));
     for updates in 1..=3 {
         let step = AdamWStep {
@@ -95,12 +110,23 @@ fn steps_of_adamw_are_the_same() {
             shrink: 1.0 - 1e-4,
         };
         let gradient: Tensor<1> = random(&mut draws, [len]);
-        other = Tensors.adamw(other.0, other.1, there(&gradient), &step);
-        one = Cpu.adamw(one.0, one.1, gradient, &step);
+        let of = |values, device: &Device| Gradient {
+            values,
+            // The first step's is not clipped.
+            factor: (updates > 1).then(|| Tensor::from_floats([0.3], device)),
+        };
+        for (own, other) in &mut others {
+            let (weights, moments) = other.clone();
+            let there = of(there(&gradient), &test_device());
+            *other = own.adamw(weights, moments, there, &step);
+        }
+        one = Cpu.adamw(one.0, one.1, of(gradient, &Device::flex()), &step);
     }
-    close("weights", one.0, other.0, 1e-5);
-    close("first moment", one.1.first, other.1.first, 1e-5);
-    close("second moment", one.1.second, other.1.second, 1e-5);
+    for (_, (weights, Moments { first, second })) in others {
+        close("weights", one.0.clone(), weights, 1e-5);
+        close("first moment", one.1.first.clone(), first, 1e-5);
+        close("second moment", one.1.second.clone(), second, 1e-5);
+    }
 }
 
 #[test]

@@ -23,12 +23,17 @@ pub(super) fn adamw_kernel<N: Size>(
     first: &mut [Vector<f32, N>],
     second: &mut [Vector<f32, N>],
     gradient: &[Vector<f32, N>],
+    factor: &[f32],
     rates: Rates,
     vectors: u32,
+    #[comptime] is_scaled: bool,
 ) {
     let at = ABSOLUTE_POS;
     if at < vectors as usize {
-        let slope = gradient[at];
+        let mut slope = gradient[at];
+        if is_scaled {
+            slope = slope * Vector::new(factor[0]);
+        }
         let mean = first[at] * Vector::new(rates.beta1) + slope * Vector::new(rates.new1);
         let square =
             second[at] * Vector::new(rates.beta2) + slope * slope * Vector::new(rates.new2);
