@@ -4,8 +4,8 @@
 //! backward pass all multiply with the same ones: on a GPU casting them each time would move more bytes than AdamW does.
 use std::marker::PhantomData;
 
-/// While it lives, its thread casts a weight once on a GPU, and holds the copy. Weights stay as they are meanwhile: what lies behind a
-/// handle would be written in place, but for the one that is held here.
+/// While it lives, its thread casts each weight once on a GPU, and holds the copy until it ends. The weight is held with it, so that
+/// whoever changes it meanwhile has to write elsewhere.
 #[must_use]
 pub struct CastOnce {
     /// Whether none did before.
@@ -49,7 +49,7 @@ pub(crate) mod on_cube {
         static COPIES: RefCell<Option<Vec<Cast>>> = const { RefCell::new(None) };
     }
 
-    /// A weight and its copy in another type. While the weight is held here, nobody writes its memory or gets that of another.
+    /// A weight and its copy in another type. While the weight is held here, its memory is neither written nor another's.
     struct Cast {
         weight: CubeTensor,
         copy: CubeTensor,

@@ -91,15 +91,16 @@ pub(crate) trait Products: Backend {
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// `x · weight` in the type of `x`, whatever type the weight is in; shapes as there. What a graph keeps is the weight itself, which
-    /// all products with it share: it is cast again for the backward pass ([`CastOnce`](crate::cast_once::CastOnce)), and its
-    /// gradient is in its own type.
+    /// all products with it share: it is cast again for the backward pass, and its gradient is in its own
+    /// type.
     #[fusion(default)]
     fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let dtype = x.dtype();
         Self::product(x, Self::weight_of_type(weight, dtype))
     }
 
-    /// A weight in a type: itself where it is in that already.
+    /// A weight in a type: itself where it is in that already, and on a GPU the copy that a
+    /// [`CastOnce`](crate::cast_once::CastOnce) holds, where one lives.
     #[fusion(default)]
     fn weight_of_type(weight: FloatTensor<Self>, dtype: DType) -> FloatTensor<Self> {
         of_type::<Self>(weight, dtype)

@@ -275,12 +275,17 @@ impl Estimate {
         } else {
             String::new()
         };
+        let cast = if memory.casts > 0 {
+            ", and weights in bf16"
+        } else {
+            ""
+        };
         [
             ("memory, target", bytes(self.target_bytes)),
             (
                 "memory, drafter",
                 format!(
-                    "{} (weights, gradients and their moments, f32)",
+                    "{} (weights, gradients and their moments, f32{cast})",
                     bytes(memory.drafter)
                 ),
             ),

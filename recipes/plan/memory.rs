@@ -45,6 +45,8 @@ pub(super) struct Trained<'a> {
 pub(super) struct Memory {
     /// Weights with what a pass casts of them, gradients and moments.
     pub(super) drafter: u64,
+    /// Of these, what a pass casts.
+    pub(super) casts: u64,
     /// Batches with their features, and the making of them.
     pub(super) batches: u64,
     /// What the backward pass needs.
@@ -84,6 +86,7 @@ impl Memory {
         let saving = stays;
         Self {
             drafter: stays + casts + gradients,
+            casts,
             batches: held + meanwhile,
             activations,
             loss,
