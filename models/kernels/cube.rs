@@ -219,10 +219,13 @@ impl Backwards for CubeBackend {
         scale: f32,
         dtype: DType,
     ) -> (CubeTensor, CubeTensor) {
-        let [scores, ranges, floor] = [scores, ranges, floor].map(into_contiguous);
+        // Those of a block of queries are parts of what all have, and are read where they stand.
+        let scores = into_contiguous(scores);
+        let (ranges, floor) = (with_rows_together(ranges), in_heads(floor));
         let (out, largest) = (empty_like(&scores, dtype), empty_like(&floor, DType::F32));
         let rows = Rows::of(&scores, &[dtype]);
-        let (places, count) = (mask_places(&scores, &ranges), ranges.shape()[3] / 2);
+        let (places, count) = (mask_places(&scores, &ranges, 1), ranges.shape()[3] / 2);
+        let floors = heads_of(&floor, floor.shape()[2], 1);
         let dtypes = [scores.dtype, dtype].map(dtype_to_elem_type);
         let address = address_of(&[&scores, &ranges]);
         exponentials_kernel::launch(
@@ -237,6 +240,7 @@ impl Backwards for CubeBackend {
             out.clone().into_buffer_arg(),
             largest.clone().into_buffer_arg(),
             places,
+            floors,
             first as u32,
             count as u32,
             rows.count as u32,
@@ -281,7 +285,7 @@ fn weights(scores: CubeTensor, mask: Option<CubeTensor>, scale: f32, dtype: DTyp
     let is_masked = mask.is_some();
     // Where there is no mask nothing reads the one that stands there.
     let mask = mask.map_or_else(|| empty(&scores, [1, 1, 1, 8], DType::F32), into_contiguous);
-    let places = mask_places(&scores, &mask);
+    let places = mask_places(&scores, &mask, rows.vector);
     let dtypes = [scores.dtype, dtype].map(dtype_to_elem_type);
     let address = address_of(&[&scores, &mask]);
     softmax_kernel::launch(
@@ -336,15 +340,24 @@ fn norm_weight_gradient(
     CubeBackend::float_reshape(sum, Shape::new([rows.vectors * rows.vector]))
 }
 
-/// What a kernel is given of them.
-fn mask_places(scores: &CubeTensor, mask: &CubeTensor) -> MaskPlacesLaunch {
+/// A mask in which the rows of each sequence stand one behind the other.
+fn with_rows_together(mask: CubeTensor) -> CubeTensor {
+    let (shape, strides) = (mask.meta.shape(), mask.meta.strides());
+    match strides[3] == 1 && strides[2] == shape[3] {
+        true => mask,
+        false => into_contiguous(mask),
+    }
+}
+
+/// What a kernel is given of a mask [`with_rows_together`], in vectors of so many elements.
+fn mask_places(scores: &CubeTensor, mask: &CubeTensor, vector: usize) -> MaskPlacesLaunch {
     let [_, heads, rows, _] = scores.shape().dims();
     let [masks, _, mask_rows, _] = mask.shape().dims();
     MaskPlacesLaunch::new(
         (heads * rows) as u32,
         rows as u32,
         (rows / mask_rows) as u32,
-        mask_rows as u32,
-        (masks * mask_rows) as u32,
+        masks as u32,
+        (mask.meta.strides()[0] / vector) as u32,
     )
 }

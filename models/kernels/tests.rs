@@ -327,15 +327,26 @@ fn keys_outside_of_the_ranges_of_a_row_weigh_nothing_wherever_its_block_begins()
         let masked = scores.clone() * scale + seen;
         let largest = masked.clone().max_dim(3).max_pair(floor.clone());
         let expected = (masked - largest.clone()).exp();
-        let given = [scores, mask.ranges().clone(), floor];
-        let [scores, ranges, floor] = given.map(Tensor::into_dispatch);
-        let (found, of_found) =
-            Dispatch::exponentials(scores, ranges, floor, first, scale, DType::F32);
-        let what = format!("{masks} masks, from {first}");
-        let apart = difference(Tensor::<4>::from_dispatch(of_found), largest);
-        assert!(apart == 0.0, "{what}: largest {apart}");
-        let apart = difference(Tensor::<4>::from_dispatch(found), expected);
-        assert!(apart < 1e-6, "{what}: {apart}");
+        let ranges = mask.ranges().clone();
+        // Alone, and as parts of what more queries have.
+        let part = |x: &Tensor<4>| {
+            let [_, _, own, _] = x.dims();
+            let more = x.clone().repeat_dim(2, 128 / own + 1).narrow(2, 0, 128);
+            let all = Tensor::cat(vec![more, x.clone(), x.clone() + 1.0], 2);
+            all.narrow(2, 128, own)
+        };
+        let parts = [part(&ranges), part(&floor)];
+        for [ranges, floor] in [[ranges, floor], parts] {
+            let given = [scores.clone(), ranges, floor];
+            let [scores, ranges, floor] = given.map(Tensor::into_dispatch);
+            let (found, of_found) =
+                Dispatch::exponentials(scores, ranges, floor, first, scale, DType::F32);
+            let what = format!("{masks} masks, from {first}");
+            let apart = difference(Tensor::<4>::from_dispatch(of_found), largest.clone());
+            assert!(apart == 0.0, "{what}: largest {apart}");
+            let apart = difference(Tensor::<4>::from_dispatch(found), expected.clone());
+            assert!(apart < 1e-6, "{what}: {apart}");
+        }
     }
 }
 

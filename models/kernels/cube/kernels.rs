@@ -15,10 +15,10 @@ pub(super) struct MaskPlaces {
     of_head: u32,
     /// Rows of scores that a row of the mask is for.
     sharing: u32,
-    /// Rows of the mask that a sequence has.
-    rows: u32,
-    /// Rows of the mask; those of one sequence are repeated for a batch.
-    all: u32,
+    /// Sequences that the mask has; those of one are repeated for a batch.
+    sequences: u32,
+    /// From one of them to the next, in vectors.
+    step: u32,
 }
 
 #[cube(launch, address_type = "dynamic")]
@@ -214,7 +214,7 @@ pub(super) fn rotate_kernel<E: Float, N: Size>(
 fn mask_start(places: &MaskPlaces, row: usize, vectors: usize) -> usize {
     let sequence = row / places.of_sequence as usize;
     let in_head = row % places.of_head as usize / places.sharing as usize;
-    (sequence * places.rows as usize + in_head) % places.all as usize * vectors
+    sequence % places.sequences as usize * places.step as usize + in_head * vectors
 }
 
 /// `e^(score - largest)`, and 0 where that is nothing in f32.
@@ -361,6 +361,7 @@ pub(super) fn exponentials_kernel<E: Float, W: Float, N: Size>(
     out: &mut [Vector<W, N>],
     largest_out: &mut [f32],
     places: MaskPlaces,
+    floors: Heads,
     first: u32,
     count: u32,
     rows: u32,
@@ -375,7 +376,7 @@ pub(super) fn exponentials_kernel<E: Float, W: Float, N: Size>(
     let start = row * vectors;
     let (first, count) = (first as usize, count as usize);
     let ranges_start = mask_start(&places, row, 2 * count);
-    let mut most = Vector::<f32, N>::new(floor[row]);
+    let mut most = Vector::<f32, N>::new(floor[start_of(&floors, row)]);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
         let (own, place) = (start + at, first + at * N::value());
