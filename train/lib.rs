@@ -81,7 +81,7 @@ pub use source::{
 };
 pub use tcp_ranks::{Invitation, TcpRanks};
 pub use teacher::Teacher;
-pub use trainee::{Train, Trainee};
+pub use trainee::{Train, Trainee, casts_once};
 pub use training_time_test::{
     MaskAlign, OutOfVocab, Reduction, StepWeights, TrainingTimeTest, TrainingTimeTestConfig,
 };

@@ -111,7 +111,7 @@ pub struct Trainee<M: Module, O> {
     shard: Option<Shard>,
     /// What `gradients` are the mean over.
     counted: f64,
-    /// Whether a pass casts each weight once: see [`is_cast_once`].
+    /// Whether a pass casts each weight once: see [`casts_once`].
     is_cast_once: bool,
     propose: fn(M, DType) -> Option<Box<dyn Proposer>>,
 }
@@ -186,12 +186,17 @@ where
     }
 }
 
-/// Whether passes over a batch hold copies of the weights in the type that they compute in: unless most of them are frozen, as those that
-/// low-rank matrices are trained beside. These are multiplied with only twice, and copies of a whole language model take gigabytes.
+/// Whether passes over a batch hold copies of so many weights in the type that they compute in: unless most of them are frozen, as those
+/// that low-rank matrices are trained beside. These are multiplied with only twice, and copies of a whole language model take gigabytes.
+pub fn casts_once(trained: u64, frozen: u64) -> bool {
+    trained >= frozen
+}
+
+/// The same of a model's weights.
 fn is_cast_once(model: &impl Module) -> bool {
     let mut trained = 0;
     walk(model, |_, values| trained += values.shape().num_elements());
-    2 * trained >= model.num_params()
+    casts_once(trained as u64, (model.num_params() - trained) as u64)
 }
 
 /// That a model is to be updated with ranks of which none has a part of it.

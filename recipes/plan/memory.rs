@@ -7,7 +7,9 @@
 //! of a head in f32 where bf16 is computed with.
 
 use spectrain_models::{AtATime, Routing, TargetSpec};
-use spectrain_train::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload};
+use spectrain_train::{
+    CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload, casts_once,
+};
 
 use crate::families::footprint::{Activations, Footprint, Packed};
 
@@ -112,7 +114,7 @@ impl Trained<'_> {
         all.min(mean + share.max(head))
     }
 
-    /// Bytes of the copies that a pass on a GPU takes of weights in another type than it computes in, unless most of them are frozen.
+    /// Bytes of the copies that a pass on a GPU takes of weights in another type than it computes in, where it takes any.
     fn casts(&self) -> u64 {
         let Footprint {
             parameters,
@@ -120,7 +122,7 @@ impl Trained<'_> {
             frozen,
             ..
         } = self.footprint;
-        match self.gpu && self.value < F32 && parameters >= frozen {
+        match self.gpu && self.value < F32 && casts_once(parameters, frozen) {
             true => self.value * (parameters - head + frozen),
             false => 0,
         }
