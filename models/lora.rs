@@ -2,6 +2,7 @@
 //! (<https://arxiv.org/abs/2106.09685>).
 use burn::module::{Module, Param};
 use burn::prelude::*;
+use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::linear::{Linear, Lora};
 use crate::products::product;
 use crate::transformer::Transformer;
-use crate::weights::{Init, RandomWeights, Weights, lift, tensor_from};
+use crate::weights::{Init, RandomWeights, Weights, held_in_as_far_as_exact, lift, tensor_from};
 
 /// The table `[drafter.lora]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,14 +48,22 @@ impl LoraConfig {
     }
 }
 
-/// `model` with all its parameters frozen and low-rank matrices beside the linear layers of its decoder layers.
+/// `model` with all its parameters frozen and low-rank matrices beside the linear layers of its decoder layers. Frozen matrices are held
+/// in `dtype`, the type that is computed in, where it holds their numbers exactly, as bf16 does those of most files: they take half the
+/// memory then, and no product casts them.
 ///
 /// # Errors
 /// A setting makes no sense.
-pub(crate) fn adapt(model: Transformer, config: &LoraConfig, seed: u64) -> Result<Transformer> {
+pub(crate) fn adapt(
+    model: Transformer,
+    config: &LoraConfig,
+    seed: u64,
+    dtype: DType,
+) -> Result<Transformer> {
     config.check()?;
     let mut random = RandomWeights::new(seed);
-    model.no_grad().map_linear(&mut |linear| {
+    let frozen = held_in_as_far_as_exact(model.no_grad(), dtype);
+    frozen.map_linear(&mut |linear| {
         let [d_in, d_out] = linear.weight.val().dims();
         let device = linear.weight.device();
         let down = random.tensor("down", &[d_in, config.rank], Init::Linear { fan_in: d_in })?;
@@ -73,14 +82,14 @@ pub(crate) fn adapt(model: Transformer, config: &LoraConfig, seed: u64) -> Resul
     })
 }
 
-/// `model` with low-rank matrices multiplied out and added to the layers they stand beside.
+/// `model` with low-rank matrices multiplied out and added, in f32, to the layers they stand beside.
 pub(crate) fn merge(model: Transformer) -> Result<Transformer> {
     model.map_linear(&mut |linear| {
         let Some(lora) = &linear.lora else {
             return Ok(linear);
         };
         let change = product(lora.down.val(), lora.up.val()) * lora.scale;
-        let weight = linear.weight.val() + change;
+        let weight = linear.weight.val().cast(DType::F32) + change;
         Ok(Linear {
             weight: Param::initialized(linear.weight.id, weight),
             bias: linear.bias,

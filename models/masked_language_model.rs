@@ -221,7 +221,7 @@ impl Drafter for MaskedLanguageModel {
             Self::new(config, target, vocabulary, weights, device)
         })?;
         if let Some(settings) = &config.lora {
-            drafter.model = lora::adapt(drafter.model, settings, seed)?;
+            drafter.model = lora::adapt(drafter.model, settings, seed, target.dtype())?;
         }
         Ok(drafter)
     }

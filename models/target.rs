@@ -133,6 +133,11 @@ pub struct TargetParts {
 }
 
 impl TargetParts {
+    /// The type that the target computes in.
+    pub fn dtype(&self) -> DType {
+        self.embed_tokens.weight.val().dtype()
+    }
+
     /// See [`TargetSpec::with_heads`].
     pub(crate) fn with_heads(&self, d_head: usize) -> Result<Self> {
         Ok(Self {

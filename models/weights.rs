@@ -531,6 +531,30 @@ pub fn held_in<M: Module>(module: M, dtype: BurnDType) -> M {
     })
 }
 
+/// `module` with each matrix of which `dtype` holds the numbers exactly in that type, and all else as it is.
+pub(crate) fn held_in_as_far_as_exact<M: Module>(module: M, dtype: BurnDType) -> M {
+    module.map(&mut ExactCaster { dtype })
+}
+
+struct ExactCaster {
+    dtype: BurnDType,
+}
+
+impl ModuleMapper for ExactCaster {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, held, mapper) = param.consume();
+        let cast = held.clone().cast(self.dtype);
+        let is_exact = || {
+            let back = cast.clone().cast(held.dtype());
+            let same = back.equal(held.clone()).all();
+            same.into_data().iter::<bool>().all(|same| same)
+        };
+        let is_matrix = D > 1 && held.dtype() != self.dtype;
+        let kept = if is_matrix && is_exact() { cast } else { held };
+        Param::from_mapped_value(id, kept, mapper)
+    }
+}
+
 struct Caster {
     dtype: BurnDType,
     /// Of the field that it is in.
@@ -552,7 +576,8 @@ impl ModuleMapper for Caster {
     }
 }
 
-/// Replaces every parameter of `module` by the tensor of its name, as [`export`] wrote them. `source` is named in errors.
+/// Replaces every parameter of `module` by the tensor of its name, as [`export`] wrote them, in the type that it was in. `source` is named
+/// in errors.
 ///
 /// # Errors
 /// A tensor is missing, left over, or of another shape.
@@ -610,7 +635,7 @@ impl ModuleMapper for Importer {
             Ok(tensor) if transposed => transposed_from(tensor, &plain, is_untrained_on(&device)),
             Ok(tensor) => tensor_from(tensor, &plain),
         };
-        let new = lift(new, &device).set_require_grad(old.is_require_grad());
+        let new = lift(new.cast(old.dtype()), &device).set_require_grad(old.is_require_grad());
         Param::from_mapped_value(id, new, mapper)
     }
 }

@@ -2,8 +2,9 @@
 //! with low-rank matrices and without.
 use std::path::Path;
 
-use burn::module::Module as _;
+use burn::module::{Module as _, ModuleVisitor, Param};
 use burn::prelude::*;
+use burn::tensor::DType;
 use serde_json::json;
 use spectrain_checkpoints::language_model::{TARGET_PROJ, named};
 use spectrain_checkpoints::{NamedTensor, write_folder};
@@ -12,7 +13,7 @@ use spectrain_models::device::test_device;
 use spectrain_models::generate::{Continuation, continue_texts};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
 use spectrain_models::pard::{Pard, PardConfig};
-use spectrain_models::weights::{export, host_f32};
+use spectrain_models::weights::{export, held_in, host_f32};
 use spectrain_models::{
     Caches, Capture, Drafter, Features, FreshConfig, LogitRows, LoraConfig, Pass, Proposer,
     Sampling, Scope, Session, Target as _, Transformer, Tree, argmax, chain, forced,
@@ -419,6 +420,108 @@ fn low_rank_matrices_change_nothing_at_first_learn_alone_and_merge() {
     );
     assert_ne!(hidden(&trained), hidden(&plain));
     assert_close("merged", &hidden(&merged), &hidden(&trained), 1e-5);
+}
+
+/// The types of a model's parameters, matrices apart from vectors.
+#[derive(Default)]
+struct Types {
+    matrices: Vec<DType>,
+    vectors: Vec<DType>,
+}
+
+impl ModuleVisitor for Types {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let types = if D > 1 {
+            &mut self.matrices
+        } else {
+            &mut self.vectors
+        };
+        types.push(param.val().dtype());
+    }
+}
+
+impl Types {
+    fn of(model: &LanguageModel) -> Self {
+        let mut types = Self::default();
+        model.visit(&mut types);
+        types
+    }
+
+    fn matrices_in(&self, dtype: DType) -> usize {
+        self.matrices.iter().filter(|&&held| held == dtype).count()
+    }
+}
+
+/// `model`, written to a folder, with low-rank matrices beside it, as a drafter for `target`.
+fn adapted(model: &Transformer, target: &Transformer) -> LanguageModel {
+    let folder = tempfile::tempdir().unwrap();
+    let config = LanguageModelConfig {
+        model: write_model(folder.path(), model, &[]),
+        lora: Some(LoraConfig::default()),
+        ..Default::default()
+    };
+    tiny::fresh(&config, target, &test_device().autodiff())
+}
+
+/// What the head reads, computed in a type.
+fn hidden(model: &LanguageModel, batch: &Batch, dtype: DType) -> Vec<f32> {
+    host_f32(model.hidden(batch.tokens.clone(), &batch.layout, dtype))
+}
+
+#[test]
+fn frozen_matrices_are_held_as_the_target_computes_where_no_number_changes() {
+    let wide = tiny::target(&test_device());
+    let target = held_in(wide.clone(), DType::BF16);
+    // As most models are published.
+    let drafter = adapted(&target, &target);
+    let held = Types::of(&drafter);
+    // Two low-rank ones beside each of seven linear layers.
+    let thin = 2 * 7 * target.spec().layers;
+    assert_eq!(held.matrices_in(DType::F32), thin);
+    assert_eq!(held.matrices_in(DType::BF16), held.matrices.len() - thin);
+    assert!(held.vectors.iter().all(|&dtype| dtype == DType::F32));
+    // With more digits than bf16 has.
+    let digits = Types::of(&adapted(&wide, &target));
+    assert_eq!(digits.matrices_in(DType::F32), digits.matrices.len());
+    let in_f32 = adapted(&target, &wide);
+    let all = Types::of(&in_f32);
+    assert_eq!(all.matrices_in(DType::F32), all.matrices.len());
+    let batch = batch(&target, Capture::default());
+    let [one, other] = [&drafter, &in_f32].map(|model| hidden(model, &batch, DType::BF16));
+    assert_eq!(one, other);
+}
+
+#[test]
+fn beside_such_matrices_a_training_merges_writes_and_goes_on() {
+    let target = held_in(tiny::target(&test_device()), DType::BF16);
+    let batch = batch(&target, Capture::default());
+    let config = TrainConfig::default().optimizer();
+    let objective = Distill::new(&DistillConfig::default()).unwrap();
+    let training = || Trainee::drafter(adapted(&target, &target), objective.clone(), config);
+    let mut trainee = training();
+    let before = hidden(&trainee.model(), &batch, DType::F32);
+    trainee.accumulate_as_measured(&batch, Statistics::Loss);
+    trainee.update(1e-2, 0.0);
+    assert!(trainee.is_finite());
+    let trained = trainee.model();
+    let found = hidden(&trained, &batch, DType::F32);
+    assert_ne!(found, before);
+    let merged = LanguageModel::of(trained.merged().unwrap(), &target.parts()).unwrap();
+    assert_close("merged", &hidden(&merged, &batch, DType::F32), &found, 1e-5);
+
+    // It writes as it will draft.
+    let rewritten = |drafter: &LanguageModel| objective.rewrite(drafter, &batch.rows, &[], 5);
+    let written = rewritten(&held_in(merged, DType::BF16)).unwrap().tokens;
+    assert_eq!(rewritten(&trained).unwrap().tokens, written);
+
+    let mut resumed = training();
+    let (weights, optimizer) = (trainee.weights(), trainee.optimizer());
+    resumed
+        .restore(weights, optimizer, "a saved state")
+        .unwrap();
+    let (types, again) = (Types::of(&trained), Types::of(&resumed.model()));
+    assert_eq!(again.matrices, types.matrices);
+    assert_eq!(hidden(&resumed.model(), &batch, DType::F32), found);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use spectrain_models::Drafter as _;
 use spectrain_models::language_model::LanguageModel;
+use spectrain_models::weights::held_in;
 
 use crate::batch::{Batch, Rows};
 use crate::divergence::Divergence;
@@ -123,7 +124,10 @@ impl Objective<LanguageModel> for Distill {
         stop: &[u32],
         seed: u64,
     ) -> Option<Rows> {
-        rewrite(drafter.model(), rows, &self.config.on_policy, stop, seed)
+        // As it drafts: on a GPU each token would read masters of twice the size.
+        let merged = drafter.merged().expect("merging fails on nothing");
+        let writer = held_in(merged, drafter.target().dtype()).fused();
+        rewrite(&writer, rows, &self.config.on_policy, stop, seed)
     }
 }
 

@@ -347,7 +347,7 @@ impl<M: Module, O: Objective<M>> Train for Trainee<M, O> {
         struct Sum(Option<Tensor<1>>);
         impl burn::module::ModuleVisitor for Sum {
             fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
-                let sum = param.val().without_autodiff().sum();
+                let sum = param.val().without_autodiff().cast(DType::F32).sum();
                 self.0 = Some(match self.0.take() {
                     Some(before) => before + sum,
                     None => sum,

@@ -67,7 +67,7 @@ impl Memory {
             parameters, frozen, ..
         } = trained.footprint;
         let moments = trained.moments();
-        let stays = F32 * (parameters + moments + frozen);
+        let stays = F32 * (parameters + moments) + trained.frozen_value() * frozen;
         let gradients = F32 * parameters;
         let casts = trained.casts();
         let held = BATCHES * trained.features();
@@ -114,7 +114,12 @@ impl Trained<'_> {
         all.min(mean + share.max(head))
     }
 
-    /// Bytes of the copies that a pass on a GPU takes of weights in another type than it computes in, where it takes any.
+    /// Bytes of a frozen weight: a GPU holds one in the type that it computes in, as long as the file does.
+    fn frozen_value(&self) -> u64 {
+        if self.gpu { self.value } else { F32 }
+    }
+
+    /// Bytes of the copies that a pass on a GPU takes of trained weights in the type that it computes in, where it takes any.
     fn casts(&self) -> u64 {
         let Footprint {
             parameters,
@@ -123,7 +128,7 @@ impl Trained<'_> {
             ..
         } = self.footprint;
         match self.gpu && self.value < F32 && casts_once(parameters, frozen) {
-            true => self.value * (parameters - head + frozen),
+            true => self.value * (parameters - head),
             false => 0,
         }
     }
@@ -335,7 +340,8 @@ mod tests {
         };
         let (none, stays) = peak(F32, true, 50);
         assert_eq!((none, peak(2, false, 50)), (0, (0, stays)));
-        assert_eq!(peak(2, true, 50), (1500, stays + 1500));
+        // Those that are frozen are held in two bytes there.
+        assert_eq!(peak(2, true, 50), (1400, stays - 100 + 1400));
         // As those that low-rank matrices are trained beside.
         assert_eq!(peak(2, true, 1001).0, 0);
     }

@@ -131,7 +131,7 @@ fn decode(sizes: &Sizes, device: &Device, drafting: Drafting) -> Result<Work> {
         3,
         device,
     )?;
-    let compute = target.parts().embed_tokens.weight.val().dtype();
+    let compute = target.parts().dtype();
     let mut session = Session::new(held_in(drafter, compute));
     let prompt = text(sizes.spec.vocab, PROMPT);
     let settings = DecodeSettings {

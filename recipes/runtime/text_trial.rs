@@ -29,7 +29,7 @@ impl Parts {
     pub fn open(target: &Path, drafter: &Path, device: &Device, dtype: DType) -> Result<Self> {
         let target = load_parts(target, device, dtype)?;
         let drafter = open_drafter(drafter, &target, device).map_err(with_way_out)?;
-        let compute = target.embed_tokens.weight.val().dtype();
+        let compute = target.dtype();
         Ok(Self {
             drafter: drafter.held_in(compute),
             target,

@@ -73,7 +73,7 @@ impl<'a> StoredTexts<'a> {
             columns,
             target,
             samples: (0..shards.len()).collect(),
-            compute: target.embed_tokens.weight.val().dtype(),
+            compute: target.dtype(),
             device: target.embed_tokens.weight.val().device(),
             shards,
         })

@@ -62,7 +62,7 @@ pub(super) struct OnTexts {
 
 impl OnTexts {
     fn session(&self, drafter: &dyn Trained) -> Box<dyn Proposer> {
-        let compute = self.target.embed_tokens.weight.val().dtype();
+        let compute = self.target.dtype();
         drafter.held_in(compute).session()
     }
 }
