@@ -156,9 +156,7 @@ impl Drafter for LanguageModel {
         let mut drafter = start.with_weights(target, seed, |weights| {
             Self::new(config, target, vocabulary, weights, device)
         })?;
-        if let Some(settings) = &config.lora {
-            drafter.model = lora::adapt(drafter.model, settings, seed, target.dtype())?;
-        }
+        drafter.model = start.adapted(drafter.model, target, seed)?;
         Ok(drafter)
     }
 

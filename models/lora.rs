@@ -1,6 +1,6 @@
 //! Low-rank adaptation: a linear layer stays as it is, and a product of two thin matrices is trained beside it
 //! (<https://arxiv.org/abs/2106.09685>).
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
@@ -12,8 +12,9 @@ use crate::bounds;
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Lora};
 use crate::products::product;
+use crate::reductions::square_sum;
 use crate::transformer::Transformer;
-use crate::weights::{Init, RandomWeights, Weights, held_in_as_far_as_exact, lift, tensor_from};
+use crate::weights::{Init, RandomWeights, Weights, host_f32, lift, tensor_from};
 
 /// The table `[drafter.lora]`. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,7 +63,7 @@ pub(crate) fn adapt(
 ) -> Result<Transformer> {
     config.check()?;
     let mut random = RandomWeights::new(seed);
-    let frozen = held_in_as_far_as_exact(model.no_grad(), dtype);
+    let frozen = model.no_grad().map(&mut Narrow { dtype });
     frozen.map_linear(&mut |linear| {
         let [d_in, d_out] = linear.weight.val().dims();
         let device = linear.weight.device();
@@ -80,6 +81,32 @@ pub(crate) fn adapt(
             ..linear
         })
     })
+}
+
+/// Takes matrices over into a type that holds their numbers exactly.
+struct Narrow {
+    dtype: DType,
+}
+
+impl ModuleMapper for Narrow {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        // So much that no square of a difference is nothing in f32.
+        const LARGER: f32 = (1u128 << 100) as f32;
+        let (id, held, mapper) = param.consume();
+        let narrow = held.clone().cast(self.dtype);
+        let is_exact = || {
+            let back = narrow.clone().cast(held.dtype());
+            let differences = (back - held.clone()).without_autodiff() * LARGER;
+            host_f32(square_sum(differences.flatten(0, D - 1))) == [0.0]
+        };
+        let is_matrix = D > 1 && held.dtype() != self.dtype;
+        let kept = if is_matrix && is_exact() {
+            narrow
+        } else {
+            held
+        };
+        Param::from_mapped_value(id, kept, mapper)
+    }
 }
 
 /// `model` with low-rank matrices multiplied out and added, in f32, to the layers they stand beside.

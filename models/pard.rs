@@ -290,9 +290,7 @@ impl Drafter for Pard {
             };
             Self::new(config, target, vocabulary, &mut weights, device)
         })?;
-        if let Some(settings) = &config.lora {
-            drafter.model = lora::adapt(drafter.model, settings, seed, target.dtype())?;
-        }
+        drafter.model = start.adapted(drafter.model, target, seed)?;
         Ok(drafter)
     }
 

@@ -11,10 +11,10 @@ use spectrain_checkpoints::{
 use crate::bounds;
 use crate::config::{check_tied_head, unread_tensors};
 use crate::error::{Error, Result};
-use crate::lora::LoraConfig;
+use crate::lora::{self, LoraConfig};
 use crate::routing::Routing;
 use crate::target::{TargetParts, TargetSpec};
-use crate::transformer::TransformerConfig;
+use crate::transformer::{Transformer, TransformerConfig};
 use crate::weights::{FolderWeights, Init, RandomWeights, Weights};
 
 /// The table `[drafter.fresh]`: sizes of a model that starts at random, with Qwen3's layers. Every key may be left out; where it is 0 or left
@@ -322,6 +322,22 @@ impl Start<'_> {
             .collect();
         config.spec.layers = self.keep_layers.len();
         Ok(config)
+    }
+
+    /// The model as it is trained, with what is drawn from `seed`: itself, or low-rank matrices beside it.
+    ///
+    /// # Errors
+    /// A setting makes no sense.
+    pub(crate) fn adapted(
+        &self,
+        model: Transformer,
+        target: &TargetParts,
+        seed: u64,
+    ) -> Result<Transformer> {
+        match self.lora {
+            Some(settings) => lora::adapt(model, settings, seed, target.dtype()),
+            None => Ok(model),
+        }
     }
 
     /// Calls `make` with the parameters at the start.

@@ -531,30 +531,6 @@ pub fn held_in<M: Module>(module: M, dtype: BurnDType) -> M {
     })
 }
 
-/// `module` with each matrix of which `dtype` holds the numbers exactly in that type, and all else as it is.
-pub(crate) fn held_in_as_far_as_exact<M: Module>(module: M, dtype: BurnDType) -> M {
-    module.map(&mut ExactCaster { dtype })
-}
-
-struct ExactCaster {
-    dtype: BurnDType,
-}
-
-impl ModuleMapper for ExactCaster {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, held, mapper) = param.consume();
-        let cast = held.clone().cast(self.dtype);
-        let is_exact = || {
-            let back = cast.clone().cast(held.dtype());
-            let same = back.equal(held.clone()).all();
-            same.into_data().iter::<bool>().all(|same| same)
-        };
-        let is_matrix = D > 1 && held.dtype() != self.dtype;
-        let kept = if is_matrix && is_exact() { cast } else { held };
-        Param::from_mapped_value(id, kept, mapper)
-    }
-}
-
 struct Caster {
     dtype: BurnDType,
     /// Of the field that it is in.

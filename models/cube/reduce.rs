@@ -63,6 +63,37 @@ pub fn row_max(value: f32, room: &mut Shared<[f32]>) -> f32 {
     row_reduced(value, room, false)
 }
 
+/// The squares that a unit adds up of the row of vectors that begins at `start`.
+#[cube]
+pub(crate) fn own_squares<E: Float, N: Size>(
+    all: &[Vector<E, N>],
+    start: usize,
+    vectors: usize,
+) -> Vector<f32, N> {
+    let mut squares = Vector::<f32, N>::new(0.0);
+    let mut at = UNIT_POS_X as usize;
+    while at < vectors {
+        let x = Vector::<f32, N>::cast_from(all[start + at]);
+        squares += x * x;
+        at += CUBE_DIM_X as usize;
+    }
+    squares
+}
+
+/// Numbers times `scale` and their weights, in their type.
+#[cube]
+pub(crate) fn normed<E: Float, W: Float, N: Size>(
+    x: Vector<E, N>,
+    weight: Vector<W, N>,
+    scale: f32,
+) -> Vector<E, N> {
+    let (x, weight) = (
+        Vector::<f32, N>::cast_from(x),
+        Vector::<f32, N>::cast_from(weight),
+    );
+    Vector::<E, N>::cast_from(x * Vector::new(scale) * weight)
+}
+
 /// One over the root mean square of a row of `vectors`, of whose squares a unit summed `squares`. Every unit of the cube must call it.
 #[cube]
 pub fn inverse_rms<N: Size>(

@@ -4,7 +4,9 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use crate::cube::heads::{Heads, position_of, start_of};
-use crate::cube::reduce::{inverse_rms, lanes_max, lanes_sum, own_row, row_max, row_sum};
+use crate::cube::reduce::{
+    inverse_rms, lanes_max, lanes_sum, normed, own_row, own_squares, row_max, row_sum,
+};
 
 /// Where the mask of a row of scores stands.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -36,20 +38,12 @@ pub(super) fn rms_norm_kernel<E: Float, W: Float, N: Size>(
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
     let start = row * vectors;
-    let mut squares = Vector::<f32, N>::new(0.0);
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let x = Vector::<f32, N>::cast_from(x[start + at]);
-        squares += x * x;
-        at += CUBE_DIM_X as usize;
-    }
+    let squares = own_squares::<E, N>(x, start, vectors);
     let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let x = Vector::<f32, N>::cast_from(x[start + at]);
-            let weight = Vector::<f32, N>::cast_from(weight[at]);
-            out[start + at] = Vector::cast_from(x * Vector::new(scale) * weight);
+            out[start + at] = normed::<E, W, N>(x[start + at], weight[at], scale);
             at += CUBE_DIM_X as usize;
         }
     }

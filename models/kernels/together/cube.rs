@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 
 use super::{Together, written_each};
 use crate::cube::heads::{Heads, heads_of, in_heads, position_of, start_of};
-use crate::cube::reduce::{inverse_rms, own_row};
+use crate::cube::reduce::{inverse_rms, normed, own_row, own_squares};
 use crate::cube::shares::{Each, Rows, address_of, empty_like};
 
 impl Together for CubeBackend {
@@ -168,21 +168,18 @@ fn norm_and_rotate_kernel<E: Float, W: Float, N: Size>(
     let (row, there) = own_row(rows);
     let vectors = vectors as usize;
     let start = start_of(&places, row);
-    let mut squares = Vector::<f32, N>::new(0.0);
-    let mut at = UNIT_POS_X as usize;
-    while at < vectors {
-        let x = Vector::<f32, N>::cast_from(x[start + at]);
-        squares += x * x;
-        at += CUBE_DIM_X as usize;
-    }
+    let squares = own_squares::<E, N>(x, start, vectors);
     let scale = inverse_rms::<N>(squares, vectors, epsilon, &mut room);
     if there {
         let half = vectors / 2;
         let angle = position_of(&places, row) * half;
         let mut at = UNIT_POS_X as usize;
         while at < half {
+            // Rounded as a norm that is written is.
             let lower = normed::<E, W, N>(x[start + at], weight[at], scale);
             let upper = normed::<E, W, N>(x[start + half + at], weight[half + at], scale);
+            let lower = Vector::<f32, N>::cast_from(lower);
+            let upper = Vector::<f32, N>::cast_from(upper);
             let angle = (angle + at) % angles as usize;
             let (cos, sin) = (cos[angle], sin[angle]);
             out[row * vectors + at] = Vector::cast_from(lower * cos - upper * sin);
@@ -190,20 +187,6 @@ fn norm_and_rotate_kernel<E: Float, W: Float, N: Size>(
             at += CUBE_DIM_X as usize;
         }
     }
-}
-
-/// Rounded as a norm that is written is.
-#[cube]
-fn normed<E: Float, W: Float, N: Size>(
-    x: Vector<E, N>,
-    weight: Vector<W, N>,
-    scale: f32,
-) -> Vector<f32, N> {
-    let (x, weight) = (
-        Vector::<f32, N>::cast_from(x),
-        Vector::<f32, N>::cast_from(weight),
-    );
-    Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(x * Vector::new(scale) * weight))
 }
 
 /// Rounded as a sum that is written is.
@@ -242,9 +225,7 @@ fn add_and_norm_kernel<E: Float, W: Float, N: Size>(
         while at < vectors {
             let sum = added::<E, N>(x[start + at], y[start + at]);
             sum_out[start + at] = sum;
-            let wide = Vector::<f32, N>::cast_from(sum);
-            let weight = Vector::<f32, N>::cast_from(weight[at]);
-            normed_out[start + at] = Vector::cast_from(wide * Vector::new(scale) * weight);
+            normed_out[start + at] = normed::<E, W, N>(sum, weight[at], scale);
             at += CUBE_DIM_X as usize;
         }
     }
