@@ -280,12 +280,19 @@ impl Estimate {
         } else {
             ""
         };
+        let frozen = match memory.frozen {
+            0 => String::new(),
+            held if held < 4 * self.footprint.frozen => {
+                format!("; {} of it frozen weights, bf16", bytes(held))
+            }
+            held => format!("; {} of it frozen weights", bytes(held)),
+        };
         [
             ("memory, target", bytes(self.target_bytes)),
             (
                 "memory, drafter",
                 format!(
-                    "{} (weights, gradients and their moments, f32{cast})",
+                    "{} (weights, gradients and their moments, f32{cast}{frozen})",
                     bytes(memory.drafter)
                 ),
             ),

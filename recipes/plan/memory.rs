@@ -49,6 +49,8 @@ pub(super) struct Memory {
     pub(super) drafter: u64,
     /// Of these, what a pass casts.
     pub(super) casts: u64,
+    /// Of these, weights that are not trained.
+    pub(super) frozen: u64,
     /// Batches with their features, and the making of them.
     pub(super) batches: u64,
     /// What the backward pass needs.
@@ -67,7 +69,8 @@ impl Memory {
             parameters, frozen, ..
         } = trained.footprint;
         let moments = trained.moments();
-        let stays = F32 * (parameters + moments) + trained.frozen_value() * frozen;
+        let frozen = trained.frozen_value() * frozen;
+        let stays = F32 * (parameters + moments) + frozen;
         let gradients = F32 * parameters;
         let casts = trained.casts();
         let held = BATCHES * trained.features();
@@ -89,6 +92,7 @@ impl Memory {
         Self {
             drafter: stays + casts + gradients,
             casts,
+            frozen,
             batches: held + meanwhile,
             activations,
             loss,

@@ -89,6 +89,32 @@ fn a_target_that_could_not_be_looked_up_on_the_hub_is_warned_of() {
 }
 
 #[test]
+fn frozen_weights_are_told_apart_and_take_two_bytes_on_a_gpu() {
+    let text_of_recipe = r#"
+        recipe = "distillspec"
+        name = "low-rank"
+        [target]
+        model = "Qwen/Qwen3-8B"
+        [data]
+        train = "absent.jsonl"
+        eval = "absent.jsonl"
+        [drafter]
+        model = "Qwen/Qwen3-0.6B"
+        lora = {}
+    "#;
+    let root = tempfile::tempdir().unwrap();
+    let recipe = read(text_of_recipe, &[]).unwrap();
+    for (device, told) in [
+        ("cuda:0", "f32; 1.1 GiB of it frozen weights, bf16)"),
+        ("cpu", "f32; 2.2 GiB of it frozen weights)"),
+    ] {
+        let text = text(&recipe, root.path(), device);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains(told), "{device}: {text}");
+    }
+}
+
+#[test]
 fn a_drafter_to_start_from_that_could_not_be_looked_up_is_warned_of() {
     let root = tempfile::tempdir().unwrap();
     let mut recipe = qwen3();
