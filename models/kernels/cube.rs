@@ -12,9 +12,9 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use self::kernels::{
-    MaskPlacesLaunch, exponentials_kernel, norm_weight_kernel, rms_norm_backward_kernel,
-    rms_norm_kernel, rotate_kernel, softmax_backward_kernel, softmax_kernel,
-    swiglu_backward_kernel, swiglu_kernel,
+    MaskPlacesLaunch, added_at_kernel, exponentials_kernel, norm_weight_kernel,
+    rms_norm_backward_kernel, rms_norm_kernel, rotate_kernel, softmax_backward_kernel,
+    softmax_kernel, swiglu_backward_kernel, swiglu_kernel,
 };
 use super::operations::{Backwards, Kernels};
 use crate::cube::heads::{heads_of, in_heads};
@@ -209,6 +209,28 @@ impl Backwards for CubeBackend {
             dtypes,
         );
         out
+    }
+
+    fn added_at(sum: CubeTensor, more: CubeTensor, first: usize) -> CubeTensor {
+        let more = into_contiguous(more);
+        let sum = into_contiguous(sum);
+        let sum = if sum.can_mut() { sum } else { sum.copy() };
+        let (each, [_, _, count, width]) = (Each::of(&more), more.shape().dims());
+        let places = heads_of(&sum, count, each.vector);
+        added_at_kernel::launch(
+            &sum.client,
+            each.cubes.clone(),
+            each.cube,
+            address_of(&[&sum]),
+            each.vector,
+            more.into_buffer_arg(),
+            sum.clone().into_buffer_arg(),
+            places,
+            first as u32,
+            (width / each.vector) as u32,
+            each.vectors as u32,
+        );
+        sum
     }
 
     fn exponentials(

@@ -15,7 +15,7 @@ use burn::backend::{
 };
 #[cfg(feature = "fusion")]
 use burn::tensor::DType;
-use burn::tensor::{Shape, Slice};
+use burn::tensor::Shape;
 
 use super::operations::Backwards;
 use super::within::within;
@@ -271,7 +271,7 @@ fn joined<B: Backend>(mut parts: Vec<FloatTensor<B>>, dim: usize) -> FloatTensor
 }
 
 /// Adds what some of `all` keys have more to their places in a sum, which is 0 before.
-fn added<B: Backend>(
+fn added<B: Backwards>(
     sum: Option<FloatTensor<B>>,
     more: FloatTensor<B>,
     keys: &Range<usize>,
@@ -285,16 +285,10 @@ fn added<B: Backend>(
         Some(sum) => sum,
         None => {
             shape[2] = all;
-            B::float_zeros(shape.clone(), &more.device(), dtype.into())
+            B::float_zeros(shape, &more.device(), dtype.into())
         }
     };
-    let slice = |at| match at == 2 {
-        true => Slice::from(keys.clone()),
-        false => Slice::from(0..shape[at]),
-    };
-    let there = within::<B>(sum.clone(), 2, keys);
-    let places = [0, 1, 2, 3].map(slice);
-    B::float_slice_assign(sum, &places, B::float_add(there, more))
+    B::added_at(sum, more, keys.start)
 }
 
 impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {

@@ -155,6 +155,20 @@ impl Backwards for Flex {
         in_type(gradient, dtype)
     }
 
+    fn added_at(sum: FlexTensor, more: FlexTensor, first: usize) -> FlexTensor {
+        let [sizes, of_more] = [&sum, &more].map(shape_of);
+        let [keys, count] = [&sizes, &of_more].map(|sizes| sizes[2] * sizes[3]);
+        let (mut sum, more) = (owned(sum), Read::of(more));
+        let (first, more) = (first * sizes[3], more.values());
+        each_row(sum.storage_mut(), keys, |number, head| {
+            let more = &more[number * count..][..count];
+            for (sum, more) in head[first..].iter_mut().zip(more) {
+                *sum += more;
+            }
+        });
+        sum
+    }
+
     fn exponentials(
         scores: FlexTensor,
         ranges: FlexTensor,

@@ -148,6 +148,15 @@ pub(super) trait Backwards: Backend + Products {
         (of_type::<Self>(of_values, dtype), of_weights)
     }
 
+    /// `sum`, with `more` added to its keys from `first` on.
+    ///
+    /// # Shapes
+    /// - sum, output: `[batch, heads, keys, width]`, f32
+    /// - more: `[batch, heads, count, width]`, f32
+    #[fusion(meta = |sum, _, _| sum.clone())]
+    fn added_at(sum: FloatTensor<Self>, more: FloatTensor<Self>, first: usize)
+    -> FloatTensor<Self>;
+
     /// The gradient with respect to scaled scores, in the type `dtype`: `weights · (of_weights + of_sum)`.
     ///
     /// # Shapes

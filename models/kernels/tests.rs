@@ -499,6 +499,25 @@ fn gradients_of_keys_and_values_do_not_depend_on_how_many_blocks_they_are_summed
     }
 }
 
+#[test]
+fn what_some_keys_have_more_is_added_at_their_places_and_to_nobody_elses_sum() {
+    for ([batch, heads, keys, width], first, count) in [
+        ([2, 3, 7, 8], 2, 4),
+        ([1, 2, 5, 6], 0, 4),
+        ([2, 1, 9, 5], 8, 1),
+    ] {
+        let of = |seed, keys| numbers([batch, heads, keys, width], DType::F32, seed);
+        let (sum, more) = (of(1, keys), of(2, count));
+        let there = sum.clone().narrow(2, first, count) + more.clone();
+        let places = [0..batch, 0..heads, first..first + count, 0..width];
+        let expected = sum.clone().slice_assign(places, there);
+        let [held, more] = [sum.clone(), more].map(Tensor::into_dispatch);
+        let found: Tensor<4> = Tensor::from_dispatch(Dispatch::added_at(held, more, first));
+        assert_eq!(host_f32(found), host_f32(expected));
+        assert_eq!(host_f32(sum), host_f32(of(1, keys)));
+    }
+}
+
 /// Queries that see keys together and, of two more, each the one that stands where it does.
 struct WithColumns {
     mask: Mask,

@@ -203,6 +203,24 @@ pub(super) fn rotate_kernel<E: Float, N: Size>(
     out[to + half] = Vector::cast_from(upper * cos + lower * sin);
 }
 
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn added_at_kernel<N: Size>(
+    more: &[Vector<f32, N>],
+    sum: &mut [Vector<f32, N>],
+    places: Heads,
+    first: u32,
+    width: u32,
+    vectors: u32,
+) {
+    if ABSOLUTE_POS >= vectors as usize {
+        terminate!();
+    }
+    let width = width as usize;
+    let (row, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
+    let at = start_of(&places, row) + first as usize * places.seq_stride as usize + column;
+    sum[at] = sum[at] + more[ABSOLUTE_POS];
+}
+
 /// Where the mask of a row of scores begins.
 #[cube]
 fn mask_start(places: &MaskPlaces, row: usize, vectors: usize) -> usize {
