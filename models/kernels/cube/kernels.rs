@@ -218,7 +218,8 @@ pub(super) fn added_at_kernel<N: Size>(
     let width = width as usize;
     let (row, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
     let at = start_of(&places, row) + first as usize * places.seq_stride as usize + column;
-    sum[at] = sum[at] + more[ABSOLUTE_POS];
+    let there = sum[at];
+    sum[at] = there + more[ABSOLUTE_POS];
 }
 
 /// Where the mask of a row of scores begins.
