@@ -90,21 +90,17 @@ struct Narrow {
 
 impl ModuleMapper for Narrow {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if D == 1 || param.val().dtype() == self.dtype {
+            return param;
+        }
         // So much that no square of a difference is nothing in f32.
         const LARGER: f32 = (1u128 << 100) as f32;
         let (id, held, mapper) = param.consume();
         let narrow = held.clone().cast(self.dtype);
-        let is_exact = || {
-            let back = narrow.clone().cast(held.dtype());
-            let differences = (back - held.clone()).without_autodiff() * LARGER;
-            host_f32(square_sum(differences.flatten(0, D - 1))) == [0.0]
-        };
-        let is_matrix = D > 1 && held.dtype() != self.dtype;
-        let kept = if is_matrix && is_exact() {
-            narrow
-        } else {
-            held
-        };
+        let back = narrow.clone().cast(held.dtype());
+        let differences = (back - held.clone()).without_autodiff() * LARGER;
+        let is_exact = host_f32(square_sum(differences.flatten(0, D - 1))) == [0.0];
+        let kept = if is_exact { narrow } else { held };
         Param::from_mapped_value(id, kept, mapper)
     }
 }

@@ -25,15 +25,11 @@ fn main() -> ExitCode {
 /// step waits while it is cleared, a tenth of the step's time. Until then the kernel counts it as the process's own.
 fn keep_memory() {
     if std::env::var_os(BY_USER).is_none() {
-        set(PURGE_DECOMMITS, false);
-    }
-}
-
-fn set(option: mi_option_t, value: bool) {
-    #[expect(unsafe_code, reason = "mimalloc is a C library")]
-    // SAFETY: mimalloc checks the number of the option, and reads it when it gives memory back, in whatever thread.
-    unsafe {
-        mi_option_set(option, value.into());
+        #[expect(unsafe_code, reason = "mimalloc is a C library")]
+        // SAFETY: mimalloc checks the number of the option, and reads it when it gives memory back, in whatever thread.
+        unsafe {
+            mi_option_set(PURGE_DECOMMITS, 0);
+        }
     }
 }
 
@@ -43,11 +39,11 @@ mod tests {
 
     use super::*;
 
-    fn get(option: mi_option_t) -> std::ffi::c_long {
+    fn found() -> std::ffi::c_long {
         #[expect(unsafe_code, reason = "mimalloc is a C library")]
         // SAFETY: as above.
         unsafe {
-            libmimalloc_sys::mi_option_get(option)
+            libmimalloc_sys::mi_option_get(PURGE_DECOMMITS)
         }
     }
 
@@ -57,7 +53,7 @@ mod tests {
         const ELSEWHERE: &str = "7";
         if std::env::var(BY_USER).is_ok_and(|value| value == ELSEWHERE) {
             keep_memory();
-            assert_eq!(get(PURGE_DECOMMITS), 7, "what a user wants stays");
+            assert_eq!(found(), 7, "what a user wants stays");
             return;
         }
         let name = "tests::the_option_has_the_number_that_mimalloc_gives_it";
@@ -73,6 +69,6 @@ mod tests {
             "{told}"
         );
         keep_memory();
-        assert_eq!(get(PURGE_DECOMMITS), 0);
+        assert_eq!(found(), 0);
     }
 }

@@ -21,6 +21,11 @@ fn qwen3() -> ResolvedRecipe {
 
 /// A recipe of this kind for Qwen3-8B.
 fn of(kind: &str) -> ResolvedRecipe {
+    with_drafter(kind, "draft_vocab = 32000")
+}
+
+/// The same with these lines in `[drafter]`.
+fn with_drafter(kind: &str, drafter: &str) -> ResolvedRecipe {
     let text = r#"
         recipe = "KIND"
         name = "qwen3"
@@ -30,9 +35,9 @@ fn of(kind: &str) -> ResolvedRecipe {
         train = "absent.jsonl"
         eval = "absent.jsonl"
         [drafter]
-        draft_vocab = 32000
     "#;
-    read(&text.replace("KIND", kind), &[]).unwrap()
+    let text = text.replace("KIND", kind) + drafter;
+    read(&text, &[]).unwrap()
 }
 
 fn estimated(recipe: &ResolvedRecipe, sizes: &Sizes, runs: &Path) -> Estimate {
@@ -90,20 +95,9 @@ fn a_target_that_could_not_be_looked_up_on_the_hub_is_warned_of() {
 
 #[test]
 fn frozen_weights_are_told_apart_and_take_two_bytes_on_a_gpu() {
-    let text_of_recipe = r#"
-        recipe = "distillspec"
-        name = "low-rank"
-        [target]
-        model = "Qwen/Qwen3-8B"
-        [data]
-        train = "absent.jsonl"
-        eval = "absent.jsonl"
-        [drafter]
-        model = "Qwen/Qwen3-0.6B"
-        lora = {}
-    "#;
     let root = tempfile::tempdir().unwrap();
-    let recipe = read(text_of_recipe, &[]).unwrap();
+    let drafter = "model = \"Qwen/Qwen3-0.6B\"\nlora = {}";
+    let recipe = with_drafter("distillspec", drafter);
     for (device, told) in [
         ("cuda:0", "f32; 1.1 GiB of it frozen weights, bf16)"),
         ("cpu", "f32; 2.2 GiB of it frozen weights)"),
