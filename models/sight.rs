@@ -122,6 +122,19 @@ impl Sight {
         Self::new([queries, AtATime::on(device).of_cache(held)], sees)
     }
 
+    /// What the queries at some places of all sequences see, `each` of one sequence after as many of the one before it.
+    ///
+    /// # Panics
+    /// A place is beyond all of them.
+    pub(crate) fn of_places(&self, each: usize, places: &[usize]) -> Self {
+        let of_place = |&place: &usize| &self.ranges[place * self.most..][..self.most];
+        Self {
+            queries: each,
+            ranges: places.iter().flat_map(of_place).copied().collect(),
+            ..*self
+        }
+    }
+
     /// Queries of a sequence, and keys.
     pub fn dims(&self) -> [usize; 2] {
         [self.queries, self.keys]

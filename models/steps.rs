@@ -3,18 +3,24 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use crate::mask::{Layout, Mask, shift_left};
+use crate::picks::Picks;
 use crate::rope::{Rope, Rotation};
 use crate::target::TargetParts;
 use crate::unrolls::{Unrolls, blank_at_start};
 
 /// What a drafter unrolled over packed rows reads at each step beside hidden states: at step `j`, index `t` reads the
-/// token `x_{t+1+j}`.
+/// token `x_{t+1+j}`. The keys of step 0 are seen from other indices, those of later steps from their own alone: so later steps need
+/// not run where nothing is [wanted](Self::wanted) of them.
 pub struct Steps<'a> {
     target: &'a TargetParts,
     tokens: Tensor<2, Int>,
     layout: Layout,
     /// Of step 0.
     mask: Mask,
+    /// Where the later steps run; everywhere without.
+    picks: Option<Picks>,
+    /// Of the later steps, where there is no window.
+    later_mask: Mask,
     /// How many positions back a query sees, the own one counted.
     window: Option<usize>,
     /// Whether the first position of a text reads zeros.
@@ -30,10 +36,13 @@ impl<'a> Steps<'a> {
     /// - tokens: `[batch, seq]`
     pub fn new(drafter: &'a impl Unrolls, tokens: Tensor<2, Int>, layout: Layout) -> Self {
         let window = drafter.sees_back();
+        let mask = layout.mask(window);
         Self {
             target: drafter.target(),
             tokens,
-            mask: layout.mask(window),
+            later_mask: mask.clone(),
+            mask,
+            picks: None,
             layout,
             window,
             starts_blank: drafter.starts_blank(),
@@ -41,13 +50,41 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// The same where of steps behind step 0 only some places of the batch are wanted, `[batch * seq]` flags. The others may be left
+    /// out from step 1 on, of the hidden states that it reads and of all that comes of them.
+    pub fn wanted(self, wanted: &[bool]) -> Self {
+        let [_, seq] = self.tokens.dims();
+        let picks = Picks::of(wanted, seq, &self.device());
+        Self {
+            later_mask: picked(picks.as_ref(), self.mask.clone()),
+            picks,
+            ..self
+        }
+    }
+
+    /// Where the steps behind step 0 run; everywhere where there is nothing.
+    pub fn picks(&self) -> Option<&Picks> {
+        self.picks.as_ref()
+    }
+
+    /// What the step behind `step` reads of hidden states that this one has. `[batch, seq, d_model]`
+    pub fn onward(&self, step: usize, hidden: Tensor<3>) -> Tensor<3> {
+        match &self.picks {
+            Some(picks) if step == 0 => picks.states(hidden),
+            _ => hidden,
+        }
+    }
+
     /// The same outside of any graph.
     pub fn without_autodiff(&self) -> Self {
         let layout = self.layout.moved(Tensor::without_autodiff);
+        let device = layout.positions.device();
         Self {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
-            mask: self.mask.on(&layout.positions.device()),
+            mask: self.mask.on(&device),
+            picks: self.picks.as_ref().map(Picks::without_autodiff),
+            later_mask: self.later_mask.on(&device),
             layout,
             ..*self
         }
@@ -61,23 +98,36 @@ impl<'a> Steps<'a> {
     /// The keys of step 0 that step `step` sees.
     pub fn mask(&self, step: usize) -> Mask {
         match self.window {
+            _ if step == 0 => self.mask.clone(),
+            None => self.later_mask.clone(),
             // At index `t` of step `j` stands position `t + j`.
-            Some(window) if step > 0 => self.layout.mask(Some(window.saturating_sub(step))),
-            _ => self.mask.clone(),
+            Some(window) => {
+                let mask = self.layout.mask(Some(window.saturating_sub(step)));
+                picked(self.picks.as_ref(), mask)
+            }
         }
     }
 
     /// The embedded tokens of a step, `[batch, seq, d_model]`, and where they stand.
     pub fn inputs(&self, step: usize, dtype: DType) -> (Tensor<3>, Rotation) {
-        let tokens = shift_left(self.tokens.clone(), 1 + step);
+        let mut tokens = shift_left(self.tokens.clone(), 1 + step);
+        let mut positions = self.layout.positions.clone();
+        if let Some(picks) = self.picks.as_ref().filter(|_| step > 0) {
+            (tokens, positions) = (picks.ids(tokens), picks.ids(positions));
+        }
         let mut embedded = self.target.embed(tokens, &self.device()).cast(dtype);
         if self.starts_blank && step == 0 {
-            embedded = blank_at_start(embedded, self.layout.positions.clone());
+            embedded = blank_at_start(embedded, positions.clone());
         }
         let rope = Rope::new(&self.target.spec.rope, self.turned, &self.device());
-        (
-            embedded,
-            rope.at(self.layout.positions.clone() + step as i64),
-        )
+        (embedded, rope.at(positions + step as i64))
+    }
+}
+
+/// The mask of the queries where steps run.
+fn picked(picks: Option<&Picks>, mask: Mask) -> Mask {
+    match picks {
+        Some(picks) => picks.mask(&mask),
+        None => mask,
     }
 }

@@ -47,6 +47,7 @@ mod into_target_refused;
 mod key_tables;
 mod language_models;
 mod language_models_parity;
+mod later_steps;
 mod layouts;
 mod learning;
 mod library;

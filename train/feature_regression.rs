@@ -10,12 +10,12 @@ use burn::prelude::*;
 use burn::tensor::DType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_models::Drafter as _;
 use spectrain_models::bounds;
 use spectrain_models::eagle1::Eagle1;
 use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::UnrolledCache;
 use spectrain_models::unrolls::Unrolls as _;
+use spectrain_models::{Drafter as _, Picks};
 
 use crate::batch::{Batch, Rows, Step};
 use crate::divergence::Divergence;
@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::noise::Noise;
 use crate::objective::{Loss, Objective};
-use crate::row::JudgedRow;
+use crate::recomputed::{positions, run, steps, wanted_later};
+use crate::row::{JudgedRow, Places};
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
 use crate::vocab_loss::{JudgedRows, LossHead, VocabLoss, judged_loss, surrogate};
@@ -122,9 +123,10 @@ impl Objective<Eagle1> for FeatureRegression {
     /// # Panics
     /// The batch has no features.
     fn loss(&self, drafter: &Eagle1, batch: &Batch, statistics: Statistics) -> Loss {
-        let predicted = self.unroll(drafter, batch);
         let last = batch.features().last.clone().without_autodiff();
         let rows = self.rows(&batch.rows);
+        let steps = steps(drafter, batch).wanted(&wanted_later(&rows, batch.rows.len()));
+        let predicted = self.unroll_through(drafter, batch, &steps);
         let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
         let judged = |divergence: &Divergence, factor: f64, statistics| -> VocabLoss {
             let head = LossHead {
@@ -138,6 +140,7 @@ impl Objective<Eagle1> for FeatureRegression {
             };
             let judged = JudgedRows {
                 factor,
+                picks: steps.picks(),
                 ..JudgedRows::new(rows.clone(), judge, statistics)
             };
             judged_loss(&predicted, head, judged)
@@ -160,7 +163,7 @@ impl Objective<Eagle1> for FeatureRegression {
         }
         let weight = config.regression_weight.at(step);
         if weight > 0.0 {
-            let (value, surrogate) = regression(&predicted, last, &rows, weight);
+            let (value, surrogate) = regression(&predicted, last, &rows, (weight, steps.picks()));
             loss.add_scalar(REGRESSION, surrogate, value, weight);
         }
         loss
@@ -198,24 +201,28 @@ impl FeatureRegression {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &Eagle1, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
+        self.unroll_through(drafter, batch, &steps(drafter, batch))
+    }
+
+    /// The same of the places where `steps` run.
+    fn unroll_through(&self, drafter: &Eagle1, batch: &Batch, steps: &Steps) -> Vec<Tensor<2>> {
         let mut cache = UnrolledCache::new(drafter.layers());
         let mut features = batch.features().last.clone(); // [batch, seq, d_model]
         if let Some(seed) = batch.seed {
             features = self.config.noise.add(features, &batch.rows.layout, seed);
         }
-        let [rows, seq, d_model] = features.dims();
         let mut predicted = Vec::with_capacity(self.config.passes);
         for pass in 0..self.config.passes {
-            let (embedded, rotation) = steps.inputs(pass, features.dtype());
-            let mask = steps.mask(0);
-            let output = drafter.output(embedded, features, &rotation, &mask, &mut cache);
-            predicted.push(output.clone().reshape([rows * seq, d_model]));
-            features = if self.config.detach {
-                output.detach()
-            } else {
-                output
-            };
+            let output = run(drafter, steps, pass, features, &mut cache);
+            predicted.push(positions(output.clone()));
+            features = steps.onward(
+                pass,
+                if self.config.detach {
+                    output.detach()
+                } else {
+                    output
+                },
+            );
         }
         predicted
     }
@@ -243,21 +250,19 @@ impl FeatureRegression {
 /// `factor`.
 ///
 /// # Shapes
-/// - predicted: `[positions, d_model]` for each pass
+/// - predicted: `[positions, d_model]` for each pass, those behind the first of the places that are picked
 /// - last: `[batch, seq, d_model]`
 /// - output: `[1]` twice
 fn regression(
     predicted: &[Tensor<2>],
     last: Tensor<3>,
     rows: &[JudgedRow],
-    factor: f64,
+    (factor, picks): (f64, Option<&Picks>),
 ) -> (Tensor<1>, Tensor<1>) {
     let [positions, d_model] = predicted[0].dims();
     let device = last.device();
-    let places: Vec<usize> = rows
-        .iter()
-        .map(|row| row.step * positions + row.position)
-        .collect();
+    let all = Places::new(predicted, picks);
+    let places: Vec<usize> = rows.iter().map(|row| all.of(row)).collect();
     let judges: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
     let weights: Vec<f32> = rows.iter().map(|row| row.weight / d_model as f32).collect();
     let weights = Tensor::<1>::from_floats(weights.as_slice(), &device).unsqueeze_dim::<2>(1);
@@ -271,7 +276,7 @@ fn regression(
     // Its slope is the difference, cut at ±1.
     let gradient = difference.clamp(-1.0, 1.0) * (weights * factor);
     let gradient = gradient.cast(predicted[0].dtype());
-    (value, surrogate(predicted, gradient, &places))
+    (value, surrogate(predicted, gradient, &places, &all))
 }
 
 /// `x² / 2` up to 1, `|x| - 1 / 2` beyond: the smooth L1 distance with β = 1.

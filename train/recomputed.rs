@@ -14,6 +14,7 @@ use spectrain_models::weights::lift;
 use crate::batch::Batch;
 use crate::delivered::delivering_as_it_is;
 use crate::optimizer::Gradients;
+use crate::row::JudgedRow;
 
 /// Steps at the end whose graphs are kept from the forward pass: they are the first to be differentiated, before the
 /// gradients of the parameters need their memory.
@@ -24,7 +25,7 @@ pub(crate) struct Unrolled<'a> {
     inputs: Steps<'a>,
     /// What it starts from.
     features: Features,
-    /// `[batch, seq, d_model]`, one for each step.
+    /// What each step reads, `[batch, seq, d_model]`, or of the places alone where it runs.
     hidden: Vec<Tensor<3>>,
     cache: UnrolledCache,
     /// The last steps, in step order.
@@ -79,19 +80,19 @@ impl Step {
 type OfKeyAndValue = Option<KeyAndValue>;
 
 impl<'a> Unrolled<'a> {
-    /// Runs `drafter`, whose parameters are in a graph, over `batch`. Also returns what the head reads at each step,
-    /// `[batch * seq, d_model]`, in no graph.
+    /// Runs `drafter`, whose parameters are in a graph, over a batch with these features, where its `inputs` say. Also returns what the
+    /// head reads at each of so many `steps`, `[places, d_model]`, in no graph.
     pub(crate) fn new(
         drafter: &'a impl Unrolls,
-        batch: &Batch,
+        inputs: Steps<'a>,
+        features: &Features,
         steps: usize,
     ) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
-        let inputs = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
         let plain_inputs = inputs.without_autodiff();
         let mut unrolled = Self {
             inputs,
-            features: batch.features().clone(),
+            features: features.clone(),
             hidden: Vec::with_capacity(steps),
             cache: UnrolledCache::new(drafter.layers()),
             kept: Vec::with_capacity(KEPT),
@@ -117,7 +118,7 @@ impl<'a> Unrolled<'a> {
                 output
             };
             by_head.push(positions(plain.normed(output.clone())));
-            hidden = plain.next(output);
+            hidden = plain.next(plain_inputs.onward(step, output));
         }
         (unrolled, by_head)
     }
@@ -140,7 +141,8 @@ impl<'a> Unrolled<'a> {
             let mut surrogate =
                 delivering_as_it_is(positions(drafter.normed(step.output.clone())), by_head);
             if let Some(gradient) = of_next.take() {
-                surrogate = surrogate + delivering_as_it_is(drafter.next(step.output), gradient);
+                let next = drafter.next(self.inputs.onward(number, step.output));
+                surrogate = surrogate + delivering_as_it_is(next, gradient);
             }
             for (own, gradients) in step.own.into_iter().zip(&mut of_caches[number]) {
                 if let Some((to_key, to_value)) = gradients.take() {
@@ -193,6 +195,19 @@ pub(crate) fn run(
 ) -> Tensor<3> {
     let (embedded, rotation) = steps.inputs(step, hidden.dtype());
     drafter.output(embedded, hidden, &rotation, &steps.mask(step), cache)
+}
+
+/// What steps of `drafter` read of a batch, everywhere in it.
+pub(crate) fn steps<'a>(drafter: &'a impl Unrolls, batch: &Batch) -> Steps<'a> {
+    Steps::new(drafter, batch.tokens.clone(), batch.layout.clone())
+}
+
+/// Of each of so many positions whether a step behind step 0 is judged there.
+pub(crate) fn wanted_later(rows: &[JudgedRow], positions: usize) -> Vec<bool> {
+    let mut wanted = vec![false; positions];
+    let later = rows.iter().filter(|row| row.step > 0);
+    later.for_each(|row| wanted[row.position] = true);
+    wanted
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

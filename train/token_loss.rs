@@ -236,6 +236,7 @@ impl<'a> Part<'a> {
             statistics: self.statistics,
             weighing: self.weighing,
             factor,
+            picks: None,
         }
     }
 }

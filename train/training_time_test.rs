@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::passes::by_passes;
-use crate::recomputed::{KEPT, Unrolled, positions, run};
+use crate::recomputed::{KEPT, Unrolled, positions, run, steps, wanted_later};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
 use crate::token_loss::TEACHER;
@@ -206,8 +206,11 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             weigh,
             divisor: Divisor::Weights,
         });
+        let steps = steps(drafter, batch).wanted(&wanted_later(&rows, batch.rows.len()));
+        let picks = steps.picks().cloned();
         let judged = JudgedRows {
             weighing,
+            picks: picks.as_ref(),
             ..JudgedRows::new(rows, judge, statistics)
         };
         let head = LossHead {
@@ -216,7 +219,8 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             trained: drafter.head_parameter().map(HeadParameter::Weight),
         };
         let mut loss = if self.config.recompute && batch.tokens.is_autodiff() {
-            let (unrolled, hidden) = Unrolled::new(drafter, batch, self.config.draft_steps);
+            let (unrolled, hidden) =
+                Unrolled::new(drafter, steps, batch.features(), self.config.draft_steps);
             let mut judged = vocab_gradients(hidden, head, judged, Wanted::Gradients);
             let gradients = std::mem::take(&mut judged.hidden_gradients);
             let mut loss = Loss::from(judged).named(TEACHER);
@@ -225,7 +229,7 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             }
             loss
         } else {
-            let hidden = self.unroll(drafter, batch);
+            let hidden = self.unroll_through(drafter, batch, &steps);
             Loss::from(judged_loss(&hidden, head, judged)).named(TEACHER)
         };
         loss.missed = missed;
@@ -244,14 +248,23 @@ impl TrainingTimeTest {
     /// # Panics
     /// The batch has no features.
     pub fn unroll(&self, drafter: &impl Unrolls, batch: &Batch) -> Vec<Tensor<2>> {
-        let steps = Steps::new(drafter, batch.tokens.clone(), batch.layout.clone());
+        self.unroll_through(drafter, batch, &steps(drafter, batch))
+    }
+
+    /// The same of the places where `steps` run.
+    fn unroll_through(
+        &self,
+        drafter: &impl Unrolls,
+        batch: &Batch,
+        steps: &Steps,
+    ) -> Vec<Tensor<2>> {
         let mut cache = UnrolledCache::new(drafter.layers());
         let mut hidden = drafter.begin(batch.features()); // [batch, seq, d_model]
         let mut normed = Vec::with_capacity(self.config.draft_steps);
         for step in 0..self.config.draft_steps {
-            let output = run(drafter, &steps, step, hidden, &mut cache);
+            let output = run(drafter, steps, step, hidden, &mut cache);
             normed.push(positions(drafter.normed(output.clone())));
-            hidden = drafter.next(output);
+            hidden = drafter.next(steps.onward(step, output));
         }
         normed
     }

@@ -8,15 +8,15 @@
 use burn::module::ParamId;
 use burn::prelude::*;
 use burn::tensor::{DType, IndexingUpdateOp};
-use spectrain_models::product;
 use spectrain_models::weights::host_f32;
+use spectrain_models::{Picks, product};
 
 use crate::arithmetic::arithmetic;
 use crate::arithmetic::operations::{JudgedChunk, ProductSum, RowJudge};
 use crate::delivered::delivering;
 use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
-use crate::row::{JudgedRow, times};
+use crate::row::{JudgedRow, Places, times};
 use crate::teacher::indices;
 use crate::weighing::{Divisor, Scope, Weighing};
 
@@ -116,6 +116,8 @@ pub(crate) struct JudgedRows<'a> {
     pub(crate) weighing: Option<Weighing<'a>>,
     /// What the weighted sum over the rows is multiplied by.
     pub(crate) factor: f64,
+    /// The positions that the steps behind the first have hidden states of; all of them without.
+    pub(crate) picks: Option<&'a Picks>,
 }
 
 impl<'a> JudgedRows<'a> {
@@ -127,6 +129,7 @@ impl<'a> JudgedRows<'a> {
             statistics,
             weighing: None,
             factor: 1.0,
+            picks: None,
         }
     }
 }
@@ -140,9 +143,11 @@ pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: LossHead, judged: JudgedRo
     } else {
         Wanted::HeadGradient
     };
-    let plain = hidden.iter().map(|h| h.clone().without_autodiff());
+    let plain: Vec<_> = (hidden.iter())
+        .map(|h| h.clone().without_autodiff())
+        .collect();
     let bias = head.bias.clone();
-    let mut loss = vocab_gradients(plain.collect(), head, judged, wanted);
+    let mut loss = vocab_gradients(plain, head, judged, wanted);
     let gradients = std::mem::take(&mut loss.hidden_gradients);
     loss.surrogate = joined_surrogate(hidden, gradients);
     if let (Some(bias), Some(gradient)) = (bias, loss.bias_gradient.take()) {
@@ -167,16 +172,17 @@ pub(crate) fn vocab_gradients(
         statistics,
         weighing,
         factor,
+        picks,
     } = judged;
     let scope = weighing.map_or(Scope::All, |weighing| weighing.scope);
     if matches!(scope, Scope::All) {
         // Rows judged by the same position stand together, so that each chunk computes the target's side once.
         rows.sort_by_key(|row| (row.teacher, row.step));
     }
-    let [positions, d_model] = hidden[0].dims();
+    let [_, d_model] = hidden[0].dims();
     let has_gradients = wanted != Wanted::Loss && !rows.is_empty();
-    let steps = hidden.len();
-    let states = Tensor::cat(hidden, 0); // [steps * positions, d_model]
+    let all = Places::new(&hidden, picks);
+    let states = Tensor::cat(hidden, 0); // [positions of all steps, d_model]
     let device = states.device();
 
     let [_, vocab] = head.weight.dims();
@@ -196,15 +202,14 @@ pub(crate) fn vocab_gradients(
         tracked: wanted == Wanted::Gradients,
         judge: own.row_judge(judge, positions_of(&rows), measured),
     };
-    let place = |row: &JudgedRow| row.step * positions + row.position;
-    let places: Vec<usize> = rows.iter().map(place).collect();
+    let places: Vec<usize> = rows.iter().map(|row| all.of(row)).collect();
     let found = chunks.run_weighed(&states, &mut rows, &places, weighing.as_ref(), factor);
     let (divisor, share) = divided(&mut rows, weighing.as_ref(), factor);
     let hidden_gradients = if found.gradients.is_empty() {
         Vec::new()
     } else {
         let gradients = scaled(Tensor::cat(found.gradients, 0), share);
-        spread(gradients, &places, steps, positions)
+        spread(gradients, &places, &all)
     };
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
@@ -241,10 +246,14 @@ fn scaled(x: Tensor<2>, factor: f64) -> Tensor<2> {
     if factor == 1.0 { x } else { x * factor }
 }
 
-/// A scalar whose gradient in `hidden` is zero but for the rows at `places` of all steps together: `gradients`.
-pub(crate) fn surrogate(hidden: &[Tensor<2>], gradients: Tensor<2>, places: &[usize]) -> Tensor<1> {
-    let gradients = spread(gradients, places, hidden.len(), hidden[0].dims()[0]);
-    joined_surrogate(hidden, gradients)
+/// A scalar whose gradient in `hidden` is zero but for the rows at some of `all` its places: `gradients`.
+pub(crate) fn surrogate(
+    hidden: &[Tensor<2>],
+    gradients: Tensor<2>,
+    places: &[usize],
+    all: &Places,
+) -> Tensor<1> {
+    joined_surrogate(hidden, spread(gradients, places, all))
 }
 
 /// A scalar whose gradients in the states of all steps are these; in no graph without any.
@@ -259,35 +268,29 @@ fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1
     }
 }
 
-/// One `[positions, d_model]` for each step, zero but for the rows at `places` of all steps together.
-fn spread(
-    gradients: Tensor<2>,
-    places: &[usize],
-    steps: usize,
-    positions: usize,
-) -> Vec<Tensor<2>> {
+/// One `[positions, d_model]` for each step, zero but for the rows at some of `all` places.
+fn spread(gradients: Tensor<2>, places: &[usize], all: &Places) -> Vec<Tensor<2>> {
     let [rows, d_model] = gradients.dims();
     let device = gradients.device();
     let options = (&device, gradients.dtype());
-    let mut from = vec![rows; steps * positions];
+    let mut from = vec![rows; all.count()];
     for (row, &place) in places.iter().enumerate() {
         from[place] = row;
     }
-    let all = if from.iter().filter(|&&row| row < rows).count() == rows {
+    let spread = if from.iter().filter(|&&row| row < rows).count() == rows {
         // Each place takes its row, all of them at once; a GPU would add rows to their places one after the other.
         let none = Tensor::<2>::zeros([1, d_model], options);
         Tensor::cat(vec![gradients, none], 0).select(0, indices(&from, &device))
     } else {
-        let all = Tensor::<2>::zeros([steps * positions, d_model], options);
-        all.select_assign(
+        let none = Tensor::<2>::zeros([all.count(), d_model], options);
+        none.select_assign(
             0,
             indices(places, &device),
             gradients,
             IndexingUpdateOp::Add,
         )
     };
-    let of_step = |step| all.clone().narrow(0, step * positions, positions);
-    (0..steps).map(of_step).collect()
+    all.by_step(spread)
 }
 
 /// Parts `width` wide as one, if there are none as one without rows.

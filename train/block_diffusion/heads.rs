@@ -12,7 +12,7 @@ use spectrain_models::weights::lift;
 
 use crate::device::chunk_rows;
 use crate::judge::Statistics;
-use crate::row::{JudgedRow, distinct};
+use crate::row::{JudgedRow, Places, distinct};
 use crate::teacher::{Teacher, indices};
 use crate::vocab_loss::{joined, surrogate};
 
@@ -138,7 +138,7 @@ impl Selection<'_> {
         let to_hidden = through_all(&head, ids, gradient, chunk);
         let hidden = std::slice::from_ref(self.hidden);
         let surrogate = if self.hidden.is_autodiff() {
-            term + surrogate(hidden, to_hidden, &places)
+            term + surrogate(hidden, to_hidden, &places, &Places::new(hidden, None))
         } else {
             term
         };
