@@ -21,7 +21,10 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
     let features = text.features(0, text.rows());
     let device = features.last.device();
     let layout = text.layout(&device);
-    let inputs = Steps::new(drafter, text.row(&device), layout);
+    // Index `t` has seen the token at `t + 1`.
+    let later = text.places(1);
+    let wanted: Vec<bool> = (0..text.rows()).map(|t| later.contains(&(t + 1))).collect();
+    let inputs = Steps::new(drafter, text.row(&device), layout).wanted(&wanted);
     let mut cache = UnrolledCache::new(drafter.layers());
     let mut hidden = drafter.begin(&features);
     for step in 0..text.depth {
@@ -31,9 +34,12 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
         }
         let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
         let output = drafter.output(embedded, hidden, &rotation, &inputs.mask(step), &mut cache);
-        // Index `t` has seen the token at `t + 1`.
+        let first = match inputs.picks() {
+            Some(picks) if step > 0 => picks.number(places.start - 1),
+            _ => places.start - 1,
+        };
         let rows: Tensor<2> = output.clone().squeeze_dim(0);
-        let rows = rows.narrow(0, places.start - 1, places.len());
+        let rows = rows.narrow(0, first, places.len());
         let width = drafter.vocabulary().len();
         let taken = hand_over(rows, (places, step), width, take, |rows| {
             drafter.read(rows.unsqueeze())
@@ -41,7 +47,7 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
         if taken.is_break() {
             return;
         }
-        hidden = drafter.next(output);
+        hidden = drafter.next(inputs.onward(step, output));
     }
 }
 

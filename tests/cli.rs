@@ -332,6 +332,10 @@ fn a_benchmark_measures_at_least_once_and_on_a_device() {
     let workspace = Workspace::of("");
     let refused = |words: &str| workspace.run_line(words);
     refused("bench --repeat 0").misused_by_usage(&["--repeat <N>", "0 is not in 1.."]);
+    for share in ["1", "-0.5", "nan", "half"] {
+        refused(&format!("bench --prompts={share}"))
+            .misused_by_usage(&[share, "expected a number from 0 to below 1"]);
+    }
     refused("bench --divergence kld").misused_by_usage(&[
         "'kld'",
         "unknown variant",
@@ -348,6 +352,7 @@ fn a_benchmark_measures_at_least_once_and_on_a_device() {
         ("--gradient-checkpointing", "verify", "`train-pard`"),
         ("--int8", "train", "`capture`"),
         ("--packed", "plain", "`capture`"),
+        ("--prompts 0.5", "capture", "`train-pard`"),
     ] {
         let refused = refused(&format!("bench --task {task} {option}"));
         let name = option.split(' ').next().unwrap();

@@ -87,6 +87,7 @@ impl Setup {
         if self.packed {
             sizes.texts = PACKED;
         }
+        sizes.prompts = self.prompts;
         match task {
             Task::Capture => capture(&sizes, device),
             Task::Train => train::eagle3(self, &sizes),
@@ -213,6 +214,7 @@ mod tests {
             int8: false,
             divergence: Divergence::Kl,
             packed: true,
+            prompts: 0.5,
         };
         let sizes = Sizes {
             spec: spec(32, [4, 8], 300),
@@ -221,6 +223,7 @@ mod tests {
             rows: 2,
             length: 36,
             texts: 3,
+            prompts: 0.0,
         };
         capture(&sizes, &device).unwrap()().unwrap();
         for train in [train::eagle3, train::medusa, train::dflash, train::pard] {

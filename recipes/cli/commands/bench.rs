@@ -41,6 +41,9 @@ pub struct BenchArguments {
     /// Batches with three texts in each row, which begin at no round places, instead of one.
     #[arg(long)]
     packed: bool,
+    /// Share of each text, its beginning, that is a prompt and not trained on; from 0 to below 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = prompts)]
+    prompts: f64,
     /// What EAGLE-3's training step minimises, as `objective.divergence` of a recipe; without it `kl`.
     #[arg(long, value_parser = divergence)]
     divergence: Option<Divergence>,
@@ -103,7 +106,7 @@ impl BenchArguments {
             return Ok(());
         };
         let is_eagle3: Changes = |task| task == Task::Train;
-        let options: [(&str, bool, Changes); 5] = [
+        let options: [(&str, bool, Changes); 6] = [
             ("--divergence", self.divergence.is_some(), is_eagle3),
             ("--keep-activations", self.keep_activations, is_eagle3),
             (
@@ -113,6 +116,7 @@ impl BenchArguments {
             ),
             ("--int8", self.int8, |task| !task.trains()),
             ("--packed", self.packed, Task::has_batch),
+            ("--prompts", self.prompts > 0.0, Task::trains),
         ];
         let mut options = options.into_iter();
         let idle = options.find(|(_, is_given, changes)| *is_given && !changes(asked));
@@ -132,12 +136,13 @@ impl BenchArguments {
     /// Runs a case in a process of its own.
     fn start(&self, task: &str, size: &str) -> Result<()> {
         let program = std::env::current_exe().context("cannot find this program")?;
-        let repeat = self.repeat.to_string();
+        let (repeat, prompts) = (self.repeat.to_string(), self.prompts.to_string());
         let divergence = self.divergence.as_ref().map(given).transpose()?;
         let divergence = divergence.iter();
         let status = std::process::Command::new(&program)
             .args(["bench", "--case", "--size", size, "--task", task])
             .args(["--repeat", &repeat, "--device", &self.device])
+            .args(["--prompts", &prompts])
             .args(
                 self.gradient_checkpointing
                     .then_some("--gradient-checkpointing"),
@@ -176,6 +181,13 @@ fn divergence(given: &str) -> Result<Divergence, String> {
     }
 }
 
+/// A share that leaves something.
+fn prompts(given: &str) -> Result<f64, String> {
+    let share: Option<f64> = given.parse().ok();
+    let share = share.filter(|share| (0.0..1.0).contains(share));
+    share.ok_or_else(|| "expected a number from 0 to below 1".into())
+}
+
 fn name(value: &impl ValueEnum) -> String {
     value
         .to_possible_value()
@@ -198,6 +210,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         int8: arguments.int8,
         divergence: arguments.divergence.clone().unwrap_or(Divergence::Kl),
         packed: arguments.packed,
+        prompts: arguments.prompts,
     };
     let start = memory("VmRSS");
     let mut work = setup.work(task)?;

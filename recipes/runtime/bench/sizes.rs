@@ -40,6 +40,8 @@ pub(super) struct Sizes {
     pub(super) rows: usize,
     pub(super) length: usize,
     pub(super) texts: usize,
+    /// Share of each text, its beginning, that is not trained on.
+    pub(super) prompts: f64,
 }
 
 /// What a case runs with.
@@ -58,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) divergence: Divergence,
     /// Whether a row of a batch has several texts.
     pub(crate) packed: bool,
+    /// Share of each text, its beginning, that is not trained on.
+    pub(crate) prompts: f64,
 }
 
 /// Does a task once.
@@ -82,6 +86,7 @@ impl Sizes {
                 rows: 4,
                 length: 2048,
                 texts: 1,
+                prompts: 0.0,
             },
         }
     }
@@ -94,6 +99,7 @@ impl Sizes {
             rows: 1,
             length: 512,
             texts: 1,
+            prompts: 0.0,
         }
     }
 
@@ -175,11 +181,17 @@ pub(super) fn batch(sizes: &Sizes, device: &Device) -> Batch {
             .map(|row| (row * texts..(row + 1) * texts).collect())
             .collect(),
     };
+    let lengths = lengths(length, texts);
+    let of_text = |&length: &usize| {
+        let prompt = (sizes.prompts * length as f64) as usize;
+        (0..length).map(move |at| at >= prompt)
+    };
+    let of_row: Vec<bool> = lengths.iter().flat_map(of_text).collect();
     let rows = Rows {
-        layout: layout(&packed, &lengths(length, texts).repeat(rows), length),
+        layout: layout(&packed, &lengths.repeat(rows), length),
         packed,
         tokens: text(sizes.spec.vocab, rows * length),
-        loss_mask: vec![true; rows * length],
+        loss_mask: of_row.repeat(rows),
     };
     Batch::new(rows, device)
 }
@@ -201,5 +213,19 @@ mod tests {
         assert_eq!(lengths(2048, 1), [2048]);
         assert_eq!(lengths(2048, 3), [683, 683, 682]);
         assert_eq!(lengths(512, 3), [171, 171, 170]);
+    }
+
+    #[test]
+    fn what_is_a_prompt_is_not_trained_on() {
+        let sizes = Sizes {
+            rows: 2,
+            texts: 3,
+            prompts: 0.25,
+            ..Sizes::of(Size::Small)
+        };
+        let rows = batch(&sizes, &Device::flex()).rows;
+        let untrained = (0..1024).filter(|&at| !rows.loss_mask[at]);
+        let expected = [0, 171, 342, 512, 683, 854].map(|first| first..first + 42);
+        assert!(untrained.eq(expected.into_iter().flatten()));
     }
 }
