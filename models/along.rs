@@ -9,6 +9,7 @@ use crate::draft_heads::DraftHeads;
 use crate::known_text::{DraftStep, KnownText, TakeLogits};
 use crate::linear::Linear;
 use crate::mask::{Layout, token_ids};
+use crate::of_tokens::OfTokens;
 use crate::steps::Steps;
 use crate::unrolled::UnrolledCache;
 use crate::unrolls::Unrolls;
@@ -27,16 +28,17 @@ pub(crate) fn unrolled<D: Unrolls>(drafter: &D, text: &KnownText, take: &mut Tak
     let inputs = Steps::new(drafter, text.row(&device), layout).wanted(&wanted);
     let mut cache = UnrolledCache::new(drafter.layers());
     let mut hidden = drafter.begin(&features);
+    let tokens = OfTokens::embedded(inputs.embedded(hidden.dtype()));
     for step in 0..text.depth {
         let places = text.places(step);
         if places.is_empty() {
             break;
         }
-        let (embedded, rotation) = inputs.inputs(step, hidden.dtype());
-        let output = drafter.output(embedded, hidden, &rotation, &inputs.mask(step), &mut cache);
-        let first = match inputs.picks() {
-            Some(picks) if step > 0 => picks.number(places.start - 1),
-            _ => places.start - 1,
+        let (tokens, rotation) = inputs.inputs(step, &tokens);
+        let output = drafter.output(tokens, hidden, &rotation, &inputs.mask(step), &mut cache);
+        let first = match step {
+            0 => places.start - 1,
+            _ => inputs.picks().number(places.start - 1),
         };
         let rows: Tensor<2> = output.clone().squeeze_dim(0);
         let rows = rows.narrow(0, first, places.len());

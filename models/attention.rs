@@ -13,6 +13,8 @@ use crate::rope::Rotation;
 use crate::target::TargetSpec;
 use crate::weights::{Init, Scope};
 
+pub(crate) mod halves;
+
 /// Sizes and options of an [`Attention`] layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionConfig {

@@ -14,6 +14,7 @@ use crate::linear::{Bias, Linear};
 use crate::mtp_drafter::mtp_drafter_with_experts;
 use crate::mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 use crate::norm::RmsNorm;
+use crate::of_tokens::OfTokens;
 use crate::target::{Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::weights::{Scope, Weights};
@@ -106,11 +107,11 @@ impl Unrolls for DeepseekMtp {
     /// Before the norm that the head reads it behind. The embedding stands before the hidden state.
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let embedded = self.enorm.forward(embedded);
+        let embedded = self.enorm.forward(tokens.into_embedded());
         let hidden = self.hnorm.forward(hidden);
         let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
         self.layer

@@ -14,6 +14,7 @@ use crate::eagle_layer::{EagleLayer, Inside, Reads};
 use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::Linear;
+use crate::of_tokens::OfTokens;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::units::{InUnits, Sizes, Units};
 use crate::unrolls::Unrolls;
@@ -143,11 +144,11 @@ impl Unrolls for Eagle1 {
     /// The features that follow: true ones are read at step 0, predicted ones after.
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         features: Tensor<3>,
         mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let x = Tensor::cat(vec![embedded, features], 2); // [batch, seq, 2 * d_model]
+        let x = Tensor::cat(vec![tokens.into_embedded(), features], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]
         self.layers[0].single(x, |own, x| attend(0, own, x))
     }

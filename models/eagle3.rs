@@ -8,7 +8,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::eagle3::paper_layers;
 use spectrain_data::vocabulary::DraftVocabulary;
 
-use crate::attention::{Attention, Projects};
+use crate::attention::Projects;
 use crate::bounds;
 use crate::draft_state::DraftState;
 use crate::drafter::Drafter;
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
+use crate::of_tokens::OfTokens;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::untrained::Untrained;
@@ -235,16 +236,20 @@ impl Unrolls for Eagle3 {
         self.layers.len()
     }
 
+    /// Half of what the first attention multiplies.
+    fn of_tokens(&self, embedded: Tensor<3>) -> OfTokens {
+        self.layers[0].of_tokens(embedded)
+    }
+
     /// Before the final norm.
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let first = self.frozen.config.norm_before_residual;
-        let attend = &mut |layer, own: &Attention, x| attend(layer, own, x);
-        EagleLayer::through(&self.layers, (embedded, hidden), first, attend)
+        EagleLayer::through(&self.layers, (tokens, hidden), first, &mut attend)
     }
 
     fn next(&self, output: Tensor<3>) -> Tensor<3> {

@@ -1,11 +1,13 @@
 //! The decoder layer of the EAGLE family: what it reads differs, what it does with it does not.
 use burn::prelude::*;
 
-use crate::attention::{Attention, AttentionConfig};
+use crate::attention::halves::SecondHalf;
+use crate::attention::{Attention, AttentionConfig, Projects};
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
 use crate::norm::RmsNorm;
+use crate::of_tokens::OfTokens;
 use crate::target::TargetSpec;
 use crate::weights::Scope;
 
@@ -104,18 +106,26 @@ impl EagleLayer {
         (0..depth).map(layer).collect()
     }
 
-    /// The layer over a token's embedding beside a hidden state. The residual is the hidden state, or its norm if that comes
-    /// first. `attend` is given what attention reads.
+    /// What comes of embeddings before hidden states stand beside them: what the norm and attention make of them alone.
     ///
     /// # Shapes
-    /// - embedded, hidden, output: `[batch, seq, d_model]`
-    /// - input of `attend`: `[batch, seq, 2 * d_model]`
+    /// - embedded: `[batch, seq, d_model]`
+    pub(crate) fn of_tokens(&self, embedded: Tensor<3>) -> OfTokens {
+        let normed = by(&self.input_layernorm, embedded);
+        self.self_attn.of_first_half(normed)
+    }
+
+    /// The layer over a token's embedding, or [what comes of it](Self::of_tokens), beside a hidden state. The residual is the hidden
+    /// state, or its norm if that comes first. `attend` is given an attention and what it reads.
+    ///
+    /// # Shapes
+    /// - hidden, output: `[batch, seq, d_model]`
     pub(crate) fn pair(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         norm_before_residual: bool,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let normed = by(&self.hidden_norm, hidden.clone());
         let residual = if norm_before_residual {
@@ -123,32 +133,39 @@ impl EagleLayer {
         } else {
             hidden
         };
-        let embedded = by(&self.input_layernorm, embedded);
-        let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
-        self.finish(residual, attend(&self.self_attn, x))
+        let attention = &self.self_attn;
+        let attended = if tokens.weights.is_empty() {
+            let embedded = by(&self.input_layernorm, tokens.into_embedded());
+            let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
+            attend(attention, x)
+        } else {
+            let first = tokens;
+            attend(&SecondHalf { attention, first }, normed)
+        };
+        self.finish(residual, attended)
     }
 
     /// The layer over one state, behind a norm if it has one. `[batch, seq, d_model]` to the same.
     pub(crate) fn single(
         &self,
         state: Tensor<3>,
-        attend: impl FnOnce(&Attention, Tensor<3>) -> Tensor<3>,
+        attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let x = by(&self.input_layernorm, state.clone());
         self.finish(state, attend(&self.self_attn, x))
     }
 
-    /// The output of such a [`stack`](Self::stack). `attend` is given the number of a layer and what its attention reads.
+    /// The output of such a [`stack`](Self::stack). `attend` is given the number of a layer, its attention and what that reads.
     ///
     /// # Shapes
-    /// - embedded, hidden, output: as of a [`pair`](Self::pair)
+    /// - tokens, hidden, output: as of a [`pair`](Self::pair)
     pub(crate) fn through(
         layers: &[Self],
-        (embedded, hidden): (Tensor<3>, Tensor<3>),
+        (tokens, hidden): (OfTokens, Tensor<3>),
         norm_before_residual: bool,
-        attend: &mut dyn FnMut(usize, &Attention, Tensor<3>) -> Tensor<3>,
+        attend: &mut dyn FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let mut state = layers[0].pair(embedded, hidden, norm_before_residual, |own, x| {
+        let mut state = layers[0].pair(tokens, hidden, norm_before_residual, |own, x| {
             attend(0, own, x)
         });
         for (number, layer) in layers.iter().enumerate().skip(1) {

@@ -15,6 +15,7 @@ use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::mtp_drafter::mtp_drafter;
 use crate::norm::RmsNorm;
+use crate::of_tokens::OfTokens;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::weights::{Scope, Weights};
@@ -102,12 +103,12 @@ impl Unrolls for Mtp {
     /// After the final norm. The hidden state stands before the embedding.
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let hidden = self.hidden_layernorm.forward(hidden);
-        let embedded = self.token_layernorm.forward(embedded);
+        let embedded = self.token_layernorm.forward(tokens.into_embedded());
         let x = Tensor::cat(vec![hidden, embedded], 2); // [batch, seq, 2 * d_model]
         let x = self.input_proj.forward(x); // [batch, seq, d_model]
         self.final_layernorm

@@ -12,7 +12,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_data::vocabulary::DraftVocabulary;
 
 use crate::along::{Branches, masked};
-use crate::attention::{Attends as _, Attention};
+use crate::attention::{Attends as _, Projects};
 use crate::bounds;
 use crate::cache::KvCache;
 use crate::drafter::Drafter;
@@ -26,6 +26,7 @@ use crate::language_model::slot_logits;
 use crate::linear::{Bias, Linear};
 use crate::mask::{Mask, token_ids, tree_mask, tree_positions};
 use crate::norm::RmsNorm;
+use crate::of_tokens::OfTokens;
 use crate::rope::Rotation;
 use crate::target::{Capture, Features, TargetParts, TargetSpec};
 use crate::transformer::embedding;
@@ -178,16 +179,16 @@ impl PEagle {
         &self,
         tokens: Tensor<2, Int>,
         hidden: Tensor<3>,
-        attend: &mut dyn FnMut(usize, &Attention, Tensor<3>) -> Tensor<3>,
+        attend: &mut dyn FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let device = self.fc.weight.device();
         let embedded = match &self.embed_tokens {
             Some(own) => own.forward(lift(tokens, &device)),
             None => self.frozen.target.embed(tokens, &device),
         };
-        let embedded = embedded.cast(hidden.dtype());
+        let tokens = OfTokens::embedded(embedded.cast(hidden.dtype()));
         let first = self.frozen.config.norm_before_residual;
-        let state = EagleLayer::through(&self.layers, (embedded, hidden), first, attend);
+        let state = EagleLayer::through(&self.layers, (tokens, hidden), first, attend);
         self.norm.forward(state)
     }
 

@@ -38,20 +38,26 @@ struct OnHost {
 }
 
 impl Picks {
+    /// All places of so many rows of such a length.
+    pub fn all([rows, length]: [usize; 2], device: &Device) -> Self {
+        let places: Vec<usize> = (0..rows * length).collect();
+        Self::new(length, (places.clone(), places), device)
+    }
+
     /// Those that are `wanted` of rows of such a `length`, one flag for each place of the batch, and of rows with fewer of them than others
     /// have as many more places. On a GPU there are a multiple of as many as are [taken at a time](AtATime) of each row, so that few
-    /// sizes come up. None where that leaves out next to nothing.
+    /// sizes come up. All of them where that leaves out next to nothing.
     ///
     /// # Panics
     /// The flags make up no whole number of rows.
-    pub fn of(wanted: &[bool], length: usize, device: &Device) -> Option<Self> {
+    pub fn of(wanted: &[bool], length: usize, device: &Device) -> Self {
         assert_eq!(wanted.len() % length.max(1), 0, "flags of whole rows");
         let rows = || wanted.chunks(length.max(1));
         let count = |row: &[bool]| row.iter().filter(|&&wanted| wanted).count();
-        let most = rows().map(count).max()?.max(1);
+        let most = rows().map(count).max().unwrap_or(0).max(1);
         let each = most.next_multiple_of(AtATime::on(device).aligned);
         if each + length.div_ceil(WORTH_IT) > length {
-            return None;
+            return Self::all([rows().len(), length], device);
         }
         let mut places = Vec::with_capacity(rows().len() * each);
         for (row, wanted) in rows().enumerate() {
@@ -67,11 +73,15 @@ impl Picks {
         for (number, &place) in places.iter().enumerate() {
             numbers[place] = number;
         }
+        Self::new(each, (places, numbers), device)
+    }
+
+    fn new(each: usize, (places, numbers): (Vec<usize>, Vec<usize>), device: &Device) -> Self {
         let ints = |all: &[usize]| {
             let all: Vec<i64> = all.iter().map(|&one| one as i64).collect();
             Tensor::from_ints(all.as_slice(), device)
         };
-        Some(Self {
+        Self {
             places: ints(&places),
             numbers: ints(&numbers),
             on_host: Arc::new(OnHost {
@@ -79,7 +89,12 @@ impl Picks {
                 places,
                 numbers,
             }),
-        })
+        }
+    }
+
+    /// Whether nothing is left out.
+    pub fn is_all(&self) -> bool {
+        self.on_host.places.len() == self.on_host.numbers.len()
     }
 
     /// The same outside of any graph.
@@ -103,9 +118,28 @@ impl Picks {
 
     /// `[batch, seq, width]` to `[batch, each, width]`, on the device, and in the graph or in none, that the picks were made for.
     pub fn states(&self, x: Tensor<3>) -> Tensor<3> {
+        match self.is_all() {
+            true => x,
+            false => self.picked(x, [self.places.clone(), self.numbers.clone()]),
+        }
+    }
+
+    /// The same of what stands `by` places further on in the batch. At its end it is the last that does, and no gradient comes back
+    /// to that from there.
+    pub fn states_behind(&self, x: Tensor<3>, by: usize) -> Tensor<3> {
+        let [all] = self.numbers.dims();
+        let (by, last) = (by.min(all), all.saturating_sub(1) as i64);
+        let places = (self.places.clone() + by as i64).clamp_max(last);
+        let nobody = self.on_host.places.len() as i64;
+        let first = Tensor::full([by], nobody, (&self.numbers.device(), self.numbers.dtype()));
+        let numbers = self.numbers.clone().narrow(0, 0, all - by);
+        self.picked(x, [places, Tensor::cat(vec![first, numbers], 0)])
+    }
+
+    fn picked(&self, x: Tensor<3>, of: [Tensor<1, Int>; 2]) -> Tensor<3> {
         let [batch, seq, width] = x.dims();
         let flat: Tensor<2> = x.reshape([batch * seq, width]);
-        let [places, numbers] = [&self.places, &self.numbers].map(|of| of.clone().into_dispatch());
+        let [places, numbers] = of.map(Tensor::into_dispatch);
         let picked = Dispatch::picked(flat.into_dispatch(), places, numbers);
         Tensor::<2>::from_dispatch(picked).reshape([batch, self.on_host.each, width])
     }
@@ -113,12 +147,18 @@ impl Picks {
     /// `[batch, seq]` to `[batch, each]`, as [`states`](Self::states).
     pub(crate) fn ids(&self, x: Tensor<2, Int>) -> Tensor<2, Int> {
         let [batch, _] = x.dims();
+        if self.is_all() {
+            return x;
+        }
         let picked = x.flatten::<1>(0, 1).select(0, self.places.clone());
         picked.reshape([batch, self.on_host.each])
     }
 
     /// The mask of the queries at these places.
     pub(crate) fn mask(&self, mask: &Mask) -> Mask {
+        if self.is_all() {
+            return mask.clone();
+        }
         let OnHost { each, places, .. } = &*self.on_host;
         Mask::new(mask.sight().of_places(*each, places), &self.places.device())
     }
@@ -131,8 +171,8 @@ trait Picked: Backend {
     ///
     /// # Shapes
     /// - x: `[rows, width]`
-    /// - places: `[picked]`, none twice
-    /// - numbers: `[rows]`: of each row its number among those picked, or how many are
+    /// - places: `[picked]`
+    /// - numbers: `[rows]`: of each row which of those picked gives its gradient, or how many are picked
     /// - output: `[picked, width]`
     #[fusion(meta = |x, places, _| picked_of(x, places))]
     fn picked(
@@ -210,7 +250,8 @@ mod tests {
 
     #[test]
     fn rows_have_as_many_places_each_and_all_that_are_wanted_are_among_them() {
-        let picks = Picks::of(&wanted(), 301, &Device::flex()).unwrap();
+        let picks = Picks::of(&wanted(), 301, &Device::flex());
+        assert!(!picks.is_all());
         let OnHost { each, places, .. } = &*picks.on_host;
         assert_eq!((*each, places.len()), (67, 134));
         assert!(places.is_sorted_by(|one, next| one < next));
@@ -221,10 +262,10 @@ mod tests {
         }
         // Of 32 places one is too little.
         let but = |left_out: usize| (0..32).map(|at| at >= left_out).collect::<Vec<_>>();
-        assert!(Picks::of(&but(1), 32, &Device::flex()).is_none());
-        assert!(Picks::of(&but(2), 32, &Device::flex()).is_some());
-        assert!(Picks::of(&[], 7, &Device::flex()).is_none());
-        let none = Picks::of(&[false; 9], 3, &Device::flex()).unwrap();
+        assert!(Picks::of(&but(1), 32, &Device::flex()).is_all());
+        assert!(!Picks::of(&but(2), 32, &Device::flex()).is_all());
+        assert!(Picks::of(&[], 7, &Device::flex()).is_all());
+        let none = Picks::of(&[false; 9], 3, &Device::flex());
         assert_eq!(none.on_host.places, [0, 3, 6]);
     }
 
@@ -233,7 +274,7 @@ mod tests {
         let device = test_device();
         for dtype in [DType::F32, DType::BF16] {
             let leaf = numbers(dtype).autodiff().require_grad();
-            let picks = Picks::of(&wanted(), 301, &leaf.device()).unwrap();
+            let picks = Picks::of(&wanted(), 301, &leaf.device());
             let found = picks.states(leaf.clone());
             let places = &picks.on_host.places;
             let all = host_f32(numbers(dtype));
@@ -256,7 +297,7 @@ mod tests {
             assert_eq!(host_f32(leaf.grad(&gradients).unwrap()), expected);
         }
         let ids = Tensor::<1, Int>::arange(0..602, &device).reshape([2, 301]);
-        let picks = Picks::of(&wanted(), 301, &device).unwrap();
+        let picks = Picks::of(&wanted(), 301, &device);
         let found = host_f32(picks.ids(ids).float());
         let expected = picks.on_host.places.iter().map(|&at| at as f32);
         assert_eq!(found, expected.collect::<Vec<_>>());
@@ -266,7 +307,7 @@ mod tests {
     fn a_query_sees_what_its_place_sees() {
         let device = test_device();
         let mask = Layout::whole([2, 301], &device).mask(Some(40));
-        let picks = Picks::of(&wanted(), 301, &device).unwrap();
+        let picks = Picks::of(&wanted(), 301, &device);
         let found = picks.mask(&mask).sight().entries();
         let all = mask.sight().entries();
         for (found, &place) in found.chunks(301).zip(&picks.on_host.places) {

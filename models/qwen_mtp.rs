@@ -18,6 +18,7 @@ use crate::mixture::{ExpertsTable, MixtureConfig};
 use crate::mtp_drafter::mtp_drafter_with_experts;
 use crate::mtp_layer::{MtpAttention, MtpLayer, MtpLayerConfig};
 use crate::norm::{NormConfig, RmsNorm};
+use crate::of_tokens::OfTokens;
 use crate::target::{Features, TargetParts, TargetSpec};
 use crate::unrolls::Unrolls;
 use crate::weights::{Scope, Weights};
@@ -149,11 +150,11 @@ impl Unrolls for QwenMtp {
     /// After the final norm. The embedding stands before the hidden state.
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         mut attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let embedded = self.pre_fc_norm_embedding.forward(embedded);
+        let embedded = self.pre_fc_norm_embedding.forward(tokens.into_embedded());
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
         let x = Tensor::cat(vec![embedded, hidden], 2); // [batch, seq, 2 * d_model]
         let x = self.fc.forward(x); // [batch, seq, d_model]

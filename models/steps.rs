@@ -2,7 +2,8 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use crate::mask::{Layout, Mask, shift_left};
+use crate::mask::{Layout, Mask};
+use crate::of_tokens::OfTokens;
 use crate::picks::Picks;
 use crate::rope::{Rope, Rotation};
 use crate::target::TargetParts;
@@ -17,8 +18,10 @@ pub struct Steps<'a> {
     layout: Layout,
     /// Of step 0.
     mask: Mask,
-    /// Where the later steps run; everywhere without.
-    picks: Option<Picks>,
+    /// Everywhere, where step 0 runs.
+    all: Picks,
+    /// Where the later steps run.
+    picks: Picks,
     /// Of the later steps, where there is no window.
     later_mask: Mask,
     /// How many positions back a query sees, the own one counted.
@@ -37,12 +40,14 @@ impl<'a> Steps<'a> {
     pub fn new(drafter: &'a impl Unrolls, tokens: Tensor<2, Int>, layout: Layout) -> Self {
         let window = drafter.sees_back();
         let mask = layout.mask(window);
+        let all = Picks::all(tokens.dims(), &tokens.device());
         Self {
             target: drafter.target(),
             tokens,
             later_mask: mask.clone(),
             mask,
-            picks: None,
+            picks: all.clone(),
+            all,
             layout,
             window,
             starts_blank: drafter.starts_blank(),
@@ -56,21 +61,21 @@ impl<'a> Steps<'a> {
         let [_, seq] = self.tokens.dims();
         let picks = Picks::of(wanted, seq, &self.device());
         Self {
-            later_mask: picked(picks.as_ref(), self.mask.clone()),
+            later_mask: picks.mask(&self.mask),
             picks,
             ..self
         }
     }
 
-    /// Where the steps behind step 0 run; everywhere where there is nothing.
-    pub fn picks(&self) -> Option<&Picks> {
-        self.picks.as_ref()
+    /// Where the steps behind step 0 run.
+    pub fn picks(&self) -> &Picks {
+        &self.picks
     }
 
     /// What the step behind `step` reads of hidden states that this one has. `[batch, seq, d_model]`
     pub fn onward(&self, step: usize, hidden: Tensor<3>) -> Tensor<3> {
-        match &self.picks {
-            Some(picks) if step == 0 => picks.states(hidden),
+        match step {
+            0 => self.picks.states(hidden),
             _ => hidden,
         }
     }
@@ -83,7 +88,8 @@ impl<'a> Steps<'a> {
             target: self.target,
             tokens: self.tokens.clone().without_autodiff(),
             mask: self.mask.on(&device),
-            picks: self.picks.as_ref().map(Picks::without_autodiff),
+            all: self.all.without_autodiff(),
+            picks: self.picks.without_autodiff(),
             later_mask: self.later_mask.on(&device),
             layout,
             ..*self
@@ -103,31 +109,30 @@ impl<'a> Steps<'a> {
             // At index `t` of step `j` stands position `t + j`.
             Some(window) => {
                 let mask = self.layout.mask(Some(window.saturating_sub(step)));
-                picked(self.picks.as_ref(), mask)
+                self.picks.mask(&mask)
             }
         }
     }
 
-    /// The embedded tokens of a step, `[batch, seq, d_model]`, and where they stand.
-    pub fn inputs(&self, step: usize, dtype: DType) -> (Tensor<3>, Rotation) {
-        let mut tokens = shift_left(self.tokens.clone(), 1 + step);
-        let mut positions = self.layout.positions.clone();
-        if let Some(picks) = self.picks.as_ref().filter(|_| step > 0) {
-            (tokens, positions) = (picks.ids(tokens), picks.ids(positions));
-        }
-        let mut embedded = self.target.embed(tokens, &self.device()).cast(dtype);
-        if self.starts_blank && step == 0 {
-            embedded = blank_at_start(embedded, positions.clone());
-        }
-        let rope = Rope::new(&self.target.spec.rope, self.turned, &self.device());
-        (embedded, rope.at(positions + step as i64))
+    /// The embeddings of all tokens. `[batch, seq, d_model]`
+    pub fn embedded(&self, dtype: DType) -> Tensor<3> {
+        let embedded = self.target.embed(self.tokens.clone(), &self.device());
+        embedded.cast(dtype)
     }
-}
 
-/// The mask of the queries where steps run.
-fn picked(picks: Option<&Picks>, mask: Mask) -> Mask {
-    match picks {
-        Some(picks) => picks.mask(&mask),
-        None => mask,
+    /// What a step reads of tokens, of which `all` is what the drafter makes of those of the batch, and where they stand.
+    pub fn inputs(&self, step: usize, all: &OfTokens) -> (OfTokens, Rotation) {
+        let picks = if step == 0 { &self.all } else { &self.picks };
+        let positions = picks.ids(self.layout.positions.clone());
+        let is_blank = self.starts_blank && step == 0;
+        let tokens = all.with_states(|states| {
+            let read = picks.states_behind(states.clone(), 1 + step);
+            match is_blank {
+                true => blank_at_start(read, positions.clone()),
+                false => read,
+            }
+        });
+        let rope = Rope::new(&self.target.spec.rope, self.turned, &self.device());
+        (tokens, rope.at(positions + step as i64))
     }
 }

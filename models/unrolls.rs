@@ -9,6 +9,7 @@ use crate::draft_state::{DraftPass, DraftState};
 use crate::drafter::Drafter;
 use crate::few_rows::product;
 use crate::mask::{Mask, token_ids};
+use crate::of_tokens::OfTokens;
 use crate::rope::{Rope, Rotation};
 use crate::target::Features;
 use crate::tree::Tree;
@@ -25,15 +26,24 @@ pub trait Unrolls: Drafter<State = DraftState> {
         1
     }
 
-    /// One pass, whose attention is taken by `attend`, given the number of the layer and what it reads.
+    /// What a pass reads of tokens that have these embeddings, where several passes read the same tokens: what does not depend on hidden
+    /// states, and so need not be computed in each of them.
     ///
     /// # Shapes
-    /// - embedded: `[batch, seq, d_model]`, of the token after each hidden state
+    /// - embedded: `[batch, seq, d_model]`
+    fn of_tokens(&self, embedded: Tensor<3>) -> OfTokens {
+        OfTokens::embedded(embedded)
+    }
+
+    /// One pass, whose attention is taken by `attend`, given the number of the layer, its attention and what that reads.
+    ///
+    /// # Shapes
+    /// - tokens: the embedding of the token after each hidden state, or what is made [of it](Self::of_tokens)
     /// - hidden: `[batch, seq, d_model]`, what [`begin`](Self::begin) gives at step 0, [`next`](Self::next) after
     /// - output: `[batch, seq, d_model]`
     fn pass(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         attend: impl FnMut(usize, &dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3>;
@@ -41,18 +51,18 @@ pub trait Unrolls: Drafter<State = DraftState> {
     /// The step behind those in `cache`, over whole packed rows.
     ///
     /// # Shapes
-    /// - embedded, hidden, output: as of a [`pass`](Self::pass)
+    /// - tokens, hidden, output: as of a [`pass`](Self::pass)
     /// - mask: `[batch, 1, seq, seq]`, what this step sees of the keys of step 0
     fn output(
         &self,
-        embedded: Tensor<3>,
+        tokens: OfTokens,
         hidden: Tensor<3>,
         rotation: &Rotation,
         mask: &Mask,
         cache: &mut UnrolledCache,
     ) -> Tensor<3> {
         let window = self.sees_back();
-        self.pass(embedded, hidden, |layer, attention, x| {
+        self.pass(tokens, hidden, |layer, attention, x| {
             attention.around(x, rotation, |projected| {
                 cache.attend(layer, projected, attention.sinks(), mask, window)
             })
@@ -69,7 +79,8 @@ pub trait Unrolls: Drafter<State = DraftState> {
         if self.starts_blank() {
             embedded = blank_at_start(embedded, pass.positions);
         }
-        self.pass(embedded, hidden, |layer, attention, x| {
+        let tokens = OfTokens::embedded(embedded);
+        self.pass(tokens, hidden, |layer, attention, x| {
             let cache = &mut pass.caches[layer];
             attention.forward(x, &rotation, pass.mask.as_ref(), Some(cache))
         })

@@ -140,7 +140,7 @@ impl Objective<Eagle1> for FeatureRegression {
             };
             let judged = JudgedRows {
                 factor,
-                picks: steps.picks(),
+                picks: Some(steps.picks()),
                 ..JudgedRows::new(rows.clone(), judge, statistics)
             };
             judged_loss(&predicted, head, judged)
@@ -211,9 +211,10 @@ impl FeatureRegression {
         if let Some(seed) = batch.seed {
             features = self.config.noise.add(features, &batch.rows.layout, seed);
         }
+        let tokens = drafter.of_tokens(steps.embedded(features.dtype()));
         let mut predicted = Vec::with_capacity(self.config.passes);
         for pass in 0..self.config.passes {
-            let output = run(drafter, steps, pass, features, &mut cache);
+            let output = run(drafter, (steps, pass), &tokens, features, &mut cache);
             predicted.push(positions(output.clone()));
             features = steps.onward(
                 pass,
@@ -257,11 +258,11 @@ fn regression(
     predicted: &[Tensor<2>],
     last: Tensor<3>,
     rows: &[JudgedRow],
-    (factor, picks): (f64, Option<&Picks>),
+    (factor, picks): (f64, &Picks),
 ) -> (Tensor<1>, Tensor<1>) {
     let [positions, d_model] = predicted[0].dims();
     let device = last.device();
-    let all = Places::new(predicted, picks);
+    let all = Places::new(predicted, Some(picks));
     let places: Vec<usize> = rows.iter().map(|row| all.of(row)).collect();
     let judges: Vec<usize> = rows.iter().map(|row| row.teacher).collect();
     let weights: Vec<f32> = rows.iter().map(|row| row.weight / d_model as f32).collect();

@@ -2,14 +2,14 @@
 //!
 //! Once the loss has been judged, the gradient of what the head reads at each step is a constant. So step `j` can be
 //! differentiated alone, last step first: it is computed again from its inputs, the hidden states and the keys and values
-//! of the steps before it, which enter as leaves of a graph of their own. What arrives at the leaves is handed on. The last
-//! steps are kept, since they would be computed again at once.
+//! of the steps before it and what all steps read of tokens, which enter as leaves of a graph of their own. What arrives at the
+//! leaves is handed on. The last steps are kept, since they would be computed again at once.
 use burn::prelude::*;
-use spectrain_models::Features;
 use spectrain_models::steps::Steps;
 use spectrain_models::unrolled::{KeyAndValue, UnrolledCache};
 use spectrain_models::unrolls::Unrolls;
 use spectrain_models::weights::lift;
+use spectrain_models::{Features, OfTokens};
 
 use crate::batch::Batch;
 use crate::delivered::delivering_as_it_is;
@@ -25,6 +25,8 @@ pub(crate) struct Unrolled<'a> {
     inputs: Steps<'a>,
     /// What it starts from.
     features: Features,
+    /// What all steps read of tokens, in a graph of its own.
+    tokens: OfTokens,
     /// What each step reads, `[batch, seq, d_model]`, or of the places alone where it runs.
     hidden: Vec<Tensor<3>>,
     cache: UnrolledCache,
@@ -36,6 +38,8 @@ pub(crate) struct Unrolled<'a> {
 struct Step {
     /// A leaf, `[batch, seq, d_model]`.
     hidden: Tensor<3>,
+    /// Leaves, where they were in a graph.
+    tokens: OfTokens,
     /// Of each layer the keys and values of the steps before it: leaves.
     earlier: Vec<Vec<KeyAndValue>>,
     /// Its own keys and values, of each layer.
@@ -48,12 +52,16 @@ impl Step {
     /// Runs step `step`, before which come those with the keys and values in `cache`; what is there of later ones is left out.
     fn new(
         drafter: &impl Unrolls,
-        inputs: &Steps,
-        step: usize,
+        (inputs, step): (&Steps, usize),
+        tokens: &OfTokens,
         hidden: &Tensor<3>,
         cache: &UnrolledCache,
     ) -> Self {
         let device = inputs.device();
+        let tokens = OfTokens {
+            states: leaves(&tokens.states, &device),
+            weights: leaves(&tokens.weights, &device),
+        };
         let leaf = |x: &Tensor<4>| lift(x.clone(), &device).require_grad();
         let hidden = lift(hidden.clone(), &device).require_grad();
         let leaves = |(key, value): &KeyAndValue| (leaf(key), leaf(value));
@@ -62,9 +70,10 @@ impl Step {
             .map(|steps| steps[..step].iter().map(leaves).collect())
             .collect();
         let mut cache = UnrolledCache::from_layers(earlier.clone());
-        let output = run(drafter, inputs, step, hidden.clone(), &mut cache);
+        let output = run(drafter, (inputs, step), &tokens, hidden.clone(), &mut cache);
         Self {
             hidden,
+            tokens,
             earlier,
             own: cache
                 .layers()
@@ -90,24 +99,28 @@ impl<'a> Unrolled<'a> {
     ) -> (Self, Vec<Tensor<2>>) {
         let plain = drafter.valid();
         let plain_inputs = inputs.without_autodiff();
+        let mut hidden = plain.begin(&Features {
+            captured: features.captured.clone().without_autodiff(),
+            last: features.last.clone().without_autodiff(),
+        });
+        let tokens = drafter.of_tokens(inputs.embedded(hidden.dtype()));
+        let plain_tokens = tokens.without_autodiff();
         let mut unrolled = Self {
             inputs,
             features: features.clone(),
+            tokens,
             hidden: Vec::with_capacity(steps),
             cache: UnrolledCache::new(drafter.layers()),
             kept: Vec::with_capacity(KEPT),
         };
         let mut by_head = Vec::with_capacity(steps);
-        let mut hidden = plain.begin(&Features {
-            captured: unrolled.features.captured.clone().without_autodiff(),
-            last: unrolled.features.last.clone().without_autodiff(),
-        });
         for step in 0..steps {
             unrolled.hidden.push(hidden.clone());
             let output = if step + KEPT < steps {
-                run(&plain, &plain_inputs, step, hidden, &mut unrolled.cache)
+                let at = (&plain_inputs, step);
+                run(&plain, at, &plain_tokens, hidden, &mut unrolled.cache)
             } else {
-                let kept = Step::new(drafter, &unrolled.inputs, step, &hidden, &unrolled.cache);
+                let kept = unrolled.step(drafter, step, &hidden);
                 let plain = |(key, value): &KeyAndValue| {
                     let (key, value) = (key.clone(), value.clone());
                     (key.without_autodiff(), value.without_autodiff())
@@ -123,19 +136,24 @@ impl<'a> Unrolled<'a> {
         (unrolled, by_head)
     }
 
+    /// One of its steps, from `hidden`, in a graph of its own.
+    fn step(&self, drafter: &impl Unrolls, step: usize, hidden: &Tensor<3>) -> Step {
+        let at = (&self.inputs, step);
+        Step::new(drafter, at, &self.tokens, hidden, &self.cache)
+    }
+
     /// The gradients of all parameters below the head, from those of what the head reads.
     pub(crate) fn backward(mut self, drafter: &impl Unrolls, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
         // By step and layer.
         let mut of_caches = vec![vec![OfKeyAndValue::None; drafter.layers()]; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
+        let mut of_states = vec![None; self.tokens.states.len()];
+        let mut of_weights = vec![None; self.tokens.weights.len()];
         for (number, by_head) in by_head.into_iter().enumerate().rev() {
             let step = match self.kept.pop() {
                 Some(kept) => kept,
-                None => {
-                    let hidden = &self.hidden[number];
-                    Step::new(drafter, &self.inputs, number, hidden, &self.cache)
-                }
+                None => self.step(drafter, number, &self.hidden[number]),
             };
             self.hidden.truncate(number);
             let mut surrogate =
@@ -154,6 +172,8 @@ impl<'a> Unrolled<'a> {
             }
             let mut graph = surrogate.backward();
             of_next = step.hidden.grad_remove(&mut graph);
+            take(&step.tokens.states, &mut of_states, &mut graph);
+            take(&step.tokens.weights, &mut of_weights, &mut graph);
             for (layer, earlier) in step.earlier.iter().enumerate() {
                 for ((key, value), sums) in earlier.iter().zip(&mut of_caches) {
                     let key = key.grad_remove(&mut graph);
@@ -163,19 +183,52 @@ impl<'a> Unrolled<'a> {
             }
             gradients.add(drafter, Some(graph), Vec::new());
         }
-        if let Some(gradient) = of_next {
-            let begun = drafter.begin(&self.features);
-            // What has no parameters hands the features on as they are.
-            if begun.is_tracked() {
-                gradients.add(
-                    drafter,
-                    Some(delivering_as_it_is(begun, gradient).backward()),
-                    Vec::new(),
-                );
-            }
+        let begun = of_next.map(|gradient| (drafter.begin(&self.features), gradient));
+        // What has no parameters hands the features on as they are.
+        let begun = begun.filter(|(begun, _)| begun.is_tracked());
+        let delivered = (begun.into_iter())
+            .chain(known(self.tokens.states, of_states))
+            .map(|(x, gradient)| delivering_as_it_is(x, gradient));
+        let of_weights = known(self.tokens.weights, of_weights);
+        let of_weights = of_weights.map(|(x, gradient)| delivering_as_it_is(x, gradient));
+        if let Some(surrogate) = delivered.chain(of_weights).reduce(Tensor::add) {
+            gradients.add(drafter, Some(surrogate.backward()), Vec::new());
         }
         gradients
     }
+}
+
+/// The same tensors in a graph that begins with them, where they are in one that gradients go back through.
+fn leaves<const D: usize>(all: &[Tensor<D>], device: &Device) -> Vec<Tensor<D>> {
+    let leaf = |x: &Tensor<D>| {
+        let leaf = lift(x.clone().without_autodiff(), device);
+        leaf.set_require_grad(x.is_tracked())
+    };
+    all.iter().map(leaf).collect()
+}
+
+/// Adds what has arrived at leaves.
+fn take<const D: usize>(
+    leaves: &[Tensor<D>],
+    sums: &mut [Option<Tensor<D>>],
+    graph: &mut burn::tensor::Gradients,
+) {
+    for (leaf, sum) in leaves.iter().zip(sums) {
+        let more = leaf.grad_remove(graph);
+        *sum = match (sum.take(), more) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        };
+    }
+}
+
+/// Tensors with their gradients, where there are some.
+fn known<const D: usize>(
+    all: Vec<Tensor<D>>,
+    gradients: Vec<Option<Tensor<D>>>,
+) -> impl Iterator<Item = (Tensor<D>, Tensor<D>)> {
+    let pairs = all.into_iter().zip(gradients);
+    pairs.filter_map(|(x, gradient)| Some((x, gradient?)))
 }
 
 fn sum(before: OfKeyAndValue, new: OfKeyAndValue) -> OfKeyAndValue {
@@ -186,15 +239,17 @@ fn sum(before: OfKeyAndValue, new: OfKeyAndValue) -> OfKeyAndValue {
 }
 
 /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
+///
+/// `tokens` is what the drafter [makes](Unrolls::of_tokens) of those of the batch.
 pub(crate) fn run(
     drafter: &impl Unrolls,
-    steps: &Steps,
-    step: usize,
+    (steps, step): (&Steps, usize),
+    tokens: &OfTokens,
     hidden: Tensor<3>,
     cache: &mut UnrolledCache,
 ) -> Tensor<3> {
-    let (embedded, rotation) = steps.inputs(step, hidden.dtype());
-    drafter.output(embedded, hidden, &rotation, &steps.mask(step), cache)
+    let (tokens, rotation) = steps.inputs(step, tokens);
+    drafter.output(tokens, hidden, &rotation, &steps.mask(step), cache)
 }
 
 /// What steps of `drafter` read of a batch, everywhere in it.

@@ -207,10 +207,10 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             divisor: Divisor::Weights,
         });
         let steps = steps(drafter, batch).wanted(&wanted_later(&rows, batch.rows.len()));
-        let picks = steps.picks().cloned();
+        let picks = steps.picks().clone();
         let judged = JudgedRows {
             weighing,
-            picks: picks.as_ref(),
+            picks: Some(&picks),
             ..JudgedRows::new(rows, judge, statistics)
         };
         let head = LossHead {
@@ -260,9 +260,10 @@ impl TrainingTimeTest {
     ) -> Vec<Tensor<2>> {
         let mut cache = UnrolledCache::new(drafter.layers());
         let mut hidden = drafter.begin(batch.features()); // [batch, seq, d_model]
+        let tokens = drafter.of_tokens(steps.embedded(hidden.dtype()));
         let mut normed = Vec::with_capacity(self.config.draft_steps);
         for step in 0..self.config.draft_steps {
-            let output = run(drafter, steps, step, hidden, &mut cache);
+            let output = run(drafter, (steps, step), &tokens, hidden, &mut cache);
             normed.push(positions(drafter.normed(output.clone())));
             hidden = drafter.next(steps.onward(step, output));
         }
