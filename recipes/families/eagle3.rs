@@ -45,26 +45,25 @@ impl Family for Eagle3 {
         work: &Workload,
         batch: Packed,
     ) -> Result<Activations> {
-        let [first, further] = layers(config, target)?;
-        // One norm more than a layer of the target has.
-        let first = (&first, first.d_model);
-        let further = (&further, config.layers as u64 - 1);
-        Ok(unrolled_stack(first, further, work, batch))
+        let layer = layer(config, target)?;
+        let further = (&layer, config.layers as u64 - 1);
+        let steps = unrolled_stack((&layer, 0), further, work, batch);
+        // Embeddings, what their norm gives, and what queries, keys and values are made of these: once for all steps.
+        let of_tokens = 2 * layer.d_model + layer.queries() + 2 * layer.keys();
+        Ok(Activations {
+            kept: steps.kept + (batch.positions() * of_tokens) as f64,
+            ..steps
+        })
     }
 }
 
 impl Shipped for Eagle3 {}
 
-/// The first layer, which reads a token and a hidden state side by side, and each further one.
-fn layers(config: &Eagle3Config, target: &TargetSpec) -> Result<[LayerSizes; 2]> {
+/// A layer of a step. The first reads tokens beside hidden states, and in each step multiplies the latter alone.
+fn layer(config: &Eagle3Config, target: &TargetSpec) -> Result<LayerSizes> {
     let target = &target.with_heads(config.d_head)?;
-    let further = LayerSizes {
+    Ok(LayerSizes {
         head_norms: config.head_norm,
         ..LayerSizes::of(target, [config.d_ff, config.heads, config.kv_heads])?
-    };
-    let first = LayerSizes {
-        d_input: 2 * further.d_model,
-        ..further
-    };
-    Ok([first, further])
+    })
 }

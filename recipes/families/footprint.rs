@@ -181,8 +181,6 @@ pub fn values(shape: &[usize]) -> u64 {
 /// Sizes of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerSizes {
-    /// Width of what the projections read.
-    pub d_input: u64,
     /// Width of the residual stream.
     pub d_model: u64,
     /// Feed-forward width.
@@ -207,7 +205,6 @@ impl LayerSizes {
         let sizes = target.layer_sizes(d_ff, heads, kv_heads)?;
         let [d_ff, heads, kv_heads] = sizes.map(|size| size as u64);
         Ok(Self {
-            d_input: target.d_model as u64,
             d_model: target.d_model as u64,
             d_ff,
             heads,
@@ -245,11 +242,7 @@ impl LayerSizes {
         let norms = u64::from(self.head_norms);
         // What each of the two norms reads and gives; factors and product of the gated unit; queries and the means of values, by
         // head and once more by row; keys and values; what the norms of heads read.
-        self.d_input
-            + 3 * self.d_model
-            + 3 * self.d_ff
-            + (3 + norms) * self.queries()
-            + (2 + norms) * self.keys()
+        4 * self.d_model + 3 * self.d_ff + (3 + norms) * self.queries() + (2 + norms) * self.keys()
     }
 
     /// Values that such a layer keeps.

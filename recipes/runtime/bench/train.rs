@@ -9,9 +9,9 @@ use spectrain_models::medusa::{Medusa, MedusaConfig};
 use spectrain_models::pard::{Pard, PardConfig};
 use spectrain_models::{Drafter, Features, FreshConfig, TargetParts, TargetSpec};
 use spectrain_train::{
-    BlockLoss, BlockLossConfig, HeadsLoss, HeadsLossConfig, MaskAlign, Objective, PardLoss,
-    PardLossConfig, Reduction, SlotWeights, Statistics, Step, Train, TrainConfig, Trainee,
-    TrainingTimeTest, TrainingTimeTestConfig,
+    BlockLoss, BlockLossConfig, HeadsLoss, HeadsLossConfig, MaskAlign, Objective, OutOfVocab,
+    PardLoss, PardLossConfig, Reduction, SlotWeights, Statistics, Step, Train, TrainConfig,
+    Trainee, TrainingTimeTest, TrainingTimeTestConfig,
 };
 
 use super::sizes::{Setup, Sizes, Work, batch, target};
@@ -30,6 +30,8 @@ pub(super) fn eagle3(setup: &Setup, sizes: &Sizes) -> Result<Work> {
         recompute: setup.recompute,
         mask_align: MaskAlign::Feature,
         reduction: Reduction::All,
+        // Of random numbers the likeliest token is seldom among those of a draft vocabulary; of a target's it nearly always is.
+        out_of_vocab: OutOfVocab::Keep,
         ..Default::default()
     };
     step::<Eagle3, TrainingTimeTest>(setup, sizes, &Eagle3Config::default(), &objective)
