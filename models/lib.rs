@@ -108,7 +108,7 @@ pub use of_tokens::OfTokens;
 pub use parallel::in_parallel;
 pub use parts::{PartsConfig, is_part, load_parts};
 pub use picks::Picks;
-pub use products::{product, wide_product};
+pub use products::{added_product, product, wide_product};
 pub use proposer::{Proposer, Session};
 pub use rope::{Rope, RopeConfig, RopeScaling, Rotation};
 pub use routing::{ExpertsConfig, Routing};

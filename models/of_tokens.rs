@@ -38,14 +38,6 @@ impl OfTokens {
             weights: outside(&self.weights),
         }
     }
-
-    /// The same with other states.
-    pub fn with_states(&self, change: impl Fn(&Tensor<3>) -> Tensor<3>) -> Self {
-        Self {
-            states: self.states.iter().map(change).collect(),
-            weights: self.weights.clone(),
-        }
-    }
 }
 
 fn outside<const D: usize>(all: &[Tensor<D>]) -> Vec<Tensor<D>> {

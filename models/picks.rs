@@ -120,26 +120,31 @@ impl Picks {
     pub fn states(&self, x: Tensor<3>) -> Tensor<3> {
         match self.is_all() {
             true => x,
-            false => self.picked(x, [self.places.clone(), self.numbers.clone()]),
+            false => self.picked(x, &[self.places.clone(), self.numbers.clone()]),
         }
     }
 
-    /// The same of what stands `by` places further on in the batch. At its end it is the last that does, and no gradient comes back
-    /// to that from there.
-    pub fn states_behind(&self, x: Tensor<3>, by: usize) -> Tensor<3> {
+    /// The same of several states each, of what stands `by` places further on in the batch. At its end it is the last that does, and no
+    /// gradient comes back to that from there.
+    pub(crate) fn states_behind(&self, states: &[Tensor<3>], by: usize) -> Vec<Tensor<3>> {
         let [all] = self.numbers.dims();
         let (by, last) = (by.min(all), all.saturating_sub(1) as i64);
         let places = (self.places.clone() + by as i64).clamp_max(last);
         let nobody = self.on_host.places.len() as i64;
         let first = Tensor::full([by], nobody, (&self.numbers.device(), self.numbers.dtype()));
-        let numbers = self.numbers.clone().narrow(0, 0, all - by);
-        self.picked(x, [places, Tensor::cat(vec![first, numbers], 0)])
+        let numbers = match all - by {
+            0 => first,
+            left => Tensor::cat(vec![first, self.numbers.clone().narrow(0, 0, left)], 0),
+        };
+        let of = [places, numbers];
+        let states = states.iter().map(|x| self.picked(x.clone(), &of));
+        states.collect()
     }
 
-    fn picked(&self, x: Tensor<3>, of: [Tensor<1, Int>; 2]) -> Tensor<3> {
+    fn picked(&self, x: Tensor<3>, of: &[Tensor<1, Int>; 2]) -> Tensor<3> {
         let [batch, seq, width] = x.dims();
         let flat: Tensor<2> = x.reshape([batch * seq, width]);
-        let [places, numbers] = of.map(Tensor::into_dispatch);
+        let [places, numbers] = of.clone().map(Tensor::into_dispatch);
         let picked = Dispatch::picked(flat.into_dispatch(), places, numbers);
         Tensor::<2>::from_dispatch(picked).reshape([batch, self.on_host.each, width])
     }
@@ -301,6 +306,39 @@ mod tests {
         let found = host_f32(picks.ids(ids).float());
         let expected = picks.on_host.places.iter().map(|&at| at as f32);
         assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn states_behind_places_are_read_and_gradients_come_back_to_them() {
+        let device = test_device().autodiff();
+        for (picks, by) in [
+            (Picks::of(&wanted(), 301, &device), 3),
+            (Picks::all([2, 301], &device), 7),
+        ] {
+            let leaf = numbers(DType::F32).autodiff().require_grad();
+            let found = picks.states_behind(&[leaf.clone()], by).remove(0);
+            let all = host_f32(numbers(DType::F32));
+            let places = &picks.on_host.places;
+            let row = |&at: &usize| all[(at + by).min(601) * 5..][..5].to_vec();
+            let expected: Vec<f32> = places.iter().flat_map(row).collect();
+            assert_eq!(host_f32(found.clone().inner()), expected);
+            let weights: Vec<f32> = (0..expected.len()).map(|at| (at % 17) as f32).collect();
+            let weighed = found.clone()
+                * Tensor::from_data(TensorData::new(weights.clone(), found.dims()), &device);
+            let gradients = weighed.sum().backward();
+            let mut expected = vec![0.0; 602 * 5];
+            for (&place, weights) in places.iter().zip(weights.as_chunks::<5>().0) {
+                if place + by < 602 {
+                    expected[(place + by) * 5..][..5].copy_from_slice(weights);
+                }
+            }
+            assert_eq!(host_f32(leaf.grad(&gradients).unwrap()), expected);
+        }
+        // Further on than anything stands.
+        let picks = Picks::all([1, 3], &test_device());
+        let x = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &test_device()).reshape([1, 3, 1]);
+        let found = picks.states_behind(&[x], 5).remove(0);
+        assert_eq!(host_f32(found), [3.0, 3.0, 3.0]);
     }
 
     #[test]

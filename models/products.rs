@@ -41,6 +41,17 @@ pub fn wide_product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D>
     Tensor::from_dispatch(Dispatch::wide_product(lhs, rhs))
 }
 
+/// `sum + lhs · rhs` in f32, in the memory of the sum where nobody else holds it and the device can add as it multiplies.
+///
+/// # Shapes
+/// - sum, output: `[rows, columns]`, f32
+/// - lhs: `[rows, inner]`
+/// - rhs: `[inner, columns]`, of the type of `lhs`
+pub fn added_product(sum: Tensor<2>, lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
+    let [sum, lhs, rhs] = [sum, lhs, rhs].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(Dispatch::added_product(sum, lhs, rhs))
+}
+
 /// `lhs · rhsᵀ` on the CPU, of matrices whose rows are long, in the order that takes least time: the product copies a factor
 /// element by element where the sum runs along its memory, and the shorter one costs less.
 ///
@@ -89,6 +100,16 @@ pub(crate) trait Products: Backend {
     /// The same in f32: the sums of factors in a narrower type are not rounded to it.
     #[fusion(meta = |lhs, rhs| product_of(lhs, rhs, DType::F32))]
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// See [`added_product()`].
+    #[fusion(meta = |sum, _, _| sum.clone())]
+    fn added_product(
+        sum: FloatTensor<Self>,
+        lhs: FloatTensor<Self>,
+        rhs: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        Self::float_add(sum, Self::wide_product(lhs, rhs))
+    }
 
     /// `x · weight` in the type of `x`, whatever type the weight is in; shapes as there. What a graph keeps is the weight itself, which
     /// all products with it share: it is cast again for the backward pass, and its gradient is in its own
@@ -305,6 +326,37 @@ mod tests {
                     [of(rows, inner), [1, inner, columns]],
                     |[x, y]| [x, y.expand([matrices as i64, -1, -1])],
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_is_added_to_a_sum_and_to_nobody_elses() {
+        let device = test_device();
+        for dtype in [DType::F32, DType::BF16] {
+            for turned in [false, true] {
+                let numbers = |shape, seed, device: &Device, dtype| {
+                    whole_numbers::<2>(shape, seed, dtype, device)
+                };
+                let factors = |device: &Device, dtype| {
+                    let lhs = match turned {
+                        true => numbers([300, 21], 0, device, dtype).transpose(),
+                        false => numbers([21, 300], 0, device, dtype),
+                    };
+                    [lhs, numbers([300, 64], 1, device, dtype)]
+                };
+                let [lhs, rhs] = factors(&Device::flex(), DType::F32);
+                let before = numbers([21, 64], 2, &Device::flex(), DType::F32);
+                let expected = host_f32(before.clone() + lhs.matmul(rhs));
+                let [lhs, rhs] = factors(&device, dtype);
+                let sum = numbers([21, 64], 2, &device, DType::F32);
+                let held = sum.clone();
+                let found = added_product(sum, lhs.clone(), rhs.clone());
+                assert_eq!(found.dtype(), DType::F32);
+                assert!(host_f32(found) == expected);
+                assert!(host_f32(held.clone()) == host_f32(before));
+                // Nobody else holds it.
+                assert!(host_f32(added_product(held, lhs, rhs)) == expected);
             }
         }
     }

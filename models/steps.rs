@@ -125,13 +125,15 @@ impl<'a> Steps<'a> {
         let picks = if step == 0 { &self.all } else { &self.picks };
         let positions = picks.ids(self.layout.positions.clone());
         let is_blank = self.starts_blank && step == 0;
-        let tokens = all.with_states(|states| {
-            let read = picks.states_behind(states.clone(), 1 + step);
-            match is_blank {
-                true => blank_at_start(read, positions.clone()),
-                false => read,
-            }
-        });
+        let blank = |read: Tensor<3>| match is_blank {
+            true => blank_at_start(read, positions.clone()),
+            false => read,
+        };
+        let read = picks.states_behind(&all.states, 1 + step);
+        let tokens = OfTokens {
+            states: read.into_iter().map(blank).collect(),
+            weights: all.weights.clone(),
+        };
         let rope = Rope::new(&self.target.spec.rope, self.turned, &self.device());
         (tokens, rope.at(positions + step as i64))
     }

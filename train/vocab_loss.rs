@@ -433,7 +433,10 @@ impl Chunks<'_> {
 
     /// What the rows' logits are judged to be.
     fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
-        let mut logits = product(hidden.clone(), self.head.clone()).cast(DType::F32); // [rows, vocab]
+        let mut logits = product(hidden.clone(), self.head.clone()); // [rows, vocab]
+        if self.bias.is_some() || !self.judge.takes_narrow() {
+            logits = logits.cast(DType::F32);
+        }
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
         }

@@ -1,11 +1,15 @@
 //! What multiplies matrices on a device of CubeCL: cuBLASLt on CUDA's, where it is installed ([`super::cublas`]); else a kernel of cubek
 //! ([`super::by_cubek`]).
+#[cfg(feature = "cuda")]
+use burn::backend::ops::FloatTensorOps as _;
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::matmul::{MatmulStrategy, init_matmul_output, matmul};
 use burn_cubecl::tensor::CubeTensor;
 
 use super::by_cubek::{ALL_SHAPES, Product};
+#[cfg(feature = "cuda")]
+use super::shares::to_write;
 use crate::cast_once::on_cube::cast;
 use crate::products::Products;
 
@@ -17,6 +21,15 @@ impl Products for CubeBackend {
 
     fn wide_product(lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
         multiplied(lhs, rhs, DType::F32)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn added_product(sum: CubeTensor, lhs: CubeTensor, rhs: CubeTensor) -> CubeTensor {
+        let sum = to_write(sum);
+        match super::cublas::add(&lhs, &rhs, &sum) {
+            true => sum,
+            false => Self::float_add(sum, Self::wide_product(lhs, rhs)),
+        }
     }
 
     fn weight_of_type(weight: CubeTensor, dtype: DType) -> CubeTensor {

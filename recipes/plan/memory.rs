@@ -218,19 +218,13 @@ impl Trained<'_> {
     /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.
     fn judging(&self, rows: u64, positions: u64) -> u64 {
         let made = self.made();
-        // The logits, which become their gradient, and on a GPU that once more for the products with it, narrower.
-        let gradient = if self.gpu {
-            made.max(2 * self.value)
-        } else {
-            F32
-        };
+        // The logits, which become their gradient. On a GPU they stay in the type that they are made in, unless a bias is added to them; then
+        // the gradient is there once more for the products with it, narrower.
         match self.work.judges {
-            Judges::Text => gradient * rows,
-            // The target's logits are gone when the gradient is there.
-            Judges::Target { .. } if self.gpu => {
-                (gradient * rows).max(F32 * rows + made * positions)
-            }
-            Judges::Target { panels } => gradient * rows + panels * F32 * positions,
+            Judges::Text if self.gpu => made.max(2 * self.value) * rows,
+            Judges::Text => F32 * rows,
+            Judges::Target { .. } if self.gpu => self.value * rows + made * positions,
+            Judges::Target { panels } => F32 * rows + panels * F32 * positions,
         }
     }
 

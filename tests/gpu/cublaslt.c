@@ -96,14 +96,14 @@ int cublasLtMatmul(void *library, Desc *desc, const float *alpha, const char *a,
   if (inner != inner_b) return refuse("inner sides", inner, inner_b);
   if (rows != of_d->rows || columns != of_d->columns) return refuse("output of", of_d->rows, of_d->columns);
   if (of_a->count != of_d->count || of_b->count != of_d->count) return refuse("numbers of matrices", of_a->count, of_b->count);
-  if (*alpha != 1 || *beta != 0 || !workspace || !stream) return refuse("scales, workspace or stream", 0, 0);
+  if (*alpha != 1 || (*beta != 0 && (*beta != 1 || c != d)) || !workspace || !stream) return refuse("scales, workspace or stream", 0, 0);
   if (of_d->type != R_32F && of_d->type != R_16BF) return UNSUPPORTED;
   if (of_a->type != of_b->type || (of_d->type != of_a->type && of_d->type != R_32F)) return refuse("types of factors and output", of_a->type, of_d->type);
   if (counted || (double)rows * columns * inner * of_d->count > COMPUTED) return SUCCESS;
   for (int64_t nth = 0; nth < of_d->count; nth++)
     for (uint64_t column = 0; column < columns; column++)
       for (uint64_t row = 0; row < rows; row++) {
-        float sum = 0;
+        float sum = *beta ? element(d, of_d->type, nth * of_d->stride + place(of_d, 0, row, column)) : 0;
         for (uint64_t at = 0; at < inner; at++)
           sum += element(a, of_a->type, nth * of_a->stride + place(of_a, desc->turned_a, row, at)) *
                  element(b, of_b->type, nth * of_b->stride + place(of_b, desc->turned_b, at, column));

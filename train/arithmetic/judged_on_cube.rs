@@ -31,7 +31,7 @@ trait Judging: Backend {
     /// The distance to the target, as `kernel` says, of each row: the gradient in its logits, times its weight, and what was found.
     ///
     /// # Shapes
-    /// - logits, gradient: `[rows, vocab]`, f32, the drafter's
+    /// - logits, gradient: `[rows, vocab]`, the drafter's, in any type
     /// - teacher: `[positions, vocab]`, f32, the target's logits
     /// - places: `[rows]`: of each row among the positions
     /// - partitions: `[positions, 1]`, f32: `log Σ exp` over all tokens of the target, where the vocabulary `is_partial`; else
@@ -55,7 +55,7 @@ trait Judging: Backend {
     /// `-log q` of a label at each row, likewise.
     ///
     /// # Shapes
-    /// - logits, gradient: `[rows, vocab]`, f32
+    /// - logits, gradient: `[rows, vocab]`, in any type
     /// - labels: `[rows]`
     /// - weights: `[rows]`, f32
     /// - found: `[rows, 3]`: distance, `q` of the label, and whether it is the most likely token
@@ -72,6 +72,7 @@ trait Judging: Backend {
 fn with_findings(logits: &TensorSpec) -> (TensorSpec, TensorSpec) {
     let mut found = logits.clone();
     found.shape = burn::prelude::Shape::new([logits.shape[0], 3]);
+    found.dtype = DType::F32;
     (logits.clone(), found)
 }
 
@@ -82,6 +83,10 @@ pub(super) struct JudgedOnCube<'a> {
 }
 
 impl RowJudge for JudgedOnCube<'_> {
+    fn takes_narrow(&self) -> bool {
+        true
+    }
+
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
         let device = logits.device();
         let weights = column(rows.iter().map(|row| row.weight), &device).into_dispatch();
@@ -188,12 +193,10 @@ impl Judging for CubeBackend {
         let logits = to_write(logits);
         let [teacher, places, partitions, least, weights] =
             [teacher, places, partitions, least, weights].map(into_contiguous);
-        let rows = Rows::of(&logits, &[]);
+        let rows = Rows::of(&logits, &[teacher.dtype]);
         let found = empty(&logits, [rows.count, 3], DType::F32);
-        let (address, dtype) = (
-            address_of(&[&logits, &teacher]),
-            dtype_to_elem_type(places.dtype),
-        );
+        let address = address_of(&[&logits, &teacher]);
+        let dtypes = [logits.dtype, places.dtype].map(dtype_to_elem_type);
         macro_rules! launch {
             ($kernel:ident, $($own:expr),+) => {
                 $kernel::launch(
@@ -212,7 +215,7 @@ impl Judging for CubeBackend {
                     rows.vectors as u32,
                     $($own,)+
                     rows.cube.num_elems() as usize,
-                    dtype,
+                    dtypes,
                 )
             };
         }
@@ -255,12 +258,12 @@ impl Judging for CubeBackend {
         let [labels, weights] = [labels, weights].map(into_contiguous);
         let rows = Rows::of(&logits, &[]);
         let found = empty(&logits, [rows.count, 3], DType::F32);
-        let (address, dtype) = (address_of(&[&logits]), dtype_to_elem_type(labels.dtype));
+        let dtypes = [logits.dtype, labels.dtype].map(dtype_to_elem_type);
         judge_labels_kernel::launch(
             &logits.client,
             rows.cubes(),
             rows.cube,
-            address,
+            address_of(&[&logits]),
             rows.vector,
             logits.clone().into_buffer_arg(),
             labels.into_buffer_arg(),
@@ -269,7 +272,7 @@ impl Judging for CubeBackend {
             rows.count as u32,
             rows.vectors as u32,
             rows.cube.num_elems() as usize,
-            dtype,
+            dtypes,
         );
         (logits, found)
     }

@@ -112,10 +112,15 @@ pub(crate) trait ProductSum {
 
 /// Judges rows of logits.
 pub(crate) trait RowJudge {
+    /// Whether it takes logits in a narrower type than f32, and gives their gradient in it.
+    fn takes_narrow(&self) -> bool {
+        false
+    }
+
     /// The distance at each of `rows` with its gradient, which has the row's weight.
     ///
     /// # Shapes
-    /// - logits: `[rows, vocab]`, f32
+    /// - logits: `[rows, vocab]`, f32, unless it takes others
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk;
 }
 

@@ -2,7 +2,7 @@
 use burn::prelude::*;
 use burn::tensor::DType;
 use spectrain_models::reductions::square_sum;
-use spectrain_models::{product, wide_product};
+use spectrain_models::{added_product, product, wide_product};
 
 use crate::arithmetic::judged_by_tensors::JudgedByTensors;
 use crate::arithmetic::operations::{
@@ -72,10 +72,10 @@ struct OnDevice {
 
 impl ProductSum for OnDevice {
     fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
-        let more = wide_product(hidden.transpose(), gradient.clone());
+        let (hidden, here) = (hidden.transpose(), gradient.clone());
         self.sum = Some(match self.sum.take() {
-            Some(sum) => sum + more,
-            None => more,
+            Some(sum) => added_product(sum, hidden, here),
+            None => wide_product(hidden, here),
         });
         gradient
     }

@@ -179,6 +179,20 @@ fn judged_alike(
     let mut brief = own.row_judge(judge_there, positions, Statistics::Loss);
     for rows in rows.chunks(130) {
         let logits: Tensor<2> = random(draws, [rows.len(), vocab]);
+        if brief.takes_narrow() {
+            let rounded = logits.clone().cast(DType::BF16);
+            let wide = one.judge(rounded.clone().cast(DType::F32), rows).distance;
+            let narrow = brief.judge(there(&rounded), rows).distance;
+            close(what, wide.value, narrow.value, bound(1e-4));
+            assert_eq!(narrow.gradient.dtype(), DType::BF16, "{what}");
+            let pairs = host_f32(wide.gradient)
+                .into_iter()
+                .zip(host_f32(narrow.gradient));
+            for (one, other) in pairs {
+                let allowed = one.abs() / 128.0 + bound(1e-5);
+                assert!((one - other).abs() <= allowed, "{what}: {one} {other}");
+            }
+        }
         let one = one.judge(logits.clone(), rows);
         let brief = brief.judge(there(&logits), rows);
         assert!(brief.statistics.is_none(), "{what}");

@@ -20,6 +20,8 @@ pub(super) struct Layout {
     pub lhs: Side,
     pub rhs: Side,
     pub out: Side,
+    /// Whether the product is added to what `out` holds.
+    pub adds: bool,
 }
 
 /// How one tensor's matrices lie. Steps count elements.
@@ -83,6 +85,7 @@ impl Calls {
             lhs: side(lhs_side, 0)?,
             rhs: side(rhs_side, 1)?,
             out: side(out_side, 2).filter(|out| !out.is_turned)?,
+            adds: false,
         };
         let starts = starts(&outer);
         Some(Self { layout, starts })

@@ -34,13 +34,7 @@ const MOST_ALIGNED: u64 = 256;
 /// The host does not wait: the product has its place among what the device is given, as kernels have. A pass of an 8B target takes
 /// some 300 of them, and hosts that wait for each one's launch have nothing in store when the device is done.
 pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> bool {
-    if out.device.runtime() != RuntimeId::Cuda {
-        return false;
-    }
-    let Some(calls) = Calls::of(lhs, rhs, out) else {
-        return false;
-    };
-    let Some(there) = There::on(out.client.service_id().device) else {
+    let Some((calls, there)) = ways(lhs, rhs, out) else {
         return false;
     };
     let (server, product) = (there.server, Product::new(lhs, rhs, out));
@@ -54,6 +48,32 @@ pub(super) fn multiply(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> 
         }
     });
     true
+}
+
+/// Has `lhs · rhs` added to `sum` and returns `true`, or leaves it as it is. The host waits until it is launched: no other kernel could
+/// take its place where it is not.
+pub(super) fn add(lhs: &CubeTensor, rhs: &CubeTensor, sum: &CubeTensor) -> bool {
+    let Some((mut calls, there)) = ways(lhs, rhs, sum) else {
+        return false;
+    };
+    calls.layout.adds = true;
+    let (server, product) = (there.server, Product::new(lhs, rhs, sum));
+    let launched = (there.multiplier)
+        .submit_blocking(move |multiplier| multiplier.multiply(&server, &product, &calls));
+    let launched = launched.map_err(|why| format!("{why:?}")).flatten();
+    if let Err(why) = &launched {
+        tracing::debug!("not added by cuBLASLt: {why}");
+    }
+    launched.is_ok()
+}
+
+/// The calls that a product takes, and where they are made; `None` where none are.
+fn ways(lhs: &CubeTensor, rhs: &CubeTensor, out: &CubeTensor) -> Option<(Calls, There)> {
+    if out.device.runtime() != RuntimeId::Cuda {
+        return None;
+    }
+    let calls = Calls::of(lhs, rhs, out)?;
+    Some((calls, There::on(out.client.service_id().device)?))
 }
 
 /// What is reached on the thread of a device.

@@ -24,6 +24,8 @@ pub(super) struct Plan {
     /// Of `rhs`, `lhs` and `out`: [`super::layout`] says why in this order.
     sides: [cublasLtMatrixLayout_t; 3],
     kernel: cublasLtMatmulAlgo_t,
+    /// What is multiplied with that which `out` held before.
+    kept: f32,
 }
 
 impl Plan {
@@ -62,10 +64,11 @@ impl Plan {
             product,
             sides,
             kernel,
+            kept: if layout.adds { 1.0 } else { 0.0 },
         })
     }
 
-    /// Has the kernel write to `out`, on `stream`, from `[lhs, rhs]`: addresses on the device.
+    /// Has the kernel write to `out`, or add to it, on `stream`, from `[lhs, rhs]`: addresses on the device.
     ///
     /// # Errors
     /// cuBLASLt refuses.
@@ -80,7 +83,7 @@ impl Plan {
         workspace: u64,
         stream: cudarc::driver::sys::CUstream,
     ) -> Result<(), CublasError> {
-        let [one, zero] = [1.0f32, 0.0];
+        let one = 1.0f32;
         let [of_rhs, of_lhs, of_out] = self.sides;
         // SAFETY: the descriptions live as long as `self`; the caller answers for the rest.
         unsafe {
@@ -88,7 +91,7 @@ impl Plan {
                 handle,
                 self.product,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const self.kept).cast(),
                 rhs as *const c_void,
                 of_rhs,
                 lhs as *const c_void,

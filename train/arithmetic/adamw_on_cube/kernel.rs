@@ -32,7 +32,7 @@ pub(super) fn adamw_kernel<N: Size>(
     if at < vectors as usize {
         let mut slope = gradient[at];
         if is_scaled {
-            slope = slope * Vector::new(factor[0]);
+            slope *= Vector::new(factor[0]);
         }
         let mean = first[at] * Vector::new(rates.beta1) + slope * Vector::new(rates.new1);
         let square =

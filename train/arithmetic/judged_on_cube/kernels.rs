@@ -34,8 +34,8 @@ fn reaching<N: Size>(x: Vector<f32, N>, bound: f32, values: Vector<f32, N>) -> V
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn judge_target_kernel<I: Int, N: Size>(
-    logits: &mut [Vector<f32, N>],
+pub(super) fn judge_target_kernel<E: Float, I: Int, N: Size>(
+    logits: &mut [Vector<E, N>],
     teacher: &[Vector<f32, N>],
     places: &[I],
     partitions: &[f32],
@@ -50,7 +50,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     #[comptime] to_largest: bool,
     #[comptime] with_entropy: bool,
     #[comptime] units: usize,
-    #[define(I)] _dtype: ElemType,
+    #[define(E, I)] _dtypes: [ElemType; 2],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let mut room_of_indices = Shared::<[u32]>::new_slice(units);
@@ -59,7 +59,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let place = usize::cast_from(places[row]);
     let (start, of_teacher) = (row * vectors, place * vectors);
     let (most_q, best_q) =
-        best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+        best_of::<E, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
     let (most_p, best_p) = best_of::<f32, N>(
         teacher,
         of_teacher,
@@ -78,7 +78,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     }
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = logits[start + at] - Vector::new(most_q);
+        let q = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(most_q);
         let p = teacher[of_teacher + at] - Vector::new(most_p);
         sums_q += q.exp();
         sums_p += p.exp();
@@ -119,7 +119,7 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
     let mut shared = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = probability::<N>(logits[start + at], most_q, sum_q);
+        let q = probability::<N>(Vector::cast_from(logits[start + at]), most_q, sum_q);
         let shifted = teacher[of_teacher + at] - Vector::new(most_p);
         let p = shifted.exp() / Vector::new(sum_p);
         shared += min(q, p * Vector::new(covered));
@@ -131,7 +131,8 @@ pub(super) fn judge_target_kernel<I: Int, N: Size>(
             towards = reaching::<N>(teacher[of_teacher + at], bound, towards);
         }
         if there {
-            logits[start + at] = (q * Vector::new(mass) - towards) * Vector::new(weight);
+            let gradient = (q * Vector::new(mass) - towards) * Vector::new(weight);
+            logits[start + at] = Vector::cast_from(gradient);
         }
         at += CUBE_DIM_X as usize;
     }
@@ -179,8 +180,8 @@ fn log_mixture<N: Size>(q: Vector<f32, N>, p: Vector<f32, N>, beta: f32) -> Vect
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn judge_blend_kernel<I: Int, N: Size>(
-    logits: &mut [Vector<f32, N>],
+pub(super) fn judge_blend_kernel<E: Float, I: Int, N: Size>(
+    logits: &mut [Vector<E, N>],
     teacher: &[Vector<f32, N>],
     places: &[I],
     partitions: &[f32],
@@ -192,7 +193,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     #[comptime] is_partial: bool,
     #[comptime] takes_logarithms: bool,
     #[comptime] units: usize,
-    #[define(I)] _dtype: ElemType,
+    #[define(E, I)] _dtypes: [ElemType; 2],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let mut room_of_indices = Shared::<[u32]>::new_slice(units);
@@ -201,7 +202,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let place = usize::cast_from(places[row]);
     let (start, of_teacher) = (row * vectors, place * vectors);
     let (most_q, best_q) =
-        best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+        best_of::<E, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
     let (most_p, best_p) = best_of::<f32, N>(
         teacher,
         of_teacher,
@@ -216,7 +217,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let mut of_best = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = logits[start + at] - Vector::new(most_q);
+        let q = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(most_q);
         let p = teacher[of_teacher + at] - Vector::new(most_p);
         let exponential = p.exp();
         sums_q += q.exp();
@@ -244,7 +245,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let mut to_q = Vector::<f32, N>::new(0.0);
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = probability::<N>(logits[start + at], most_q, sum_q);
+        let q = probability::<N>(Vector::cast_from(logits[start + at]), most_q, sum_q);
         let p = probability::<N>(teacher[of_teacher + at], most_p, sum_p);
         let of_all = p * Vector::new(covered);
         let slope = rising::<N>(q, of_all);
@@ -252,7 +253,7 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
         slopes += q * slope;
         squares += q * slope * slope;
         if comptime!(takes_logarithms) {
-            let log_q = logits[start + at] - Vector::new(partition_q);
+            let log_q = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(partition_q);
             let log_p = teacher[of_teacher + at] - Vector::new(partition_p);
             let log_m = log_mixture::<N>(q, p, factors.beta);
             reverses += q * (log_q - log_p);
@@ -285,12 +286,12 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
     let weight = weights[row];
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = probability::<N>(logits[start + at], most_q, sum_q);
+        let q = probability::<N>(Vector::cast_from(logits[start + at]), most_q, sum_q);
         let p = probability::<N>(teacher[of_teacher + at], most_p, sum_p);
         let slope = rising::<N>(q, p * Vector::new(covered)) - Vector::new(mean);
         let mut pull = Vector::new(of_kl + factors.ce) - slope * Vector::new(of_slope);
         if comptime!(takes_logarithms) {
-            let log_q = logits[start + at] - Vector::new(partition_q);
+            let log_q = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(partition_q);
             let log_p = teacher[of_teacher + at] - Vector::new(partition_p);
             let log_m = log_mixture::<N>(q, p, factors.beta);
             let of_reverse = log_q - log_p - Vector::new(reverse);
@@ -300,7 +301,8 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
         }
         let target = p * Vector::new(of_kl) + on_lane::<N>(at, best_p) * Vector::new(factors.ce);
         if there {
-            logits[start + at] = (q * pull - target) * Vector::new(weight);
+            let gradient = (q * pull - target) * Vector::new(weight);
+            logits[start + at] = Vector::cast_from(gradient);
         }
         at += CUBE_DIM_X as usize;
     }
@@ -316,15 +318,15 @@ pub(super) fn judge_blend_kernel<I: Int, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn judge_labels_kernel<I: Int, N: Size>(
-    logits: &mut [Vector<f32, N>],
+pub(super) fn judge_labels_kernel<E: Float, I: Int, N: Size>(
+    logits: &mut [Vector<E, N>],
     labels: &[I],
     weights: &[f32],
     found: &mut [f32],
     rows: u32,
     vectors: u32,
     #[comptime] units: usize,
-    #[define(I)] _dtype: ElemType,
+    #[define(E, I)] _dtypes: [ElemType; 2],
 ) {
     let mut room = Shared::<[f32]>::new_slice(units);
     let mut room_of_indices = Shared::<[u32]>::new_slice(units);
@@ -332,12 +334,12 @@ pub(super) fn judge_labels_kernel<I: Int, N: Size>(
     let vectors = vectors as usize;
     let start = row * vectors;
     let label = usize::cast_from(labels[row]);
-    let (most, best) = best_of::<f32, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
+    let (most, best) = best_of::<E, N>(&*logits, start, vectors, &mut room, &mut room_of_indices);
     let mut sums = Vector::<f32, N>::new(0.0);
     let mut of_label = 0.0f32;
     let mut at = UNIT_POS_X as usize;
     while at < vectors {
-        let q = logits[start + at] - Vector::new(most);
+        let q = Vector::<f32, N>::cast_from(logits[start + at]) - Vector::new(most);
         sums += q.exp();
         #[unroll]
         for lane in 0..N::value() {
@@ -354,7 +356,7 @@ pub(super) fn judge_labels_kernel<I: Int, N: Size>(
     if there {
         let mut at = UNIT_POS_X as usize;
         while at < vectors {
-            let q = (logits[start + at] - Vector::new(most)).exp() / Vector::new(sum);
+            let q = probability::<N>(Vector::cast_from(logits[start + at]), most, sum);
             let mut gradient = q * Vector::new(weight);
             #[unroll]
             for lane in 0..N::value() {
@@ -362,7 +364,7 @@ pub(super) fn judge_labels_kernel<I: Int, N: Size>(
                     gradient.insert(lane, gradient.extract(lane) - weight);
                 }
             }
-            logits[start + at] = gradient;
+            logits[start + at] = Vector::cast_from(gradient);
             at += CUBE_DIM_X as usize;
         }
         if UNIT_POS_X == 0 {
