@@ -316,7 +316,9 @@ mod tests {
             (Picks::all([2, 301], &device), 7),
         ] {
             let leaf = numbers(DType::F32).autodiff().require_grad();
-            let found = picks.states_behind(&[leaf.clone()], by).remove(0);
+            let found = picks
+                .states_behind(std::slice::from_ref(&leaf), by)
+                .remove(0);
             let all = host_f32(numbers(DType::F32));
             let places = &picks.on_host.places;
             let row = |&at: &usize| all[(at + by).min(601) * 5..][..5].to_vec();
