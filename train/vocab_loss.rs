@@ -208,8 +208,9 @@ pub(crate) fn vocab_gradients(
     let hidden_gradients = if found.gradients.is_empty() {
         Vec::new()
     } else {
-        let gradients = scaled(Tensor::cat(found.gradients, 0), share);
-        spread(gradients, &places, &all)
+        let gradients = found.gradients.into_iter();
+        let gradients = gradients.map(|gradient| scaled(gradient, share));
+        spread(gradients.collect(), &places, &all)
     };
     VocabLoss {
         surrogate: Tensor::zeros([1], (&device, DType::F32)),
@@ -253,7 +254,7 @@ pub(crate) fn surrogate(
     places: &[usize],
     all: &Places,
 ) -> Tensor<1> {
-    joined_surrogate(hidden, spread(gradients, places, all))
+    joined_surrogate(hidden, spread(vec![gradients], places, all))
 }
 
 /// A scalar whose gradients in the states of all steps are these; in no graph without any.
@@ -268,25 +269,25 @@ fn joined_surrogate(hidden: &[Tensor<2>], gradients: Vec<Tensor<2>>) -> Tensor<1
     }
 }
 
-/// One `[positions, d_model]` for each step, zero but for the rows at some of `all` places.
-fn spread(gradients: Tensor<2>, places: &[usize], all: &Places) -> Vec<Tensor<2>> {
-    let [rows, d_model] = gradients.dims();
-    let device = gradients.device();
-    let options = (&device, gradients.dtype());
+/// One `[positions, d_model]` for each step, zero but for the rows at some of `all` places, which come in parts.
+fn spread(mut parts: Vec<Tensor<2>>, places: &[usize], all: &Places) -> Vec<Tensor<2>> {
+    let (rows, [_, d_model]) = (places.len(), parts[0].dims());
+    let device = parts[0].device();
+    let options = (&device, parts[0].dtype());
     let mut from = vec![rows; all.count()];
     for (row, &place) in places.iter().enumerate() {
         from[place] = row;
     }
     let spread = if from.iter().filter(|&&row| row < rows).count() == rows {
         // Each place takes its row, all of them at once; a GPU would add rows to their places one after the other.
-        let none = Tensor::<2>::zeros([1, d_model], options);
-        Tensor::cat(vec![gradients, none], 0).select(0, indices(&from, &device))
+        parts.push(Tensor::zeros([1, d_model], options));
+        Tensor::cat(parts, 0).select(0, indices(&from, &device))
     } else {
         let none = Tensor::<2>::zeros([all.count(), d_model], options);
         none.select_assign(
             0,
             indices(places, &device),
-            gradients,
+            Tensor::cat(parts, 0),
             IndexingUpdateOp::Add,
         )
     };

@@ -1,6 +1,7 @@
 //! The way of devices of CubeCL: that of any device, but for rows that a kernel judges and parameters that one moves.
 use burn::prelude::*;
 use burn::tensor::DType;
+use spectrain_models::product;
 
 use crate::arithmetic::adamw_on_cube::adamw;
 use crate::arithmetic::judged_on_cube::JudgedOnCube;
@@ -33,7 +34,8 @@ impl Arithmetic for OnCube {
     }
 
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
-        Tensors.to_hidden(gradient, head)
+        // Its rows lie side by side, as what reads them wants them.
+        product(gradient, head.transpose())
     }
 
     fn product_sum(&self, shape: [usize; 2], dtype: DType, device: &Device) -> Box<dyn ProductSum> {
