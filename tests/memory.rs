@@ -107,7 +107,7 @@ fn text(kind: &Recipe, tables: &str, sizes: Sizes, workspace: &Workspace) -> Str
         ["target", "train.jsonl", "eval.jsonl"].map(|name| workspace.path(name));
     format!(
         "recipe = {:?}\nname = \"a\"\n[target]\nmodel = {target:?}\n\
-         [data]\ntrain = {train:?}\neval = {eval:?}\nmax_length = {}\noverlong = \"truncate\"\n\
+         [data]\ntrain = {train:?}\neval = {eval:?}\nmax_length = {}\noverlong = \"truncate\"\nmask = \"all\"\n\
          [train]\nsteps = 2\nbatch_tokens = {}\ndecode_prompts = 1\ndecode_tokens = 4\nvalidate_samples = 2\n{}",
         kind.name,
         sizes.row,
