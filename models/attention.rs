@@ -285,6 +285,23 @@ impl Attention {
         })
     }
 
+    /// Queries, keys and values, as projections give them: `[batch, seq, heads * d_head]` each.
+    fn at_positions(&self, projected: [Tensor<3>; 3], rotation: &Rotation) -> Projected {
+        let [query, key, value] = projected;
+        let [key, value] = [key, value].map(|x| split(x, self.kv_heads));
+        self.heads_at_positions([split(query, self.heads), key, value], rotation)
+    }
+
+    /// The same by head: `[batch, seq, heads, d_head]` each.
+    fn heads_at_positions(&self, by_head: [Tensor<4>; 3], rotation: &Rotation) -> Projected {
+        let [query, key, value] = by_head;
+        Projected {
+            query: turned(query, &self.q_norm, rotation),
+            key: turned(key, &self.k_norm, rotation),
+            value: value.swap_dims(1, 2),
+        }
+    }
+
     /// Keys and values of `x` alone, for queries of something else.
     ///
     /// # Shapes
@@ -299,26 +316,15 @@ impl Attention {
 
 impl Projects for Attention {
     fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
-        let (query, (key, value)) = match self.qkv.forward(&x) {
-            Some(all) => {
-                let (heads, kv_heads) = (self.heads, self.kv_heads);
-                let all = split(all, heads + 2 * kv_heads);
-                let [query, key, value] =
-                    [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)]
-                        .map(|(first, count)| all.clone().narrow(2, first, count));
-                let key = turned(key, &self.k_norm, rotation);
-                (query, (key, value.swap_dims(1, 2)))
-            }
-            None => {
-                let query = split(self.q_proj.forward(x.clone()), self.heads);
-                (query, self.keys_and_values(x, rotation))
-            }
+        let Some(all) = self.qkv.forward(&x) else {
+            let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
+            return self.at_positions(layers.map(|layer| layer.forward(x.clone())), rotation);
         };
-        Projected {
-            query: turned(query, &self.q_norm, rotation),
-            key,
-            value,
-        }
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        let all = split(all, heads + 2 * kv_heads);
+        let by_head = [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)];
+        let by_head = by_head.map(|(first, count)| all.clone().narrow(2, first, count));
+        self.heads_at_positions(by_head, rotation)
     }
 
     fn joined(&self, x: Tensor<3>, context: Tensor<4>) -> Tensor<3> {

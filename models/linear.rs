@@ -56,22 +56,35 @@ impl Linear {
     /// - x: `[.., d_in]`
     /// - output: `[.., d_out]`
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let mut shape = x.dims();
-        let weight = self.weight.val();
-        let [d_in, d_out] = weight.dims();
-        let rows = shape[..D - 1].iter().product::<usize>();
-        shape[D - 1] = d_out;
-        let dtype = x.dtype();
-        let flat: Tensor<2> = x.reshape([rows, d_in]);
-        let mut out = product(flat.clone(), weight);
-        if let Some(lora) = &self.lora {
-            out = out + lora.forward(flat);
-        }
-        if let Some(bias) = &self.bias {
-            out = out + bias.val().cast(dtype).unsqueeze();
-        }
-        out.reshape(shape)
+        by_rows(x, |flat| {
+            let mut out = product(flat.clone(), self.weight.val());
+            if let Some(lora) = &self.lora {
+                out = out + lora.forward(flat);
+            }
+            self.biased(out)
+        })
     }
+
+    /// With the bias added, where there is one. `[rows, d_out]`
+    pub(crate) fn biased(&self, out: Tensor<2>) -> Tensor<2> {
+        let dtype = out.dtype();
+        match &self.bias {
+            Some(bias) => out + bias.val().cast(dtype).unsqueeze(),
+            None => out,
+        }
+    }
+}
+
+/// What `of` makes of all rows: `[.., d_in]` to `[.., d_out]`, by `[rows, d_in]` to `[rows, d_out]`.
+pub(crate) fn by_rows<const D: usize>(
+    x: Tensor<D>,
+    of: impl FnOnce(Tensor<2>) -> Tensor<2>,
+) -> Tensor<D> {
+    let mut shape = x.dims();
+    let (rows, d_in) = (shape[..D - 1].iter().product::<usize>(), shape[D - 1]);
+    let out = of(x.reshape([rows, d_in]));
+    shape[D - 1] = out.dims()[1];
+    out.reshape(shape)
 }
 
 /// Two thin matrices whose product is trained beside the weight of a [`Linear`] (<https://arxiv.org/abs/2106.09685>).

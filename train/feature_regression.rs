@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::noise::Noise;
 use crate::objective::{Loss, Objective};
-use crate::recomputed::{positions, run, steps, wanted_later};
+use crate::recomputed::{positions, run, steps, steps_to_judge};
 use crate::row::{JudgedRow, Places};
 use crate::teacher::{Teacher, indices};
 use crate::training_time_test::MaskAlign;
@@ -125,7 +125,7 @@ impl Objective<Eagle1> for FeatureRegression {
     fn loss(&self, drafter: &Eagle1, batch: &Batch, statistics: Statistics) -> Loss {
         let last = batch.features().last.clone().without_autodiff();
         let rows = self.rows(&batch.rows);
-        let steps = steps(drafter, batch).wanted(&wanted_later(&rows, batch.rows.len()));
+        let steps = steps_to_judge(drafter, batch, &rows);
         let predicted = self.unroll_through(drafter, batch, &steps);
         let teacher = Teacher::new(last.clone(), drafter.target(), drafter.vocabulary());
         let judged = |divergence: &Divergence, factor: f64, statistics| -> VocabLoss {
@@ -216,14 +216,12 @@ impl FeatureRegression {
         for pass in 0..self.config.passes {
             let output = run(drafter, (steps, pass), &tokens, features, &mut cache);
             predicted.push(positions(output.clone()));
-            features = steps.onward(
-                pass,
-                if self.config.detach {
-                    output.detach()
-                } else {
-                    output
-                },
-            );
+            let read = if self.config.detach {
+                output.detach()
+            } else {
+                output
+            };
+            features = steps.onward(pass, read);
         }
         predicted
     }

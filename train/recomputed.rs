@@ -85,8 +85,8 @@ impl Step {
     }
 }
 
-/// Gradients of the keys and values of one layer in one step.
-type OfKeyAndValue = Option<KeyAndValue>;
+/// Gradients of the keys and of the values of one layer in one step.
+type OfKeyAndValue = [Option<Tensor<4>>; 2];
 
 impl<'a> Unrolled<'a> {
     /// Runs `drafter`, whose parameters are in a graph, over a batch with these features, where its `inputs` say. Also returns what the
@@ -146,7 +146,8 @@ impl<'a> Unrolled<'a> {
     pub(crate) fn backward(mut self, drafter: &impl Unrolls, by_head: Vec<Tensor<2>>) -> Gradients {
         let mut gradients = Gradients::default();
         // By step and layer.
-        let mut of_caches = vec![vec![OfKeyAndValue::None; drafter.layers()]; self.hidden.len()];
+        let mut of_caches =
+            vec![vec![OfKeyAndValue::default(); drafter.layers()]; self.hidden.len()];
         let mut of_next: Option<Tensor<3>> = None;
         let mut of_states = vec![None; self.tokens.states.len()];
         let mut of_weights = vec![None; self.tokens.weights.len()];
@@ -162,13 +163,9 @@ impl<'a> Unrolled<'a> {
                 let next = drafter.next(self.inputs.onward(number, step.output));
                 surrogate = surrogate + delivering_as_it_is(next, gradient);
             }
-            for (own, gradients) in step.own.into_iter().zip(&mut of_caches[number]) {
-                if let Some((to_key, to_value)) = gradients.take() {
-                    let (key, value) = own;
-                    surrogate = surrogate
-                        + delivering_as_it_is(key, to_key)
-                        + delivering_as_it_is(value, to_value);
-                }
+            for ((key, value), gradients) in step.own.into_iter().zip(&mut of_caches[number]) {
+                let terms = delivered([key, value], std::mem::take(gradients));
+                surrogate = terms.fold(surrogate, Tensor::add);
             }
             let mut graph = surrogate.backward();
             of_next = step.hidden.grad_remove(&mut graph);
@@ -176,9 +173,7 @@ impl<'a> Unrolled<'a> {
             take(&step.tokens.weights, &mut of_weights, &mut graph);
             for (layer, earlier) in step.earlier.iter().enumerate() {
                 for ((key, value), sums) in earlier.iter().zip(&mut of_caches) {
-                    let key = key.grad_remove(&mut graph);
-                    let both = key.zip(value.grad_remove(&mut graph));
-                    sums[layer] = sum(sums[layer].take(), both);
+                    take([key, value], &mut sums[layer], &mut graph);
                 }
             }
             gradients.add(drafter, Some(graph), Vec::new());
@@ -186,12 +181,11 @@ impl<'a> Unrolled<'a> {
         let begun = of_next.map(|gradient| (drafter.begin(&self.features), gradient));
         // What has no parameters hands the features on as they are.
         let begun = begun.filter(|(begun, _)| begun.is_tracked());
-        let delivered = (begun.into_iter())
-            .chain(known(self.tokens.states, of_states))
-            .map(|(x, gradient)| delivering_as_it_is(x, gradient));
-        let of_weights = known(self.tokens.weights, of_weights);
-        let of_weights = of_weights.map(|(x, gradient)| delivering_as_it_is(x, gradient));
-        if let Some(surrogate) = delivered.chain(of_weights).reduce(Tensor::add) {
+        let begun = begun.map(|(begun, gradient)| delivering_as_it_is(begun, gradient));
+        let terms = (begun.into_iter())
+            .chain(delivered(self.tokens.states, of_states))
+            .chain(delivered(self.tokens.weights, of_weights));
+        if let Some(surrogate) = terms.reduce(Tensor::add) {
             gradients.add(drafter, Some(surrogate.backward()), Vec::new());
         }
         gradients
@@ -208,12 +202,12 @@ fn leaves<const D: usize>(all: &[Tensor<D>], device: &Device) -> Vec<Tensor<D>> 
 }
 
 /// Adds what has arrived at leaves.
-fn take<const D: usize>(
-    leaves: &[Tensor<D>],
+fn take<'a, const D: usize>(
+    leaves: impl IntoIterator<Item = &'a Tensor<D>>,
     sums: &mut [Option<Tensor<D>>],
     graph: &mut burn::tensor::Gradients,
 ) {
-    for (leaf, sum) in leaves.iter().zip(sums) {
+    for (leaf, sum) in leaves.into_iter().zip(sums) {
         let more = leaf.grad_remove(graph);
         *sum = match (sum.take(), more) {
             (Some(sum), Some(more)) => Some(sum + more),
@@ -222,20 +216,13 @@ fn take<const D: usize>(
     }
 }
 
-/// Tensors with their gradients, where there are some.
-fn known<const D: usize>(
-    all: Vec<Tensor<D>>,
-    gradients: Vec<Option<Tensor<D>>>,
-) -> impl Iterator<Item = (Tensor<D>, Tensor<D>)> {
+/// What delivers gradients to tensors, where there are some.
+fn delivered<const D: usize>(
+    all: impl IntoIterator<Item = Tensor<D>>,
+    gradients: impl IntoIterator<Item = Option<Tensor<D>>>,
+) -> impl Iterator<Item = Tensor<1>> {
     let pairs = all.into_iter().zip(gradients);
-    pairs.filter_map(|(x, gradient)| Some((x, gradient?)))
-}
-
-fn sum(before: OfKeyAndValue, new: OfKeyAndValue) -> OfKeyAndValue {
-    match (before, new) {
-        (Some((keys, values)), Some((key, value))) => Some((keys + key, values + value)),
-        (before, new) => before.or(new),
-    }
+    pairs.filter_map(|(x, gradient)| Some(delivering_as_it_is(x, gradient?)))
 }
 
 /// The output of a step, `[batch, seq, d_model]`, from `hidden` of the same shape.
@@ -257,12 +244,16 @@ pub(crate) fn steps<'a>(drafter: &'a impl Unrolls, batch: &Batch) -> Steps<'a> {
     Steps::new(drafter, batch.tokens.clone(), batch.layout.clone())
 }
 
-/// Of each of so many positions whether a step behind step 0 is judged there.
-pub(crate) fn wanted_later(rows: &[JudgedRow], positions: usize) -> Vec<bool> {
-    let mut wanted = vec![false; positions];
+/// The same, of the steps behind step 0 where one is among the judged `rows`.
+pub(crate) fn steps_to_judge<'a>(
+    drafter: &'a impl Unrolls,
+    batch: &Batch,
+    rows: &[JudgedRow],
+) -> Steps<'a> {
+    let mut wanted = vec![false; batch.rows.len()];
     let later = rows.iter().filter(|row| row.step > 0);
     later.for_each(|row| wanted[row.position] = true);
-    wanted
+    steps(drafter, batch).wanted(&wanted)
 }
 
 /// `[batch, seq, d_model]` to `[batch * seq, d_model]`.

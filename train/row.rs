@@ -6,7 +6,7 @@ use spectrain_models::Picks;
 pub struct JudgedRow {
     /// Which of the hidden states: the draft step, or the head.
     pub step: usize,
-    /// Position of the batch that these are of.
+    /// Row of that step's hidden states; where steps leave positions out, the position of the batch.
     pub position: usize,
     /// Row of the target's last hidden states, or of the labels, that judges it.
     pub teacher: usize,

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::judge::{Judge, Statistics};
 use crate::objective::{Loss, Objective};
 use crate::passes::by_passes;
-use crate::recomputed::{KEPT, Unrolled, positions, run, steps, wanted_later};
+use crate::recomputed::{KEPT, Unrolled, positions, run, steps, steps_to_judge};
 use crate::row::JudgedRow;
 use crate::teacher::Teacher;
 use crate::token_loss::TEACHER;
@@ -206,7 +206,7 @@ impl<D: Unrolls> Objective<D> for TrainingTimeTest {
             weigh,
             divisor: Divisor::Weights,
         });
-        let steps = steps(drafter, batch).wanted(&wanted_later(&rows, batch.rows.len()));
+        let steps = steps_to_judge(drafter, batch, &rows);
         let picks = steps.picks().clone();
         let judged = JudgedRows {
             weighing,

@@ -143,11 +143,9 @@ pub(crate) fn judged_loss(hidden: &[Tensor<2>], head: LossHead, judged: JudgedRo
     } else {
         Wanted::HeadGradient
     };
-    let plain: Vec<_> = (hidden.iter())
-        .map(|h| h.clone().without_autodiff())
-        .collect();
+    let plain = hidden.iter().map(|h| h.clone().without_autodiff());
     let bias = head.bias.clone();
-    let mut loss = vocab_gradients(plain, head, judged, wanted);
+    let mut loss = vocab_gradients(plain.collect(), head, judged, wanted);
     let gradients = std::mem::take(&mut loss.hidden_gradients);
     loss.surrogate = joined_surrogate(hidden, gradients);
     if let (Some(bias), Some(gradient)) = (bias, loss.bias_gradient.take()) {

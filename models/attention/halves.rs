@@ -2,10 +2,10 @@
 //! half is computed once.
 use burn::prelude::*;
 
-use super::{Attention, Projects, split, turned};
+use super::{Attention, Projects};
 use crate::attend::Projected;
 use crate::few_rows::product;
-use crate::linear::Linear;
+use crate::linear::{Linear, by_rows};
 use crate::of_tokens::OfTokens;
 use crate::rope::Rotation;
 
@@ -26,11 +26,9 @@ impl Attention {
         let [.., half] = first.dims();
         let of_half = |layer: &Linear, at| layer.weight.val().narrow(0, at, half);
         let state = |layer: &Linear| {
-            let state = multiplied(first.clone(), of_half(layer, 0));
-            match &layer.bias {
-                Some(bias) => state + bias.val().cast(first.dtype()).unsqueeze(),
-                None => state,
-            }
+            by_rows(first.clone(), |rows| {
+                layer.biased(product(rows, of_half(layer, 0)))
+            })
         };
         OfTokens {
             states: layers.map(state).into(),
@@ -49,16 +47,11 @@ pub(crate) struct SecondHalf<'a> {
 impl Projects for SecondHalf<'_> {
     fn project(&self, x: Tensor<3>, rotation: &Rotation) -> Projected {
         let OfTokens { states, weights } = &self.first;
-        let own = self.attention;
-        let part = |at: usize, heads| {
-            let part = multiplied(x.clone(), weights[at].clone()) + states[at].clone();
-            split(part, heads)
+        let part = |at: usize| {
+            let second = by_rows(x.clone(), |rows| product(rows, weights[at].clone()));
+            second + states[at].clone()
         };
-        Projected {
-            query: turned(part(0, own.heads), &own.q_norm, rotation),
-            key: turned(part(1, own.kv_heads), &own.k_norm, rotation),
-            value: part(2, own.kv_heads).swap_dims(1, 2),
-        }
+        self.attention.at_positions([0, 1, 2].map(part), rotation)
     }
 
     fn joined(&self, x: Tensor<3>, context: Tensor<4>) -> Tensor<3> {
@@ -68,13 +61,6 @@ impl Projects for SecondHalf<'_> {
     fn sinks(&self) -> Option<Tensor<1>> {
         self.attention.sinks()
     }
-}
-
-/// `[batch, seq, d_in]` to `[batch, seq, d_out]`.
-fn multiplied(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
-    let ([batch, seq, d_in], [_, d_out]) = (x.dims(), weight.dims());
-    let rows = x.reshape([batch * seq, d_in]);
-    product(rows, weight).reshape([batch, seq, d_out])
 }
 
 #[cfg(test)]

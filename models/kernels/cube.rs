@@ -19,7 +19,9 @@ use self::kernels::{
 use super::operations::{Backwards, Kernels};
 use crate::cube::heads::{heads_of, in_heads};
 use crate::cube::reductions::sums_of_rows;
-use crate::cube::shares::{Each, Rows, address_of, empty, empty_like, row_step, width_of};
+use crate::cube::shares::{
+    Each, Rows, address_of, empty, empty_like, row_step, to_write, width_of,
+};
 
 mod kernels;
 mod sum_kernels;
@@ -213,8 +215,7 @@ impl Backwards for CubeBackend {
 
     fn added_at(sum: CubeTensor, more: CubeTensor, first: usize) -> CubeTensor {
         let more = into_contiguous(more);
-        let sum = into_contiguous(sum);
-        let sum = if sum.can_mut() { sum } else { sum.copy() };
+        let sum = to_write(sum);
         let (each, [_, _, count, width]) = (Each::of(&more), more.shape().dims());
         let places = heads_of(&sum, count, each.vector);
         added_at_kernel::launch(
