@@ -10,7 +10,7 @@ use crate::device::is_cpu;
 use crate::error::Result;
 use crate::kernels::swiglu;
 use crate::linear::{Bias, Linear};
-use crate::products::{product, product_with_weight};
+use crate::products::{Precision, product, product_with_weight};
 use crate::routing::ExpertsConfig;
 use crate::weights::{Init, Scope};
 
@@ -142,7 +142,11 @@ impl SparseMlp {
             count, per_token, ..
         } = self.config;
         let dtype = x.dtype();
-        let probabilities = softmax(self.gate.forward(x).cast(DType::F32), 1);
+        let probabilities = {
+            // Rounding must not choose other experts.
+            let _exactly = Precision::F32.scope();
+            softmax(self.gate.forward(x).cast(DType::F32), 1)
+        };
         let (weights, chosen) = probabilities.topk_with_indices(per_token, 1);
         let weights = if self.config.normalised {
             weights.clone() / weights.sum_dim(1)

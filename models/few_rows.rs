@@ -26,6 +26,7 @@ use self::lane_sums::lane_sums;
 use self::narrow::Narrow;
 use self::prefetch::prefetch;
 use self::registers::four_fit;
+use crate::products::{Precision, PrecisionScope};
 use crate::{products, vectorised};
 
 pub(crate) mod int8;
@@ -180,11 +181,12 @@ thread_local! {
     static DECODES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, its thread takes products of few rows here: a pass of a decoder.
+/// While it lives, its thread takes products of few rows here, and rounds the factors of none: a pass of a decoder.
 #[must_use]
 pub struct Decoding {
     /// What was so before.
     outer: bool,
+    _exactly: PrecisionScope,
     /// It speaks of its own thread.
     _here: PhantomData<*const ()>,
 }
@@ -194,6 +196,7 @@ impl Decoding {
     pub fn begin() -> Self {
         Self {
             outer: DECODES.replace(true),
+            _exactly: Precision::F32.scope(),
             _here: PhantomData,
         }
     }

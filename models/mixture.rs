@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::experts::{grouped, on_host};
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
+use crate::products::Precision;
 use crate::weights::{CHOICE_BIAS, Init, Scope};
 
 /// The table `[drafter.experts]`. Every key may be left out.
@@ -205,8 +206,11 @@ impl MixtureMlp {
     /// - output: `[rows, per_token]`, and as many experts
     fn route(&self, x: Tensor<2>) -> (Tensor<2>, Vec<usize>) {
         let dtype = x.dtype();
-        // Rounding must not choose other experts.
-        let logits = self.gate.forward(x.cast(DType::F32));
+        let logits = {
+            // Rounding must not choose other experts.
+            let _exactly = Precision::F32.scope();
+            self.gate.forward(x.cast(DType::F32))
+        };
         let (scores, scale) = match self.scoring {
             Scoring::Softmax => (softmax(logits, 1), 1.0),
             Scoring::Sigmoid { scale, .. } => (sigmoid(logits), scale),

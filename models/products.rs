@@ -15,9 +15,17 @@ use burn::tensor::DType;
 
 mod host;
 mod matrix;
+mod multiply;
+mod precision;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[path = "products/no_tiles.rs"]
+mod tiles;
 mod turned;
 
-pub use matrix::add_product;
+pub use multiply::add_product;
+pub use precision::{Precision, PrecisionScope};
 
 /// `lhs · rhs`.
 ///

@@ -10,6 +10,7 @@ use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
 
 use crate::error::{Error, Result};
 use crate::few_rows::int8;
+use crate::products::Precision;
 
 /// How a parameter starts when it is not loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -245,18 +246,32 @@ pub struct FrozenType {
     pub dtype: DType,
     /// Whether matrices of layers are held in eight bits, each thirty-two elements of a column with a scale. On the CPU alone.
     pub int8: bool,
+    /// How the CPU takes products where it computes over whole texts, and not where it decodes.
+    pub precision: Precision,
 }
 
 impl FrozenType {
-    /// What reports call it.
+    /// What it is called where decoding is reported.
     pub fn name(self) -> &'static str {
         if self.int8 { "INT8" } else { self.dtype.name() }
+    }
+
+    /// What it is called where whole texts are computed over.
+    pub fn name_over_texts(self) -> &'static str {
+        match self.precision {
+            Precision::Bf16 => DType::BF16.name(),
+            Precision::F32 => self.name(),
+        }
     }
 }
 
 impl From<DType> for FrozenType {
     fn from(dtype: DType) -> Self {
-        Self { dtype, int8: false }
+        Self {
+            dtype,
+            int8: false,
+            precision: Precision::F32,
+        }
     }
 }
 

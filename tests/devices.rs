@@ -254,7 +254,7 @@ fn turned_alike(name: &str, found: &Worked, expected: &Worked, least: f64) {
     }
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         a.iter()
             .zip(b)

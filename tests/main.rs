@@ -86,6 +86,7 @@ mod registry_learning;
 mod relayed;
 mod reports;
 mod resume;
+mod rounded_products;
 mod runs;
 mod samples;
 mod schema;

@@ -4,6 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use spectrain_checkpoints::{ModelFolder, state};
+use spectrain_models::products::Precision;
 
 use crate::workspace::{CONVERSATIONS, ENDLESS, Outcome, RECIPE, Workspace, signal, wait_for};
 
@@ -185,6 +186,25 @@ fn a_plan_writes_nothing() {
     }
     let left: Vec<_> = workspace.files("").into_keys().collect();
     assert_eq!(left, [std::path::Path::new("recipe.toml")]);
+}
+
+#[test]
+fn bf16_on_the_cpu_is_what_a_drafter_is_trained_in_and_not_what_decodes() {
+    let workspace = Workspace::finished();
+    let outcome = run_with(&workspace, &["target.dtype=bf16"]);
+    let expected = "starts over: `target.dtype`: \"auto\" → \"bf16\"";
+    assert!(outcome.stderr.contains(expected), "{outcome:#?}");
+    assert_eq!(
+        outcome.stderr.contains("does not multiply in bf16"),
+        !Precision::Bf16.is_here()
+    );
+    for (stage, computed_in) in [("train", "bf16"), ("evaluate", "f32")] {
+        let manifest = workspace.json(&format!("runs/run/{stage}/manifest.json"));
+        assert_eq!(manifest["settings"]["target"]["computed_in"], computed_in);
+    }
+    let report = workspace.json("runs/run/evaluate/report.json");
+    assert_eq!(report["target"]["dtype"], "f32");
+    assert_eq!(report["lossless"]["greedy_mismatches"], 0);
 }
 
 #[test]

@@ -222,8 +222,8 @@ fn a_matrix_with_what_is_no_number_is_refused_in_eight_bits_too() {
             matrix.bytes[4..8].copy_from_slice(&number.to_le_bytes());
         });
         let held = FrozenType {
-            dtype: DType::F32,
             int8: true,
+            ..DType::F32.into()
         };
         let error = refused(&at(&folder), held);
         assert!(error.contains(name), "{error}");

@@ -10,6 +10,7 @@ use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state};
 use spectrain_models::out_of_memory::{OutOfMemory, within_memory};
+use spectrain_models::products::Precision;
 
 use crate::batch::{Batch, Rows, Step};
 use crate::defaults::Defaults;
@@ -119,7 +120,9 @@ pub fn fit(trainee: &mut dyn Train, mut fit: Fit) -> Result<FitSummary> {
     let (sender, batches) = sync_channel(1);
     std::thread::scope(|scope| {
         let over = Over(is_over);
+        let precision = Precision::of_this_thread();
         scope.spawn(move || {
+            let _precision = precision.scope();
             let mut order = order;
             let next = || Ahead::next(&mut order, &samples, &mut *source, config, fraction);
             send(wanted, next, &sender);

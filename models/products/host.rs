@@ -5,10 +5,11 @@
 use burn::backend::flex::FlexTensor;
 use burn::prelude::*;
 use burn::tensor::DType;
-use gemm::Parallelism;
 use rayon::prelude::*;
 
-use super::matrix::{Matrix, To, multiply, written};
+use super::matrix::{Matrix, written};
+use super::multiply::{How, To, multiply};
+use super::precision::Precision;
 
 /// Multiplications of a matrix that are worth a second thread.
 const WORTH_A_THREAD: usize = 1 << 23;
@@ -31,25 +32,30 @@ pub(super) fn product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> 
     if matrices * work == 0 {
         return None;
     }
+    let precision = Precision::of_this_thread();
+    let [alone, together] = [false, true].map(|is_shared| How {
+        is_shared,
+        precision,
+    });
     let values = written(matrices * one, |results| {
-        let of_place = |(at, to), parallelism| {
+        let of_place = |(at, to)| {
             let [lhs, rhs] = factors.at(at);
-            multiply(lhs, rhs, To::Fresh(to), parallelism);
+            multiply(lhs, rhs, To::Fresh(to), alone);
         };
         let is_shared = matrices >= MANY || work < WORTH_A_THREAD;
         if is_shared && matrices > 1 && matrices * work >= WORTH_SHARING {
             let each = results.par_chunks_exact_mut(one).enumerate();
-            each.for_each(|each| of_place(each, Parallelism::None));
+            each.for_each(of_place);
         } else if work < WORTH_A_THREAD {
             let each = results.chunks_exact_mut(one).enumerate();
-            each.for_each(|each| of_place(each, Parallelism::None));
+            each.for_each(of_place);
         } else {
             let right = factors.right_by_rows();
             for (at, to) in results.chunks_exact_mut(one).enumerate() {
                 let [lhs, rhs] = factors.at(at);
                 let turned = right.as_deref();
                 let rhs = turned.map_or(rhs, |values| Matrix::by_rows(values, inner, columns));
-                multiply(lhs, rhs, To::Fresh(to), Parallelism::Rayon(0));
+                multiply(lhs, rhs, To::Fresh(to), together);
             }
         }
     });

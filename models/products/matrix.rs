@@ -1,7 +1,5 @@
-//! One matrix times another.
+//! Matrices as they lie in memory.
 use std::mem::MaybeUninit;
-
-use gemm::Parallelism;
 
 use super::turned::turn;
 
@@ -38,7 +36,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    fn transposed(self) -> Self {
+    pub(super) fn transposed(self) -> Self {
         Self {
             rows: self.columns,
             columns: self.rows,
@@ -63,7 +61,8 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    fn fits(&self) -> bool {
+    /// Whether none of it lies behind the end of its numbers.
+    pub(super) fn fits(&self) -> bool {
         let [rows, columns] = [self.rows, self.columns].map(|count| count.saturating_sub(1));
         rows * self.row_stride + columns * self.column_stride < self.values.len()
     }
@@ -82,86 +81,4 @@ pub(super) fn written(count: usize, write: impl FnOnce(&mut [MaybeUninit<f32>]))
         values.set_len(count);
     }
     values
-}
-
-/// Where a product goes, row after row.
-pub(super) enum To<'a> {
-    /// It is written here.
-    Fresh(&'a mut [MaybeUninit<f32>]),
-    /// It is added to what is here.
-    Sum(&'a mut [f32]),
-}
-
-/// `lhs · rhs`, of factors that are not empty.
-pub(super) fn multiply(lhs: Matrix, rhs: Matrix, to: To, parallelism: Parallelism) {
-    let (to, length, is_sum) = match to {
-        To::Fresh(to) => (to.as_mut_ptr().cast::<f32>(), to.len(), false),
-        To::Sum(to) => (to.as_mut_ptr(), to.len(), true),
-    };
-    assert_eq!(lhs.columns, rhs.rows, "factors that do not go together");
-    assert!(
-        length == lhs.rows * rhs.columns && lhs.fits() && rhs.fits(),
-        "a matrix lies behind the end of its numbers"
-    );
-    #[expect(unsafe_code, reason = "the product takes pointers")]
-    // SAFETY: the three lengths were just compared with the sizes and strides; `to` is borrowed alone, and is read only where it is a sum.
-    unsafe {
-        gemm::gemm(
-            lhs.rows,
-            rhs.columns,
-            lhs.columns,
-            to,
-            1,
-            rhs.columns as isize,
-            is_sum,
-            lhs.values.as_ptr(),
-            lhs.column_stride as isize,
-            lhs.row_stride as isize,
-            rhs.values.as_ptr(),
-            rhs.column_stride as isize,
-            rhs.row_stride as isize,
-            f32::from(is_sum),
-            1.0,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
-}
-
-/// `sum += lhsᵀ · rhs`, in place, with all threads.
-///
-/// # Shapes
-/// - lhs: `[rows, inner]`
-/// - rhs: `[rows, columns]`
-/// - sum: `[inner, columns]`
-///
-/// # Panics
-/// Lengths do not go together.
-pub fn add_product(sum: &mut [f32], lhs: &[f32], rhs: &[f32], [rows, columns]: [usize; 2]) {
-    let inner = sum.len() / columns;
-    let lhs = Matrix::by_rows(lhs, rows, inner).transposed();
-    let rhs = Matrix::by_rows(rhs, rows, columns);
-    multiply(lhs, rhs, To::Sum(sum), Parallelism::Rayon(0));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn products_are_added_to_what_is_there() {
-        // Of two rows, width 2 and 3.
-        let mut sum = vec![100.0; 6];
-        let (lhs, rhs) = ([1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 2.0, 0.0, 1.0, 1.0]);
-        add_product(&mut sum, &lhs, &rhs, [2, 3]);
-        assert_eq!(sum, [101.0, 103.0, 105.0, 102.0, 104.0, 108.0]);
-    }
-
-    #[test]
-    #[should_panic(expected = "numbers of another matrix")]
-    fn numbers_of_another_matrix_are_refused() {
-        add_product(&mut [0.0; 6], &[1.0; 5], &[1.0; 6], [2, 3]);
-    }
 }

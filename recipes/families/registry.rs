@@ -305,6 +305,7 @@ pub fn find(name: &str) -> Option<&'static Recipe> {
 pub fn train(context: &StageContext, stage: &str) -> Result<Value> {
     let name = &context.recipe.recipe;
     let recipe = find(name).with_context(|| format!("there is no recipe `{name}`"))?;
+    let _precision = context.target_type.precision.scope();
     (recipe.train)(context, stage)
 }
 

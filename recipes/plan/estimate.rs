@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
-use spectrain_checkpoints::DType;
 use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
 use spectrain_data::tokens::BYTES_PER_TOKEN;
@@ -59,9 +58,9 @@ pub struct Estimate {
     /// Known once the data is, where training is counted in epochs.
     pub(super) train_tokens: Option<u64>,
     pub(super) flops_per_token: f64,
-    /// The name of the device of each process, and the type in which it holds the target.
+    /// The name of the device of each process, and how it holds the target.
     device: String,
-    held: DType,
+    held: FrozenType,
 }
 
 impl Estimate {
@@ -113,7 +112,7 @@ impl Estimate {
             train_tokens: tokens,
             flops_per_token: flop / weighed.max(1) as f64,
             device: device.to_owned(),
-            held: held.dtype,
+            held,
         })
     }
 

@@ -5,7 +5,7 @@
 //! constants are those of two cores and of an H100, by which targets of 1 M to 130 M parameters and of 8 G were timed
 //! (`models/README.md`, `tests/README.md`).
 
-use spectrain_checkpoints::DType;
+use spectrain_models::FrozenType;
 
 use super::speed::speed;
 use crate::runtime::device::is_gpu;
@@ -22,7 +22,9 @@ const GPU_LAYER: [f64; 2] = [450e-6, 100e-6];
 /// How fast one device makes passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pace {
-    /// FLOP/s.
+    /// FLOP/s over whole texts.
+    pub(super) over_texts: f64,
+    /// FLOP/s of decoding.
     pub(super) flops: f64,
     /// Bytes of weights a second.
     bytes: f64,
@@ -42,16 +44,19 @@ pub(super) struct Passed {
 }
 
 impl Pace {
-    /// That of the device of this name, which computes in this type.
-    pub(super) fn of(device: &str, dtype: DType) -> Self {
-        let (flops, _) = speed(device, 1, dtype);
+    /// That of the device of this name, where a target is held so.
+    pub(super) fn of(device: &str, held: FrozenType) -> Self {
+        let (over_texts, _) = speed(device, 1, held);
+        let (flops, _) = speed(device, 1, held.dtype.into());
         match is_gpu(device) {
             true => Self {
+                over_texts,
                 flops,
                 bytes: GPU_BYTES,
                 layer: GPU_LAYER,
             },
             false => Self {
+                over_texts,
                 flops,
                 bytes: flops * CPU_BYTES_PER_FLOP,
                 layer: CPU_LAYER,
@@ -72,6 +77,8 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use spectrain_checkpoints::DType;
+
     use super::*;
 
     /// Whether an estimate is within twice and half of what was measured.
@@ -82,6 +89,7 @@ mod tests {
     #[test]
     fn passes_of_small_targets_take_what_two_cores_were_measured_to_take() {
         let two_cores = Pace {
+            over_texts: 78e9,
             flops: 78e9,
             bytes: 78e9 * CPU_BYTES_PER_FLOP,
             layer: CPU_LAYER,
@@ -110,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_token_of_qwen3_8b_takes_what_an_h100_was_measured_to_take() {
-        let gpu = Pace::of("cuda:0", DType::BF16);
+        let gpu = Pace::of("cuda:0", DType::BF16.into());
         let target = Passed {
             bytes: 15.1e9,
             parameters: 7.57e9,

@@ -173,6 +173,7 @@ impl<'a> Asked<'a> {
             self.shorter_chains(),
             self.unclear_start(),
             self.unusual_heads(),
+            self.unrounded(),
         ];
         let found = found.into_iter().flatten().chain(self.remarked());
         found.chain(self.unread()).collect()
@@ -291,6 +292,16 @@ impl<'a> Asked<'a> {
                      this drafter"
                 )
             })
+        })
+    }
+
+    /// That bf16 is asked of a processor that multiplies in f32 all the same.
+    fn unrounded(&self) -> Option<String> {
+        let held = device::target_type(self.recipe.target.dtype, self.device);
+        (!held.precision.is_here()).then(|| {
+            "`target.dtype = \"bf16\"`: this processor does not multiply in bf16 by itself (it has no AMX, or the system does not let \
+             programs use it): all is computed in f32, which is slower"
+                .into()
         })
     }
 

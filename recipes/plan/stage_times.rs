@@ -175,7 +175,7 @@ impl Known<'_> {
     fn pace(&self) -> Pace {
         let device = self.asked.device;
         let held = device::target_type(self.asked.recipe.target.dtype, device);
-        Pace::of(device, held.dtype)
+        Pace::of(device, held)
     }
 
     /// The target as a pass goes through it.
@@ -282,7 +282,7 @@ impl Known<'_> {
                 let attention = self.asked.recipe.data.max_length as f64
                     * (spec.heads * spec.d_head * spec.layers) as f64;
                 let of_token = 2.0 * (body_parameters(spec) as f64 + attention);
-                (Some(tokens * of_token / pace.flops), String::new())
+                (Some(tokens * of_token / pace.over_texts), String::new())
             }
             (FeatureMode::Served, _) if self.captured.is_some() => {
                 (self.captured, "by servers".into())

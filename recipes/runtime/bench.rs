@@ -83,6 +83,7 @@ impl Setup {
     /// Makes everything that a task needs.
     pub(crate) fn work(&self, task: Task) -> Result<Work> {
         let (mut sizes, device) = (Sizes::of(self.size), &self.device);
+        sizes.held = self.held.unwrap_or(sizes.held);
         sizes.held.int8 = self.int8;
         if self.packed {
             sizes.texts = PACKED;
@@ -211,6 +212,7 @@ mod tests {
             graph: device.clone().autodiff(),
             device: device.clone(),
             recompute: true,
+            held: None,
             int8: false,
             divergence: Divergence::Kl,
             packed: true,

@@ -9,6 +9,7 @@ use serde_json::{Map, json};
 use spectrain_checkpoints::DType;
 use spectrain_models::FrozenType;
 use spectrain_models::device::{DeviceName, free_memory};
+use spectrain_models::products::Precision;
 use spectrain_train::{DeviceMemory, TrainConfig};
 
 use crate::recipe::tables::TargetType;
@@ -85,6 +86,9 @@ fn not_built(name: &str, feature: &str) -> Error {
     )
 }
 
+/// What the CPU is called.
+const CPU: &str = "cpu";
+
 /// Whether a device's name says that it is a GPU.
 pub fn is_gpu(name: &str) -> bool {
     name.starts_with("cuda")
@@ -92,21 +96,26 @@ pub fn is_gpu(name: &str) -> bool {
 
 /// The type of a target's weights on the device of this name.
 pub fn target_type(wanted: TargetType, device: &str) -> FrozenType {
-    let dtype = match wanted {
-        TargetType::F32 | TargetType::Int8 => DType::F32,
-        TargetType::Bf16 => DType::BF16,
-        TargetType::Auto if is_gpu(device) => DType::BF16,
-        TargetType::Auto => DType::F32,
+    let is_narrow = match wanted {
+        TargetType::F32 | TargetType::Int8 => false,
+        TargetType::Bf16 => true,
+        TargetType::Auto => is_gpu(device),
+    };
+    let (dtype, precision) = match (is_narrow, device) {
+        (true, CPU) => (DType::F32, Precision::Bf16),
+        (true, _) => (DType::BF16, Precision::F32),
+        (false, _) => (DType::F32, Precision::F32),
     };
     FrozenType {
         dtype,
         int8: wanted == TargetType::Int8,
+        precision,
     }
 }
 
 /// Fails for a type that a device has no products of; `asked` is the key or the argument that asks for it.
 pub fn check_target_type(wanted: TargetType, device: &str, asked: &str) -> Result<(), String> {
-    if wanted == TargetType::Int8 && device != "cpu" {
+    if wanted == TargetType::Int8 && device != CPU {
         return Err(format!(
             "{asked}: expected `f32` or `bf16` on `{device}`, found `int8`, which only the CPU supports"
         ));
@@ -196,6 +205,20 @@ mod tests {
             let told = names(wrong).unwrap_err();
             assert!(told.ends_with("cuda:N, cuda:N-M"), "{wrong}: {told}");
         }
+    }
+
+    #[test]
+    fn bf16_on_the_cpu_is_how_it_multiplies_and_on_a_gpu_what_is_held() {
+        let held = target_type(TargetType::Bf16, "cpu");
+        assert_eq!((held.dtype, held.name()), (DType::F32, "F32"));
+        assert_eq!(
+            (held.precision, held.name_over_texts()),
+            (Precision::Bf16, "BF16")
+        );
+        for wanted in [TargetType::Bf16, TargetType::Auto] {
+            assert_eq!(target_type(wanted, "cuda:0"), DType::BF16.into());
+        }
+        assert_eq!(target_type(TargetType::Auto, "cpu"), DType::F32.into());
     }
 
     #[test]

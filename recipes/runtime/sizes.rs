@@ -210,7 +210,10 @@ mod tests {
             stored,
             source: String::new(),
         };
-        let held = |dtype, int8| FrozenType { dtype, int8 };
+        let held = |dtype, int8| FrozenType {
+            int8,
+            ..DType::into(dtype)
+        };
         let all = target_parameters(&spec, tied_head);
         let wide = held(DType::F32, false);
         let published = sizes(&spec, DType::BF16);

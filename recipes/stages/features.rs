@@ -41,6 +41,7 @@ pub fn run(context: &StageContext) -> Result<Value> {
         FeatureMode::Imported => return imported::run(context),
         FeatureMode::Live | FeatureMode::Stored => {}
     }
+    let _precision = context.target_type.precision.scope();
     computed(context)
 }
 

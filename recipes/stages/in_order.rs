@@ -386,7 +386,7 @@ fn type_elsewhere<'m>(context: &StageContext, manifest: &'m Manifest) -> Option<
 
 /// The type in which stages compute here.
 fn type_here(context: &StageContext) -> String {
-    context.target_type.name().to_lowercase()
+    context.target_type.name_over_texts().to_lowercase()
 }
 
 /// What a stage did before under other settings than those that it has `now`; `longer` is the step from which it goes on under these.

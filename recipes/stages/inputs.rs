@@ -15,6 +15,7 @@ use crate::runs::run_folder::{
     REGENERATED_DATA, STOP_TOKENS, StageState, Status, TARGET, TARGET_NAME, TOKENIZER, Wanted,
     stage_state,
 };
+use crate::runs::stage_names::{EVALUATE, EXPORT, REGENERATE};
 use crate::runtime::answerer::decoder::sampling;
 use crate::runtime::interruption::check_interrupted;
 use crate::runtime::model_files::{generation_config, text_files};
@@ -342,9 +343,17 @@ impl StageContext<'_> {
     pub(super) fn settings(&self, stage: &Stage) -> Result<Value> {
         let mut settings = settings(self.recipe, stage)?;
         if stage.reads.contains(&"target.dtype") {
-            settings["target"][COMPUTED_IN] = self.target_type.name().to_lowercase().into();
+            settings["target"][COMPUTED_IN] = self.type_in(stage.name).to_lowercase().into();
         }
         Ok(settings)
+    }
+
+    /// What the type is called in which a stage computes.
+    fn type_in(&self, stage: &str) -> &'static str {
+        match stage {
+            REGENERATE | EXPORT | EVALUATE => self.target_type.name(),
+            _ => self.target_type.name_over_texts(),
+        }
     }
 }
 

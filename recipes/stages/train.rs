@@ -143,7 +143,7 @@ pub(super) fn identity(
         "target": context.target_sha256()?,
         "tokens": tokens.fingerprint(),
         // `auto` means another type on another device, and a run must not change its numbers on the way.
-        "dtype": context.target_type.name(),
+        "dtype": context.target_type.name_over_texts(),
     });
     if let Some(start) = &recipe.start {
         let folder = start_at::folder(start)?;

@@ -166,6 +166,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("family", choices=["medusa", "dflash", "pard"])
     parser.add_argument("size", choices=[size for size in SIZES if size != "qwen3-8b"])
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="what is multiplied in; with bf16 by autocast")
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--threads", type=int, default=SHARED["threads"])
@@ -186,7 +187,8 @@ def main():
             last=torch.randn(seq, size.d_model),
         )
         began = time.perf_counter()
-        loss = drafter.loss(batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=given.dtype == "bf16"):
+            loss = drafter.loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(trained, CLIP)
         optimiser.step()

@@ -38,6 +38,9 @@ pub struct BenchArguments {
     /// Hold the matrices of the target's layers in eight bits; on the CPU.
     #[arg(long)]
     int8: bool,
+    /// Compute in bf16, as `target.dtype = "bf16"` of a recipe.
+    #[arg(long, conflicts_with = "int8")]
+    bf16: bool,
     /// Batches with three texts in each row, which begin at no round places, instead of one.
     #[arg(long)]
     packed: bool,
@@ -106,7 +109,7 @@ impl BenchArguments {
             return Ok(());
         };
         let is_eagle3: Changes = |task| task == Task::Train;
-        let options: [(&str, bool, Changes); 6] = [
+        let options: [(&str, bool, Changes); 7] = [
             ("--divergence", self.divergence.is_some(), is_eagle3),
             ("--keep-activations", self.keep_activations, is_eagle3),
             (
@@ -115,6 +118,7 @@ impl BenchArguments {
                 Task::trains,
             ),
             ("--int8", self.int8, |task| !task.trains()),
+            ("--bf16", self.bf16, Task::has_batch),
             ("--packed", self.packed, Task::has_batch),
             ("--prompts", self.prompts > 0.0, Task::trains),
         ];
@@ -149,6 +153,7 @@ impl BenchArguments {
             )
             .args(self.keep_activations.then_some("--keep-activations"))
             .args(self.int8.then_some("--int8"))
+            .args(self.bf16.then_some("--bf16"))
             .args(self.packed.then_some("--packed"))
             .args(divergence.flat_map(|of| ["--divergence", of.as_str()]))
             .status()
@@ -198,6 +203,10 @@ fn name(value: &impl ValueEnum) -> String {
 fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
     let device = device::device(&arguments.device)?;
     let graph = device.clone().autodiff();
+    let of = |wanted| device::target_type(wanted, &arguments.device);
+    let held = arguments.bf16.then(|| of(TargetType::Bf16));
+    let precision = held.filter(|_| task.has_batch()).map(|held| held.precision);
+    let _precision = precision.unwrap_or_default().scope();
     let setup = Setup {
         size,
         graph: if arguments.gradient_checkpointing {
@@ -207,6 +216,7 @@ fn case(size: Size, task: Task, arguments: &BenchArguments) -> Result<()> {
         },
         device,
         recompute: !arguments.keep_activations,
+        held,
         int8: arguments.int8,
         divergence: arguments.divergence.clone().unwrap_or(Divergence::Kl),
         packed: arguments.packed,

@@ -54,6 +54,8 @@ pub(crate) struct Setup {
     pub(crate) graph: Device,
     /// Whether the backward pass of the training step computes the unrolled steps again.
     pub(crate) recompute: bool,
+    /// Type of the target's weights, where it is not that of the size.
+    pub(crate) held: Option<FrozenType>,
     /// Whether the matrices of the layers of the target are held in eight bits.
     pub(crate) int8: bool,
     /// What EAGLE-3 minimises.

@@ -1,6 +1,7 @@
 //! The program itself, the processor and the memory.
 
 use indicatif::BinaryBytes;
+use spectrain_models::products::Precision;
 
 use super::finding::Finding;
 use crate::runtime::machine_memory::MachineMemory;
@@ -66,6 +67,10 @@ fn instructions() -> Vec<&'static str> {
         ("fma", std::is_x86_feature_detected!("fma")),
         ("avx2", std::is_x86_feature_detected!("avx2")),
         ("avx512", std::is_x86_feature_detected!("avx512f")),
+        (
+            "amx (`target.dtype = \"bf16\"` trains with it)",
+            Precision::Bf16.is_here(),
+        ),
     ];
     let known = all.iter().filter(|(_, known)| *known);
     known.map(|(name, _)| *name).collect()
