@@ -7,13 +7,11 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use spectrain_checkpoints::NamedTensor;
 use spectrain_data::Sample;
 use spectrain_data::packing::PackedBatch;
-use spectrain_data::tokens::{TokenShards, TokenWriter};
 use spectrain_models::Target as _;
 use spectrain_models::products::Precision;
 use spectrain_models::weights::host_f32;
 use spectrain_train::{
-    Batch, BatchSource, Defaults, Fit, LiveFeatures, Result, Rows, Samples, Statistics,
-    TrainConfig, Validation, fit,
+    Batch, BatchSource, LiveFeatures, Result, Rows, Samples, Statistics, TrainConfig,
 };
 
 use crate::devices::cosine;
@@ -34,17 +32,14 @@ struct Learnt {
 /// As many texts of odd lengths as fill two rows and more.
 fn samples(folder: &std::path::Path) -> Samples {
     let mut random = StdRng::seed_from_u64(5);
-    let mut writer = TokenWriter::create(folder, 1 << 20).unwrap();
-    for length in [151, 101, 60, 223, 80, 139] {
+    let texts = [151, 101, 60, 223, 80, 139].map(|length| {
         let tokens = (0..length).map(|_| random.random_range(0..tiny::VOCAB as u32));
-        let sample = Sample {
+        Sample {
             tokens: tokens.collect(),
             loss_mask: (0..length).map(|at| at >= 9).collect(),
-        };
-        writer.push(&sample).unwrap();
-    }
-    writer.finish(Default::default()).unwrap();
-    Samples::new(Arc::new(TokenShards::open(folder).unwrap()), ROW, 2, 5)
+        }
+    });
+    tiny::in_rows(folder, &texts, ROW, 2)
 }
 
 fn learnt(trial: &Trial, precision: Precision) -> Learnt {
@@ -136,23 +131,9 @@ fn features_that_are_made_beside_a_training_are_rounded_as_it_is() {
             source: tiny::live(samples.clone(), &target, capture.clone()),
             seen: seen.clone(),
         };
-        let folder = tempfile::tempdir().unwrap();
-        let training = Fit {
-            config: &config,
-            source: Box::new(source),
-            samples: samples.clone(),
-            folder: folder.path().to_owned(),
-            identity: "tiny".into(),
-            defaults: Defaults::default(),
-            interrupted: &|| false,
-            on_policy: None,
-            begins_trained: false,
-            validate: &mut |_, _, _, _| Ok(Validation::default()),
-            memory: &|| None,
-            ranks: None,
-        };
         let _precision = precision.scope();
-        fit(trainee.as_mut(), training).unwrap();
+        let source = Box::new(source);
+        tiny::trained_from(source, trainee.as_mut(), &config, samples.clone()).unwrap();
         assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [precision; 2]);
     }
 }

@@ -102,12 +102,22 @@ pub fn random_samples(count: usize) -> Vec<Sample> {
 }
 
 pub fn samples(folder: &Path, samples: &[Sample], rows: usize) -> Samples {
+    in_rows(folder, samples, 64, rows)
+}
+
+/// The same in rows of any length.
+pub fn in_rows(folder: &Path, samples: &[Sample], length: usize, rows: usize) -> Samples {
     let mut writer = TokenWriter::create(folder, 1 << 20).unwrap();
     samples
         .iter()
         .for_each(|sample| writer.push(sample).unwrap());
     writer.finish(Default::default()).unwrap();
-    Samples::new(Arc::new(TokenShards::open(folder).unwrap()), 64, rows, 5)
+    Samples::new(
+        Arc::new(TokenShards::open(folder).unwrap()),
+        length,
+        rows,
+        5,
+    )
 }
 
 pub fn live(samples: Samples, target: &Transformer, capture: Capture) -> LiveFeatures {
@@ -127,10 +137,21 @@ pub fn trained(
     samples: Samples,
     (target, capture): (&Transformer, Capture),
 ) -> Result<FitSummary, Error> {
+    let source = live(samples.clone(), target, capture);
+    trained_from(Box::new(source), trainee, config, samples)
+}
+
+/// The same on whatever `source` makes of the samples.
+pub fn trained_from(
+    source: Box<dyn BatchSource>,
+    trainee: &mut dyn Train,
+    config: &TrainConfig,
+    samples: Samples,
+) -> Result<FitSummary, Error> {
     let folder = tempfile::tempdir().unwrap();
     let training = Fit {
         config,
-        source: Box::new(live(samples.clone(), target, capture)),
+        source,
         samples,
         folder: folder.path().to_owned(),
         identity: "tiny".into(),

@@ -50,7 +50,11 @@ pub(super) fn product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> 
             let each = results.chunks_exact_mut(one).enumerate();
             each.for_each(of_place);
         } else {
-            let right = factors.right_by_rows();
+            // Tiles are laid out anew however it lies.
+            let right = match together.tiles(factors.at(0)) {
+                Some(_) => None,
+                None => factors.right_by_rows(),
+            };
             for (at, to) in results.chunks_exact_mut(one).enumerate() {
                 let [lhs, rhs] = factors.at(at);
                 let turned = right.as_deref();

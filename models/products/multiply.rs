@@ -25,7 +25,7 @@ pub(super) struct How {
 
 impl How {
     /// With the tiles that take less time for this product, where there are some.
-    fn tiles(self, lhs: Matrix, rhs: Matrix) -> Option<Tiles> {
+    pub(super) fn tiles(self, [lhs, rhs]: [Matrix; 2]) -> Option<Tiles> {
         let is_rounded = self.precision == Precision::Bf16 && tiles::pay(lhs, rhs);
         is_rounded.then(Tiles::here).flatten()
     }
@@ -45,7 +45,7 @@ pub(super) fn multiply(lhs: Matrix, rhs: Matrix, to: To, how: How) {
     #[expect(unsafe_code, reason = "the product takes pointers")]
     // SAFETY: the three lengths were just compared with the sizes and strides; `to` is borrowed alone, and is read only where it is a sum.
     unsafe {
-        if let Some(tiles) = how.tiles(lhs, rhs) {
+        if let Some(tiles) = how.tiles([lhs, rhs]) {
             let output = Output::new(to, [lhs.rows, rhs.columns]);
             return tiles::multiply(tiles, [lhs, rhs], output, is_sum, how.is_shared);
         }

@@ -371,7 +371,7 @@ pub(crate) fn check_type(context: &StageContext, stage: &Stage) -> Result<()> {
             "`target.dtype`: expected `{began}`, in which the stage `{name}` has begun, found {}, which is `{}` on `{}`; \
              `--set target.dtype={began}` goes on with it, and `--fresh` begins anew",
             context.recipe.json["target"]["dtype"],
-            type_here(context),
+            context.type_in(name),
             context.device_name
         ),
         None => Ok(()),
@@ -381,12 +381,7 @@ pub(crate) fn check_type(context: &StageContext, stage: &Stage) -> Result<()> {
 /// The type in which a stage has begun, where it would go on in another one here.
 fn type_elsewhere<'m>(context: &StageContext, manifest: &'m Manifest) -> Option<&'m str> {
     let began = manifest.settings["target"][COMPUTED_IN].as_str();
-    began.filter(|began| *began != type_here(context))
-}
-
-/// The type in which stages compute here.
-fn type_here(context: &StageContext) -> String {
-    context.target_type.name_over_texts().to_lowercase()
+    began.filter(|began| *began != context.type_in(&manifest.stage))
 }
 
 /// What a stage did before under other settings than those that it has `now`; `longer` is the step from which it goes on under these.

@@ -343,17 +343,18 @@ impl StageContext<'_> {
     pub(super) fn settings(&self, stage: &Stage) -> Result<Value> {
         let mut settings = settings(self.recipe, stage)?;
         if stage.reads.contains(&"target.dtype") {
-            settings["target"][COMPUTED_IN] = self.type_in(stage.name).to_lowercase().into();
+            settings["target"][COMPUTED_IN] = self.type_in(stage.name).into();
         }
         Ok(settings)
     }
 
     /// What the type is called in which a stage computes.
-    fn type_in(&self, stage: &str) -> &'static str {
-        match stage {
+    pub(super) fn type_in(&self, stage: &str) -> String {
+        let name = match stage {
             REGENERATE | EXPORT | EVALUATE => self.target_type.name(),
             _ => self.target_type.name_over_texts(),
-        }
+        };
+        name.to_lowercase()
     }
 }
 
