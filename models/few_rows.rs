@@ -222,12 +222,17 @@ pub(crate) fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     if x.dtype() != DType::F32 || !is_here(&x) || !is_here(&weight) {
         return products::product_with_weight(x, weight);
     }
-    let weight = weight.into_dispatch();
+    let ([rows, inner], [_, width]) = (x.dims(), weight.dims());
     if is_decoding(&x) {
-        return Tensor::from_dispatch(Dispatch::few_rows(x.into_dispatch(), weight));
+        let [x, weight] = [x, weight].map(Tensor::into_dispatch);
+        return Tensor::from_dispatch(Dispatch::few_rows(x, weight));
     }
-    let weight = Tensor::from_dispatch(Dispatch::widened(weight));
-    let elements = x.dims()[0] * weight.dims()[1];
+    if products::are_by_tiles([rows, inner, width]) {
+        // They take a weight in bf16 as it is.
+        return products::product_with_weight(x, weight);
+    }
+    let weight = Tensor::from_dispatch(Dispatch::widened(weight.into_dispatch()));
+    let elements = rows * width;
     products::product(x, across_the_sum(weight, elements))
 }
 

@@ -24,6 +24,7 @@ mod tiles;
 mod tiles;
 mod turned;
 
+pub use matrix::Numbers;
 pub use multiply::add_product;
 pub use precision::{Precision, PrecisionScope};
 
@@ -64,9 +65,9 @@ pub fn added_product(sum: Tensor<2>, lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2
 /// element by element where the sum runs along its memory, and the shorter one costs less.
 ///
 /// # Shapes
-/// - lhs: `[rows, inner]`, a row after the other in memory
-/// - rhs: `[columns, inner]`
-/// - output: `[rows, columns]`
+/// - lhs: `[rows, inner]`, a row after the other in memory, f32 or bf16
+/// - rhs: `[columns, inner]`, f32
+/// - output: `[rows, columns]`, f32
 pub fn product_along_rows(lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::along_rows(
         lhs.into_dispatch(),
@@ -74,15 +75,46 @@ pub fn product_along_rows(lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
     ))
 }
 
-/// See [`product_along_rows`].
-#[backend_extension(Flex)]
-trait AlongRows: Backend {
-    /// `lhs · rhsᵀ`.
-    fn along_rows(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+/// `lhs · rhs` on the CPU, rounded to bf16 once it is added up where [`rounds_products`] says so; in f32 elsewhere.
+///
+/// # Shapes
+/// - lhs: `[rows, inner]`, f32
+/// - rhs: `[inner, columns]`, f32
+/// - output: `[rows, columns]`, bf16 or f32
+pub fn rounded_product(lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::rounded_product(
+        lhs.into_dispatch(),
+        rhs.into_dispatch(),
+    ))
 }
 
-impl AlongRows for Flex {
+/// Whether this thread rounds products of so many rows, numbers along the sum and columns to bf16, where they may be: the result takes
+/// half of the memory, and less time to be written.
+pub fn rounds_products(sizes: [usize; 3]) -> bool {
+    host::is_rounded(sizes)
+}
+
+/// Whether this thread takes products of so many rows, numbers along the sum and columns by tiles, on the CPU.
+pub(crate) fn are_by_tiles(sizes: [usize; 3]) -> bool {
+    host::are_by_tiles(sizes)
+}
+
+/// Products of the CPU alone.
+#[backend_extension(Flex)]
+trait HostProducts: Backend {
+    /// See [`product_along_rows`].
+    fn along_rows(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// See [`rounded_product`].
+    fn rounded_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl HostProducts for Flex {
     fn along_rows(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+        if lhs.dtype() != rhs.dtype() {
+            let rhs = Self::float_transpose(rhs);
+            let taken = host::product(&lhs, &rhs);
+            return taken.unwrap_or_else(|| Self::product(wide::<Self>(lhs), wide::<Self>(rhs)));
+        }
         let [rows, columns] = [&lhs, &rhs].map(|of| of.layout().shape()[0]);
         // Then nothing of `rhs` stands along the sum.
         let is_turned = rhs.layout().strides()[0] == 1;
@@ -90,6 +122,10 @@ impl AlongRows for Flex {
             return Self::product(lhs, Self::float_transpose(rhs));
         }
         Self::float_transpose(Self::product(rhs, Self::float_transpose(lhs)))
+    }
+
+    fn rounded_product(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
+        host::rounded_product(&lhs, &rhs).unwrap_or_else(|| Self::product(lhs, rhs))
     }
 }
 
@@ -151,6 +187,14 @@ impl Products for Flex {
 
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::product(wide::<Self>(lhs), wide::<Self>(rhs))
+    }
+
+    fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let dtype = x.dtype();
+        // Tiles take a weight in bf16 as it is.
+        let taken = (dtype == DType::F32).then(|| host::product(&x, &weight));
+        let taken = taken.flatten();
+        taken.unwrap_or_else(|| Self::product(x, Self::weight_of_type(weight, dtype)))
     }
 }
 

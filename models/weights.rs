@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::prelude::*;
-use burn::tensor::DType as BurnDType;
+use burn::tensor::{DType as BurnDType, Element};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use spectrain_checkpoints::Mismatch;
 use spectrain_checkpoints::{DType, ModelFolder, NamedTensor};
@@ -683,22 +683,22 @@ pub fn host_f32<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         .unwrap_or_else(|error| panic!("cannot read a tensor from its device: {error:?}"))
 }
 
-/// Runs `change` over the elements of an f32 tensor on the host, in row order, and returns the changed tensor. On the CPU
-/// nothing is copied, unless the tensor is a view or somebody else holds it too.
+/// Runs `change` over the elements of a tensor on the host, in row order, and returns the changed tensor. On the CPU nothing is copied,
+/// unless the tensor is a view or somebody else holds it too.
 ///
 /// # Panics
-/// The device failed, or the tensor is not f32.
-pub fn on_host<const D: usize, R>(
+/// The device failed, or the tensor has elements of another type.
+pub fn on_host<const D: usize, E: Element, R>(
     tensor: Tensor<D>,
-    change: impl FnOnce(&mut [f32]) -> R,
+    change: impl FnOnce(&mut [E]) -> R,
 ) -> (Tensor<D>, R) {
-    let device = tensor.device();
+    let (device, dtype) = (tensor.device(), tensor.dtype());
     let mut data = tensor.into_data();
-    let result = match data.as_mut_slice::<f32>() {
+    let result = match data.as_mut_slice::<E>() {
         Ok(values) => change(values),
-        Err(error) => panic!("expected f32 elements: {error:?}"),
+        Err(error) => panic!("expected {:?} elements: {error:?}", E::dtype()),
     };
-    (Tensor::from_data(data, &device), result)
+    (Tensor::from_data(data, (&device, dtype)), result)
 }
 
 /// A tensor outside any graph as part of the graph that parameters on `device` are in, if that is an autodiff device.

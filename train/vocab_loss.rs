@@ -393,7 +393,10 @@ impl Chunks<'_> {
         mut run: impl FnMut(&mut Self, Tensor<2>, &mut [JudgedRow]),
     ) {
         let device = states.device();
-        let most = chunk_rows(self.head.dims()[1], &device);
+        let most = match self.takes_narrow() {
+            true => arithmetic(&device).chunk_rows(self.head.dims(), &device),
+            false => chunk_rows(self.head.dims()[1], &device),
+        };
         let mut start = 0;
         while start < rows.len() {
             let left = &mut rows[start..];
@@ -432,14 +435,21 @@ impl Chunks<'_> {
 
     /// What the rows' logits are judged to be.
     fn judged(&mut self, hidden: &Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
-        let mut logits = product(hidden.clone(), self.head.clone()); // [rows, vocab]
-        if self.bias.is_some() || !self.judge.takes_narrow() {
-            logits = logits.cast(DType::F32);
+        let (hidden, head) = (hidden.clone(), self.head.clone());
+        if self.takes_narrow() {
+            let own = arithmetic(&hidden.device());
+            return self.judge.judge(own.logits(hidden, head), rows);
         }
+        let mut logits = product(hidden, head).cast(DType::F32); // [rows, vocab]
         if let Some(bias) = &self.bias {
             logits = logits + bias.clone().cast(DType::F32).unsqueeze();
         }
         self.judge.judge(logits, rows)
+    }
+
+    /// Whether logits may be in a narrower type than f32.
+    fn takes_narrow(&self) -> bool {
+        self.bias.is_none() && self.judge.takes_narrow()
     }
 
     /// Adds to the gradients of head and bias, and gives that of the hidden states, where it is wanted. Weights are taken in
@@ -461,7 +471,11 @@ impl Chunks<'_> {
             };
             sum.inplace(|sum| sum + more);
         }
-        let gradient = gradient.cast(dtype);
+        // No wider than the hidden states; it may be narrower.
+        let gradient = match dtype {
+            DType::F32 => gradient,
+            narrow => gradient.cast(narrow),
+        };
         let Some(weights) = weights.map(|weights| weights.cast(dtype)) else {
             let gradient = self.add_to_head(hidden, gradient);
             return self.to_hidden(gradient);

@@ -1,5 +1,7 @@
 //! Where there is no AMX: see `tiles.rs`.
-use super::matrix::Matrix;
+use burn::tensor::bf16;
+
+use super::matrix::Factor;
 
 /// There are none.
 #[derive(Debug, Clone, Copy)]
@@ -15,16 +17,24 @@ impl Tiles {
 pub(super) struct Output;
 
 impl Output {
-    pub(super) fn new(_: *mut f32, _: [usize; 2]) -> Self {
+    pub(super) fn of_f32(_: *mut f32, _: [usize; 2]) -> Self {
+        Self
+    }
+
+    pub(super) fn of_bf16(_: *mut bf16, _: [usize; 2]) -> Self {
         Self
     }
 }
 
-pub(super) fn pay(_: Matrix, _: Matrix) -> bool {
+pub(super) fn pay(_: [usize; 3]) -> bool {
+    false
+}
+
+pub(super) fn may_round(_: usize) -> bool {
     false
 }
 
 #[expect(unsafe_code, reason = "as where there are tiles")]
-pub(super) unsafe fn multiply(tiles: Tiles, _: [Matrix; 2], _: Output, _: bool, _: bool) {
+pub(super) unsafe fn multiply(tiles: Tiles, _: [Factor; 2], _: Output, _: bool, _: bool) {
     match tiles {}
 }

@@ -61,7 +61,9 @@ mod tests {
 
     use super::*;
     use crate::few_rows::Decoding;
-    use crate::products::product;
+    use crate::products::{
+        product, product_along_rows, product_with_weight, rounded_product, rounds_products,
+    };
     use crate::weights::{Init, RandomWeights, Weights as _, host_f32, tensor_from};
 
     /// Large enough for tiles.
@@ -112,6 +114,51 @@ mod tests {
             assert!(apart(found(), whole) < 1e-4);
         }
         assert!(apart(found(), bf16) < 1e-4);
+    }
+
+    #[test]
+    fn factors_in_bf16_are_multiplied_as_the_same_numbers_in_f32() {
+        let [x, weight] = factors();
+        let weight = rounded(&weight);
+        let narrow = |x: &Tensor<2>| x.clone().cast(DType::BF16);
+        // As a file has it: columns stand one after the other.
+        let turned = weight.clone().transpose() * 1;
+        for scope in [Precision::F32, Precision::Bf16] {
+            let _precision = scope.scope();
+            let expected = host_f32(product(x.clone(), weight.clone()));
+            for held in [narrow(&weight), narrow(&turned).transpose()] {
+                let found = product_with_weight(x.clone(), held.clone());
+                assert_eq!(found.dtype(), DType::F32);
+                assert!(host_f32(found) == expected, "{scope:?}");
+                let found = crate::few_rows::product(x.clone(), held);
+                assert!(host_f32(found) == expected, "{scope:?}");
+            }
+            let gradient = rounded(&product(x.clone(), weight.clone()));
+            let expected = host_f32(product_along_rows(gradient.clone(), weight.clone()));
+            let found = product_along_rows(narrow(&gradient), weight.clone());
+            assert!(host_f32(found) == expected, "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn a_product_is_rounded_once_it_is_added_up() {
+        let [lhs, rhs] = factors();
+        let sizes = [130, 70, 90];
+        assert!(!rounds_products(sizes));
+        let whole = rounded_product(lhs.clone(), rhs.clone());
+        assert_eq!(whole.dtype(), DType::F32);
+        let _precision = Precision::Bf16.scope();
+        let expected = product(lhs.clone(), rhs.clone());
+        let found = rounded_product(lhs, rhs);
+        if rounds_products(sizes) {
+            assert_eq!(found.dtype(), DType::BF16);
+            assert!(host_f32(found) == host_f32(rounded(&expected)));
+        } else {
+            assert!(!Precision::Bf16.is_here());
+            assert!(host_f32(found) == host_f32(expected));
+        }
+        // Too few rows, and a sum in parts.
+        assert!(!rounds_products([3, 70, 90]) && !rounds_products([130, 1 << 12, 90]));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use self::block::SetUp;
 use self::lanes::Lanes;
 use self::line::{Line, SIDE, STEP};
-use super::matrix::Matrix;
+use super::matrix::Factor;
 
 pub(super) use self::block::Output;
 pub(super) use self::permission::Tiles;
@@ -23,24 +23,31 @@ mod permission;
 
 /// Numbers along the sum that are laid out at a time, about.
 const SUMMED: usize = 1024;
-/// Lines that are laid out for all threads at a time, about: half of the cache that a core of these processors has for itself.
-const SHARED: usize = (1 << 20) / size_of::<Line>();
-/// Panels that a thread lays out for itself at a time.
-const OWN: usize = 4;
+/// Lines that are laid out for all threads at a time, about: as much as a core of these processors has a cache of its own for.
+const SHARED: usize = (1 << 21) / size_of::<Line>();
+/// Panels that a thread lays out for itself at a time, at most: half of that cache.
+const OWN: usize = 16;
+/// Times that each thread lays some out, at least: threads may be late.
+const TURNS: usize = 4;
 /// Multiplications that are worth laying factors out for.
 const WORTH_LAYING_OUT: usize = 1 << 18;
 /// Multiplications that are worth a second thread.
 const WORTH_A_THREAD: usize = 1 << 21;
 
-/// Whether tiles take less time for this product than vectors: they have 32 rows and columns, however few are there.
-pub(super) fn pay(lhs: Matrix, rhs: Matrix) -> bool {
-    let work = lhs.rows * lhs.columns * rhs.columns;
-    let sizes = [lhs.rows, lhs.columns, rhs.columns];
+/// Whether tiles take less time than vectors for a product of these rows, numbers along the sum and columns: they have 32 rows and
+/// columns, however few are there.
+pub(super) fn pay(sizes: [usize; 3]) -> bool {
+    let work: usize = sizes.iter().product();
     let padded: usize = sizes
         .map(|size| size.next_multiple_of(SIDE))
         .iter()
         .product();
     work >= WORTH_LAYING_OUT && padded <= 2 * work
+}
+
+/// Whether a product of so many numbers along the sum can be rounded as it is written: it is added up at once.
+pub(super) fn may_round(summed: usize) -> bool {
+    evenly(summed, SUMMED) >= summed
 }
 
 /// `lhs · rhs` to `output`, or added to what is there with `is_sum`; by all threads where they may share it.
@@ -50,11 +57,11 @@ pub(super) fn pay(lhs: Matrix, rhs: Matrix) -> bool {
 /// all of it has been written.
 ///
 /// # Panics
-/// Factors do not go together, or one lies behind the end of its numbers.
+/// Factors do not go together, one lies behind the end of its numbers, or what is rounded is not added up at once.
 #[expect(unsafe_code, reason = "threads write parts of one matrix")]
 pub(super) unsafe fn multiply(
     tiles: Tiles,
-    [lhs, rhs]: [Matrix; 2],
+    [lhs, rhs]: [Factor; 2],
     output: Output,
     is_sum: bool,
     is_shared: bool,
@@ -100,7 +107,7 @@ impl Product<'_> {
     unsafe fn add(&self, lanes: Range<usize>, sum: Range<usize>, is_sum: bool) {
         let (shorter, longer) = (&self.lanes[self.shorter], &self.lanes[1 - self.shorter]);
         let panel = lines(sum.len());
-        let own: Vec<_> = parts(longer.count(), OWN * SIDE).collect();
+        let own: Vec<_> = parts(longer.count(), self.own_panels() * SIDE).collect();
         with_room(&FOR_ALL, lanes.len().div_ceil(SIDE) * panel, |shared| {
             self.each(
                 shared.chunks_exact_mut(panel).enumerate().collect(),
@@ -119,6 +126,16 @@ impl Product<'_> {
                 });
             });
         });
+    }
+
+    /// Panels of the longer factor that a thread lays out at a time.
+    fn own_panels(&self) -> usize {
+        let all = self.lanes[1 - self.shorter].count().div_ceil(SIDE);
+        let threads = match self.by_threads {
+            true => rayon::current_num_threads(),
+            false => 1,
+        };
+        all.div_ceil(all.div_ceil(OWN).max(TURNS * threads))
     }
 
     /// The same of panels of both that are laid out, each with the first of its lanes.

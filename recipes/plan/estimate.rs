@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use spectrain_checkpoints::columns::beside;
 use spectrain_data::features::disk_bytes;
 use spectrain_data::tokens::BYTES_PER_TOKEN;
+use spectrain_models::products::Precision;
 use spectrain_models::{FrozenType, TargetSpec};
 use spectrain_train::{Judges, TrainConfig, Workload};
 
@@ -439,6 +440,7 @@ fn of_stage(
         work,
         batch,
         value: held.dtype.size() as u64,
+        precision: held.precision,
         live,
         gpu: device::is_gpu(device),
         ranks: asked.ranks as u64,
@@ -552,6 +554,7 @@ fn synthetic_peak(
         work,
         batch,
         value: 4,
+        precision: Precision::F32,
         live: false,
         gpu: false,
         ranks: 1,

@@ -6,6 +6,7 @@
 //! it less. What is drawn for each step counts as much as some step of a training comes to. Not counted is what the judging of rows makes
 //! of a head in f32 where bf16 is computed with.
 
+use spectrain_models::products::{Precision, rounds_products};
 use spectrain_models::{AtATime, Routing, TargetSpec};
 use spectrain_train::{
     CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU, Judges, Kind, TrainConfig, Workload, casts_once,
@@ -15,6 +16,8 @@ use crate::families::footprint::{Activations, Footprint, Packed};
 
 /// Bytes of weights in training, gradients and moments.
 const F32: u64 = 4;
+/// The same of logits that the CPU rounds.
+const BF16: u64 = 2;
 /// Batches that are there at a time: one in training, one waiting, one in the making.
 const BATCHES: u64 = 3;
 
@@ -34,6 +37,8 @@ pub(super) struct Trained<'a> {
     pub(super) batch: Packed,
     /// Bytes of a value that is computed with.
     pub(super) value: u64,
+    /// How the CPU takes products.
+    pub(super) precision: Precision,
     /// Whether the target computes the features of the next batch meanwhile.
     pub(super) live: bool,
     /// Whether it is on a GPU.
@@ -199,10 +204,12 @@ impl Trained<'_> {
             CHUNK_ELEMENTS_CPU
         };
         let at_a_time = (most as u64 / vocab).max(16);
-        let chunk = rows.min(at_a_time);
+        let rounds = self.rounds_logits(at_a_time);
+        let chunk = rows.min(if rounds { 2 * at_a_time } else { at_a_time });
         // Rows judged by the same position stand together.
         let positions = self.batch.positions() * chunk / rows;
-        let judging = self.judging(chunk, positions.min(chunk));
+        let logit = if rounds { BF16 } else { F32 };
+        let judging = self.judging(chunk, positions.min(chunk), logit);
         let selecting = self.selecting(self.batch.positions().min(rows).min(at_a_time / 2));
         let of_logits = judging.max(selecting) * vocab;
         let read = match self.activations.read {
@@ -215,16 +222,24 @@ impl Trained<'_> {
         (of_logits + of_chunk + 2 * of_states).max(4 * of_states)
     }
 
-    /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged.
-    fn judging(&self, rows: u64, positions: u64) -> u64 {
+    /// Whether the CPU holds chunks of logits, of so many rows in f32, in bf16.
+    fn rounds_logits(&self, rows: u64) -> bool {
+        let _precision = self.precision.scope();
+        let sizes = [rows, self.target.d_model as u64, self.footprint.draft_vocab];
+        !self.gpu && rounds_products(sizes.map(|size| size as usize))
+    }
+
+    /// Bytes for a token of the vocabulary while a chunk of so many rows, at so many positions, is judged, with a logit of the CPU's in so
+    /// many bytes.
+    fn judging(&self, rows: u64, positions: u64, logit: u64) -> u64 {
         let made = self.made();
         // The logits, which become their gradient. On a GPU they stay in the type that they are made in, unless a bias is added to them; then
         // the gradient is there once more for the products with it, narrower.
         match self.work.judges {
             Judges::Text if self.gpu => made.max(2 * self.value) * rows,
-            Judges::Text => F32 * rows,
+            Judges::Text => logit * rows,
             Judges::Target { .. } if self.gpu => self.value * rows + made * positions,
-            Judges::Target { panels } => F32 * rows + panels * F32 * positions,
+            Judges::Target { panels } => logit * rows + panels * F32 * positions,
         }
     }
 
@@ -277,6 +292,7 @@ mod tests {
             work: Workload::texts(Judges::Text),
             batch,
             value: F32,
+            precision: Precision::F32,
             live: false,
             gpu: false,
             ranks: 1,

@@ -1,34 +1,29 @@
 //! Rows that are judged by a [`Blend`] on the CPU, in three passes over the vocabulary, or four where it takes logarithms.
 use pulp::Arch;
-use rayon::prelude::*;
 use spectrain_models::{ln, vectorised};
 
-use crate::arithmetic::kernels::{RowJudged, TargetRow};
+use crate::arithmetic::kernels::TargetRow;
+use crate::arithmetic::logits::{Logits, RowJudged};
 use crate::arithmetic::row_loops::{Exponentials, LANES, exponentials};
 use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 use crate::divergence::kernel::{Blend, Findings, Slopes};
 
 /// Replaces each row of logits by the weighted gradient of the blend in it.
 pub(super) fn judge_blend(
-    logits: &mut [f32],
+    logits: Logits,
     rows: &[TargetRow],
     panel: &TeacherPanel,
     blend: &Blend,
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
-    let judge = |(logits, at): (&mut [f32], &TargetRow)| {
+    logits.each_row(panel.vocab(), rows, |logits, at| {
         let target = panel.row(at.row);
         if blend.takes_logarithms() {
             vectorised!(arch, blend_row::<true>(logits, &target, blend, at.weight))
         } else {
             vectorised!(arch, blend_row::<false>(logits, &target, blend, at.weight))
         }
-    };
-    logits
-        .par_chunks_mut(panel.vocab())
-        .zip(rows.par_iter())
-        .map(judge)
-        .collect()
+    })
 }
 
 #[inline(always)]
@@ -255,7 +250,7 @@ mod tests {
                 row: 0,
                 weight: 1e-4,
             };
-            judge_blend(&mut gradient, &[row], &panel, &blend);
+            judge_blend(Logits::F32(&mut gradient), &[row], &panel, &blend);
             assert!(gradient.iter().all(|value| !value.is_subnormal()));
             assert!(gradient[40] > 0.0 && gradient[3] < 0.0);
         }

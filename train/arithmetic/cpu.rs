@@ -1,7 +1,9 @@
 //! The CPU's way: kernels that work in place on the memory behind tensors, over all threads.
 use burn::prelude::*;
-use burn::tensor::DType;
-use spectrain_models::products::{add_product, product_along_rows};
+use burn::tensor::{DType, bf16};
+use spectrain_models::products::{
+    add_product, product_along_rows, rounded_product, rounds_products,
+};
 use spectrain_models::weights::{host_f32, on_host};
 
 use crate::arithmetic::judged_by_kernels::JudgedByKernels;
@@ -10,6 +12,7 @@ use crate::arithmetic::operations::{
     AdamWStep, Arithmetic, Gradient, Moments, ProductSum, RowJudge,
 };
 use crate::arithmetic::tensors::Tensors;
+use crate::device::chunk_rows;
 use crate::judge::{Judge, Statistics};
 
 /// Flex.
@@ -63,6 +66,19 @@ impl Arithmetic for Cpu {
         (weights, Moments { first, second })
     }
 
+    fn chunk_rows(&self, [d_model, vocab]: [usize; 2], device: &Device) -> usize {
+        let rows = chunk_rows(vocab, device);
+        // What is rounded takes half of the memory.
+        match rounds_products([rows, d_model, vocab]) {
+            true => 2 * rows,
+            false => rows,
+        }
+    }
+
+    fn logits(&self, hidden: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
+        rounded_product(hidden, head)
+    }
+
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
         product_along_rows(gradient, head)
     }
@@ -100,8 +116,15 @@ impl ProductSum for InPlace {
         let shape = gradient.dims();
         let hidden = host_f32(hidden);
         let sum = &mut self.sum;
-        let add = |gradient: &mut [f32]| add_product(sum, &hidden, gradient, shape);
-        on_host(gradient, add).0
+        let (gradient, ()) = match gradient.dtype() {
+            DType::BF16 => on_host(gradient, |values: &mut [bf16]| {
+                add_product(sum, &hidden, &*values, shape);
+            }),
+            _ => on_host(gradient, |values: &mut [f32]| {
+                add_product(sum, &hidden, &*values, shape);
+            }),
+        };
+        gradient
     }
 
     fn into_tensor(self: Box<Self>) -> Tensor<2> {

@@ -1,9 +1,9 @@
 //! Rows that are judged on the CPU, in as few passes over the vocabulary as it takes.
 use burn::prelude::*;
-use spectrain_models::weights::on_host;
 
 use crate::arithmetic::blended::judge_blend;
-use crate::arithmetic::kernels::{self, RowJudged, TargetRow};
+use crate::arithmetic::kernels::{self, TargetRow};
+use crate::arithmetic::logits::{Logits, RowJudged};
 use crate::arithmetic::operations::{JudgedChunk, RowJudge};
 use crate::arithmetic::teacher_panel::TeacherPanel;
 use crate::divergence::kernel::Kernel;
@@ -51,7 +51,7 @@ impl<'a> JudgedByKernels<'a> {
             weight: row.weight,
         });
         let places: Vec<_> = places.collect();
-        let (gradient, mut judged) = on_host(logits, |logits| match kernel {
+        let (gradient, mut judged) = Logits::judged_in(logits, |logits| match kernel {
             Kernel::Towards {
                 takes_entropy_off, ..
             } => kernels::judge_target(logits, &places, panel, takes_entropy_off),
@@ -65,6 +65,10 @@ impl<'a> JudgedByKernels<'a> {
 }
 
 impl RowJudge for JudgedByKernels<'_> {
+    fn takes_narrow(&self) -> bool {
+        true
+    }
+
     fn judge(&mut self, logits: Tensor<2>, rows: &[JudgedRow]) -> JudgedChunk {
         let device = logits.device();
         let [count, vocab] = logits.dims();
@@ -72,7 +76,7 @@ impl RowJudge for JudgedByKernels<'_> {
             Judge::Labels(labels) => {
                 let rows = rows.iter().map(|r| (labels[r.teacher] as usize, r.weight));
                 let rows: Vec<_> = rows.collect();
-                on_host(logits, |logits| kernels::judge_labels(logits, vocab, &rows))
+                Logits::judged_in(logits, |logits| kernels::judge_labels(logits, vocab, &rows))
             }
             Judge::Target {
                 teacher,

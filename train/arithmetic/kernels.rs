@@ -7,6 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 use spectrain_models::{exp, vectorised};
 
+use crate::arithmetic::logits::{Logits, RowJudged};
 use crate::arithmetic::row_loops::{Exponentials, LANES, exponentials, largest};
 use crate::arithmetic::teacher_panel::{Target, TeacherPanel};
 
@@ -15,17 +16,6 @@ const BLOCK: usize = 1 << 16;
 /// Moments smaller than this become 0. Where a parameter has no gradient, such as a rare token's row of a table, its moments decay, and
 /// would end as subnormal numbers: these take some processors several times as long, and the smallest does not decay any more.
 const SMALLEST_MOMENT: f32 = 1e-37;
-
-/// What a row's logits were judged to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct RowJudged {
-    /// The distance to the distribution that drafters are pulled towards, the blend of distances, or `-log q` of the label.
-    pub(crate) value: f32,
-    /// `Σ min(p, q)`, or `q` of the label.
-    pub(crate) alpha: f32,
-    /// Whether the most likely tokens agree.
-    pub(crate) correct: bool,
-}
 
 /// The target's side of a row.
 #[derive(Debug, Clone, Copy)]
@@ -39,42 +29,28 @@ pub(crate) struct TargetRow {
 /// Replaces each row of logits by the weighted gradient of the distance in it to the distribution that drafters are pulled towards:
 /// `KL(p' ‖ q)` where it `takes_entropy_off`, else `-Σ p' log q`.
 pub(super) fn judge_target(
-    logits: &mut [f32],
+    logits: Logits,
     rows: &[TargetRow],
     panel: &TeacherPanel,
     takes_entropy_off: bool,
 ) -> Vec<RowJudged> {
     let arch = Arch::new();
-    let judge = |(logits, at): (&mut [f32], &TargetRow)| {
+    logits.each_row(panel.vocab(), rows, |logits, at| {
         let target = panel.row(at.row);
         let mut judged = vectorised!(arch, target_row(logits, &target, at.weight));
         if takes_entropy_off {
             judged.value += target.negative_entropy;
         }
         judged
-    };
-    logits
-        .par_chunks_mut(panel.vocab())
-        .zip(rows.par_iter())
-        .map(judge)
-        .collect()
+    })
 }
 
 /// Replaces each row of logits by the weighted gradient of `-log q[label]` in it. `rows`: label and weight.
-pub(super) fn judge_labels(
-    logits: &mut [f32],
-    vocab: usize,
-    rows: &[(usize, f32)],
-) -> Vec<RowJudged> {
+pub(super) fn judge_labels(logits: Logits, vocab: usize, rows: &[(usize, f32)]) -> Vec<RowJudged> {
     let arch = Arch::new();
-    let judge = |(logits, &(label, weight)): (&mut [f32], &(usize, f32))| {
+    logits.each_row(vocab, rows, |logits, &(label, weight)| {
         vectorised!(arch, label_row(logits, label, weight))
-    };
-    logits
-        .par_chunks_mut(vocab)
-        .zip(rows.par_iter())
-        .map(judge)
-        .collect()
+    })
 }
 
 /// `Σ x²`, summed block by block.
@@ -257,7 +233,7 @@ mod tests {
                 row: 0,
                 weight: 1e-4,
             }];
-            judge_target(&mut gradient, &rows, &panel, true);
+            judge_target(Logits::F32(&mut gradient), &rows, &panel, true);
             let Target { p, towards, .. } = panel.row(0);
             for value in gradient.iter().chain(p).chain(towards) {
                 assert!(!value.is_subnormal(), "{value}");
@@ -311,7 +287,7 @@ mod tests {
                 row: 0,
                 weight: 0.5,
             }];
-            let judged = judge_target(&mut gradient, &rows, &panel, true)[0];
+            let judged = judge_target(Logits::F32(&mut gradient), &rows, &panel, true)[0];
             let terms = expected.iter().zip(&q).filter(|(p, _)| **p > 0.0);
             let kl: f64 = terms.map(|(p, q)| p * (p / q).ln()).sum();
             assert!((judged.value as f64 - kl).abs() < 1e-5, "{judged:?} {kl}");
@@ -323,7 +299,7 @@ mod tests {
         }
 
         let mut gradient = logits.clone();
-        let judged = judge_labels(&mut gradient, vocab, &[(3, 2.0)])[0];
+        let judged = judge_labels(Logits::F32(&mut gradient), vocab, &[(3, 2.0)])[0];
         assert!((judged.value as f64 + q[3].ln()).abs() < 1e-5, "{judged:?}");
         assert!((gradient[3] as f64 - 2.0 * (q[3] - 1.0)).abs() < 1e-5);
         assert!((gradient[4] as f64 - 2.0 * q[4]).abs() < 1e-5);

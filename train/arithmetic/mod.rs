@@ -17,6 +17,7 @@ mod judged_by_tensors;
 #[cfg(feature = "cube")]
 mod judged_on_cube;
 mod kernels;
+mod logits;
 pub(crate) mod operations;
 mod row_loops;
 pub(crate) mod teacher_panel;

@@ -2,7 +2,9 @@
 use std::collections::BTreeMap;
 
 use burn::prelude::*;
+use spectrain_models::product;
 
+use crate::device::chunk_rows;
 use crate::divergence::Distance;
 use crate::judge::{Judge, Statistics};
 use crate::row::JudgedRow;
@@ -30,10 +32,25 @@ pub(crate) trait Arithmetic {
         step: &AdamWStep,
     ) -> (Tensor<1>, Moments);
 
+    /// Rows of [`Self::logits`], by a head of this shape, that are alive at a time.
+    fn chunk_rows(&self, [_, vocab]: [usize; 2], device: &Device) -> usize {
+        chunk_rows(vocab, device)
+    }
+
+    /// `hidden · head`, for what takes narrow logits: in the type of both, or in a narrower one.
+    ///
+    /// # Shapes
+    /// - hidden: `[rows, d_model]`
+    /// - head: `[d_model, vocab]`
+    /// - output: `[rows, vocab]`
+    fn logits(&self, hidden: Tensor<2>, head: Tensor<2>) -> Tensor<2> {
+        product(hidden, head)
+    }
+
     /// `gradient · headᵀ`: the gradient of hidden states by that of their logits.
     ///
     /// # Shapes
-    /// - gradient: `[rows, vocab]`
+    /// - gradient: `[rows, vocab]`, of the type of the head or of [`Self::logits`]
     /// - head: `[d_model, vocab]`
     /// - output: `[rows, d_model]`
     fn to_hidden(&self, gradient: Tensor<2>, head: Tensor<2>) -> Tensor<2>;
@@ -103,7 +120,7 @@ pub(crate) trait ProductSum {
     ///
     /// # Shapes
     /// - hidden: `[rows, d_model]`
-    /// - gradient: `[rows, vocab]`
+    /// - gradient: `[rows, vocab]`, of the type of `hidden` or of [`Arithmetic::logits`]
     fn add(&mut self, hidden: Tensor<2>, gradient: Tensor<2>) -> Tensor<2>;
 
     /// The sum, `[d_model, vocab]`, f32.

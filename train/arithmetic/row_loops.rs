@@ -20,8 +20,25 @@ pub(super) fn largest(row: &[f32]) -> (f32, usize) {
         .chain(rest)
         .copied()
         .fold(f32::NEG_INFINITY, f32::max);
-    let at = row.iter().position(|&value| value == largest).unwrap_or(0);
-    (largest, at)
+    (largest, first_place(row, largest))
+}
+
+/// Where a number stands first in a row; 0 where it does not.
+#[inline(always)]
+fn first_place(row: &[f32], number: f32) -> usize {
+    // All lanes of a block are compared before any is asked for.
+    let is_there = |block: &[f32]| {
+        let found = block.iter().map(|&value| u32::from(value == number));
+        found.sum::<u32>() > 0
+    };
+    let blocks = row.chunks(LANES).zip((0..).step_by(LANES));
+    for (block, start) in blocks {
+        if is_there(block) {
+            let at = block.iter().position(|&value| value == number);
+            return start + at.unwrap_or(0);
+        }
+    }
+    0
 }
 
 /// What a row of logits says of its exponentials.

@@ -1,8 +1,11 @@
 //! Blocks of a product: 32 rows by 32 columns, the sums of four tiles.
 #![expect(unsafe_code, reason = "tiles are reached by assembly alone")]
 use std::arch::asm;
+use std::arch::x86_64::{_mm512_cvtne2ps_pbh, _mm512_loadu_ps};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, transmute};
+
+use burn::tensor::bf16;
 
 use super::line::{Line, SIDE, STEP, TILE_ROWS};
 use super::permission::Tiles;
@@ -47,10 +50,21 @@ impl Drop for SetUp {
 /// The place of a product, row after row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    start: *mut f32,
+    start: Start,
     rows: usize,
     columns: usize,
 }
+
+/// The first element, in its type.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    F32(*mut f32),
+    /// Each element is rounded.
+    Bf16(*mut bf16),
+}
+
+/// The elements of a block.
+type Whole = [[MaybeUninit<f32>; SIDE]; SIDE];
 
 // SAFETY: whoever writes through it answers for who else does.
 unsafe impl Send for Output {}
@@ -59,9 +73,18 @@ unsafe impl Sync for Output {}
 
 impl Output {
     /// Of a matrix of so many rows and columns.
-    pub(crate) fn new(start: *mut f32, [rows, columns]: [usize; 2]) -> Self {
+    pub(crate) fn of_f32(start: *mut f32, [rows, columns]: [usize; 2]) -> Self {
         Self {
-            start,
+            start: Start::F32(start),
+            rows,
+            columns,
+        }
+    }
+
+    /// The same of a matrix that is held in bf16.
+    pub(crate) fn of_bf16(start: *mut bf16, [rows, columns]: [usize; 2]) -> Self {
+        Self {
+            start: Start::Bf16(start),
             rows,
             columns,
         }
@@ -85,14 +108,41 @@ impl Output {
         );
         let rows = SIDE.min(self.rows - row);
         let width = SIDE.min(self.columns - column);
-        // SAFETY: the element is within the matrix.
-        let start = unsafe { self.start.add(row * self.columns + column) };
+        let first = row * self.columns + column;
+        // SAFETY: the element is within the matrix, and so are these parts of rows; the caller answers for the rest.
+        unsafe {
+            match self.start {
+                Start::F32(start) => {
+                    let start = start.add(first);
+                    self.add_sums(set_up, start, [rows, width], panels, is_sum);
+                }
+                Start::Bf16(start) => {
+                    assert!(!is_sum, "a sum of what is rounded");
+                    let start = start.add(first);
+                    self.write_rounded(set_up, start, [rows, width], panels);
+                }
+            }
+        }
+    }
+
+    /// See [`Self::add`]: the block from `start` on.
+    ///
+    /// # Safety
+    /// So many rows of this width are within the matrix; see there.
+    unsafe fn add_sums(
+        &self,
+        set_up: &SetUp,
+        start: *mut f32,
+        [rows, width]: [usize; 2],
+        panels: [&[Line]; 2],
+        is_sum: bool,
+    ) {
         if [rows, width] == [SIDE; 2] {
             // SAFETY: the whole block is within the matrix.
             unsafe { multiply(set_up, panels, start, self.columns, is_sum) };
             return;
         }
-        let mut whole = [[MaybeUninit::new(0.0_f32); SIDE]; SIDE];
+        let mut whole: Whole = [[MaybeUninit::new(0.0); SIDE]; SIDE];
         // SAFETY: these parts of rows are within the matrix, whose place the caller answers for.
         let part = |row| unsafe { start.add(row * self.columns).cast::<MaybeUninit<f32>>() };
         if is_sum {
@@ -111,6 +161,45 @@ impl Output {
             // SAFETY: as above.
             unsafe { part(row).copy_from_nonoverlapping(whole.as_ptr(), width) };
         }
+    }
+
+    /// The same of a block that is rounded.
+    ///
+    /// # Safety
+    /// See [`Self::add_sums`].
+    unsafe fn write_rounded(
+        &self,
+        set_up: &SetUp,
+        start: *mut bf16,
+        [rows, width]: [usize; 2],
+        panels: [&[Line]; 2],
+    ) {
+        let mut whole: Whole = [[MaybeUninit::uninit(); SIDE]; SIDE];
+        // SAFETY: the block is all there, and ours; who has tiles has the vectors of a row; its first numbers are within the matrix.
+        unsafe {
+            multiply(set_up, panels, whole.as_mut_ptr().cast(), SIDE, false);
+            for (row, whole) in whole[..rows].iter().enumerate() {
+                let narrow = rounded(whole);
+                let to = start.add(row * self.columns);
+                to.copy_from_nonoverlapping(narrow.as_ptr(), width);
+            }
+        }
+    }
+}
+
+/// A row of a block in bf16.
+///
+/// # Safety
+/// All of it was written.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn rounded(row: &[MaybeUninit<f32>; SIDE]) -> [bf16; SIDE] {
+    let start = row.as_ptr().cast::<f32>();
+    // SAFETY: a row has two vectors of numbers; every pattern of 64 bytes is 32 numbers in bf16.
+    unsafe {
+        let first = _mm512_loadu_ps(start);
+        let second = _mm512_loadu_ps(start.add(SIDE / 2));
+        transmute(_mm512_cvtne2ps_pbh(second, first))
     }
 }
 

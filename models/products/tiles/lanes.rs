@@ -1,4 +1,4 @@
-//! Factors laid out as tiles read them, each number rounded to bf16.
+//! Factors laid out as tiles read them, each number that is not in bf16 yet rounded to it.
 #![expect(
     clippy::needless_range_loop,
     reason = "loops are written out, as `lay_out` says"
@@ -7,9 +7,11 @@ use std::arch::x86_64::*;
 use std::mem::transmute;
 use std::ops::Range;
 
+use burn::tensor::bf16;
+
 use super::line::{Line, SIDE, STEP, TILE_ROWS};
 use super::permission::Tiles;
-use crate::products::matrix::Matrix;
+use crate::products::matrix::{Factor, Matrix, Numbers};
 
 /// Numbers of a vector.
 const WIDTH: usize = 16;
@@ -27,27 +29,24 @@ enum Lines {
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<'a> {
     /// A row for each lane, along the sum.
-    of: Matrix<'a>,
+    of: Factor<'a>,
     lines: Lines,
 }
-
-/// Vectors of the lines of a tile.
-type Tile = [__m512i; TILE_ROWS];
 
 impl<'a> Lanes<'a> {
     /// # Panics
     /// The matrix lies behind the end of its numbers.
-    pub(super) fn of_left(of: Matrix<'a>) -> Self {
+    pub(super) fn of_left(of: Factor<'a>) -> Self {
         Self::new(of, Lines::Lanes)
     }
 
     /// # Panics
     /// The matrix lies behind the end of its numbers.
-    pub(super) fn of_right(of: Matrix<'a>) -> Self {
+    pub(super) fn of_right(of: Factor<'a>) -> Self {
         Self::new(of.transposed(), Lines::Pairs)
     }
 
-    fn new(of: Matrix<'a>, lines: Lines) -> Self {
+    fn new(of: Factor<'a>, lines: Lines) -> Self {
         assert!(of.fits(), "a matrix lies behind the end of its numbers");
         Self { of, lines }
     }
@@ -66,32 +65,49 @@ impl<'a> Lanes<'a> {
         sum: Range<usize>,
         room: &mut [Line],
     ) {
-        let part = some(self.of, lanes, sum);
         #[expect(unsafe_code, reason = "vectors are of this processor")]
         // SAFETY: who has tiles has these vectors.
         unsafe {
-            lay_out(part, self.lines, room);
+            match self.of.values {
+                Numbers::F32(values) => {
+                    let part = some(self.of.with(values), lanes, sum);
+                    lay_out(part, self.lines, room);
+                }
+                Numbers::Bf16(values) => {
+                    let part = some(self.of.with(values), lanes, sum);
+                    lay_out(part, self.lines, room);
+                }
+            }
         }
     }
 }
 
-/// See [`Lanes::lay_out`]. All panels are laid out a step after the other, since a step of one lies beside that of the next where pairs lie
-/// row by row.
+/// See [`Lanes::lay_out`]. Tiles are laid out in the order in which their numbers lie in memory: where lanes lie along the sum all of a
+/// panel, else a step of all panels.
 ///
 /// Here and below loops are written out: a closure has this function's instructions, and what takes it, such as `map`, has not, so that
 /// neither would be compiled into the other.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn lay_out(of: Matrix, lines: Lines, room: &mut [Line]) {
+fn lay_out<N: Number>(of: Matrix<&[N]>, lines: Lines, room: &mut [Line]) {
     let panels = of.rows.div_ceil(SIDE);
     let panel = room.len() / panels;
-    for step in 0..panel / STEP {
-        for at in 0..panels {
+    let steps = panel / STEP;
+    let (outer, inner) = match of.column_stride {
+        1 => (panels, steps),
+        _ => (steps, panels),
+    };
+    for outer in 0..outer {
+        for inner in 0..inner {
+            let (at, step) = match of.column_stride {
+                1 => (outer, inner),
+                _ => (inner, outer),
+            };
             for half in 0..SIDE / TILE_ROWS {
                 let lanes = part(at * SIDE + half * TILE_ROWS, TILE_ROWS, of.rows);
                 let sum = part(step * SIDE, SIDE, of.columns);
                 let first = at * panel + step * STEP + half * TILE_ROWS;
                 let to = &mut room[first..first + TILE_ROWS];
-                store(tile(some(of, lanes, sum), lines), to);
+                lay_out_tile(some(of, lanes, sum), lines, to);
             }
         }
     }
@@ -99,7 +115,7 @@ fn lay_out(of: Matrix, lines: Lines, room: &mut [Line]) {
 
 /// These lanes, and these of their numbers.
 #[inline]
-fn some<'a>(of: Matrix<'a>, lanes: Range<usize>, sum: Range<usize>) -> Matrix<'a> {
+fn some<N>(of: Matrix<&[N]>, lanes: Range<usize>, sum: Range<usize>) -> Matrix<&[N]> {
     let first = match lanes.is_empty() || sum.is_empty() {
         true => 0,
         false => lanes.start * of.row_stride + sum.start * of.column_stride,
@@ -118,79 +134,103 @@ fn part(start: usize, count: usize, end: usize) -> Range<usize> {
     start.min(end)..(start + count).min(end)
 }
 
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(tile: Tile, to: &mut [Line]) {
-    assert_eq!(to.len(), TILE_ROWS);
-    for at in 0..TILE_ROWS {
-        #[expect(unsafe_code, reason = "a vector is stored by a pointer")]
-        // SAFETY: a line has the size and the place of a vector.
-        unsafe {
-            _mm512_store_si512(to[at].0.as_mut_ptr().cast(), tile[at]);
-        }
-    }
-}
-
 /// At most 16 lanes with at most 32 numbers along the sum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn tile(of: Matrix, lines: Lines) -> Tile {
+fn lay_out_tile<N: Number>(of: Matrix<&[N]>, lines: Lines, to: &mut [Line]) {
+    assert_eq!(to.len(), TILE_ROWS);
     let is_whole = of.rows == TILE_ROWS && of.columns == SIDE;
     if is_whole && of.column_stride == 1 {
-        tile_by_lanes(of, lines)
+        by_lanes(of, lines, to);
     } else if is_whole && of.row_stride == 1 {
-        tile_by_pairs(of, lines)
+        by_pairs(of, lines, to);
     } else {
-        let mut copy = [0.0; TILE_ROWS * SIDE];
+        let mut copy = [N::default(); TILE_ROWS * SIDE];
         for lane in 0..of.rows {
             for at in 0..of.columns {
                 copy[lane * SIDE + at] = of.values[lane * of.row_stride + at * of.column_stride];
             }
         }
-        tile_by_lanes(Matrix::by_rows(&copy, TILE_ROWS, SIDE), lines)
+        let whole = Matrix {
+            values: &copy[..],
+            rows: TILE_ROWS,
+            columns: SIDE,
+            row_stride: SIDE,
+            column_stride: 1,
+        };
+        by_lanes(whole, lines, to);
     }
 }
 
 /// 16 lanes with 32 numbers each, which stand beside each other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn tile_by_lanes(of: Matrix, lines: Lines) -> Tile {
-    let mut tile = [_mm512_setzero_si512(); TILE_ROWS];
+fn by_lanes<N: Number>(of: Matrix<&[N]>, lines: Lines, to: &mut [Line]) {
     for lane in 0..TILE_ROWS {
         let values = &of.values[lane * of.row_stride..][..SIDE];
-        tile[lane] = rounded(vector(values), vector(&values[WIDTH..]));
+        to[lane].set(halves(values, &values[WIDTH..]));
     }
-    match lines {
-        Lines::Lanes => tile,
-        Lines::Pairs => turned(tile),
+    if lines == Lines::Pairs {
+        turn(to);
     }
 }
 
 /// 16 lanes with 32 numbers each: those of all lanes at a place stand beside each other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn tile_by_pairs(of: Matrix, lines: Lines) -> Tile {
-    let mut tile = [_mm512_setzero_si512(); TILE_ROWS];
+fn by_pairs<N: Number>(of: Matrix<&[N]>, lines: Lines, to: &mut [Line]) {
     for pair in 0..TILE_ROWS {
         let even = &of.values[2 * pair * of.column_stride..];
         let odd = &even[of.column_stride..];
-        tile[pair] = paired(rounded(vector(even), vector(odd)));
+        to[pair].set(paired(halves(even, odd)));
     }
-    match lines {
-        Lines::Lanes => turned(tile),
-        Lines::Pairs => tile,
+    if lines == Lines::Lanes {
+        turn(to);
     }
 }
 
-/// The first 16.
+/// A type that factors are held in.
+trait Number: Copy + Default {
+    /// 16 numbers, then 16 others, all in bf16.
+    ///
+    /// # Safety
+    /// So many are there, and the processor has these vectors.
+    #[expect(unsafe_code, reason = "vectors are loaded by pointers")]
+    unsafe fn halves(first: *const Self, second: *const Self) -> __m512i;
+}
+
+#[expect(unsafe_code, reason = "vectors are loaded by pointers")]
+impl Number for f32 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn halves(first: *const Self, second: *const Self) -> __m512i {
+        // SAFETY: the caller answers for it.
+        unsafe { rounded(_mm512_loadu_ps(first), _mm512_loadu_ps(second)) }
+    }
+}
+
+#[expect(unsafe_code, reason = "vectors are loaded by pointers")]
+impl Number for bf16 {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn halves(first: *const Self, second: *const Self) -> __m512i {
+        // SAFETY: the caller answers for it.
+        unsafe {
+            let half = _mm512_castsi256_si512(_mm256_loadu_si256(first.cast()));
+            _mm512_inserti64x4::<1>(half, _mm256_loadu_si256(second.cast()))
+        }
+    }
+}
+
+/// The first 16 of both, in bf16.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn vector(of: &[f32]) -> __m512 {
-    assert!(of.len() >= WIDTH);
-    #[expect(unsafe_code, reason = "a vector is loaded by a pointer")]
-    // SAFETY: so many are there.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn halves<N: Number>(first: &[N], second: &[N]) -> __m512i {
+    assert!(first.len() >= WIDTH && second.len() >= WIDTH);
+    #[expect(unsafe_code, reason = "vectors are loaded by pointers")]
+    // SAFETY: so many are there, and this function is for such processors.
     unsafe {
-        _mm512_loadu_ps(of.as_ptr())
+        N::halves(first.as_ptr(), second.as_ptr())
     }
 }
 
@@ -224,10 +264,10 @@ fn paired(halves: __m512i) -> __m512i {
 /// Pairs of column `n` of all lines in line `n`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn turned(tile: Tile) -> Tile {
-    let mut pairs = tile;
+fn turn(lines: &mut [Line]) {
+    let mut pairs = [_mm512_setzero_si512(); TILE_ROWS];
     for at in (0..TILE_ROWS).step_by(2) {
-        let (even, odd) = (tile[at], tile[at + 1]);
+        let (even, odd) = (lines[at].get(), lines[at + 1].get());
         pairs[at] = _mm512_unpacklo_epi32(even, odd);
         pairs[at + 1] = _mm512_unpackhi_epi32(even, odd);
     }
@@ -256,5 +296,29 @@ fn turned(tile: Tile) -> Tile {
         whole[at + 8] = _mm512_shuffle_i32x4::<0xdd>(even, later_even);
         whole[at + 12] = _mm512_shuffle_i32x4::<0xdd>(odd, later_odd);
     }
-    whole
+    for at in 0..TILE_ROWS {
+        lines[at].set(whole[at]);
+    }
+}
+
+impl Line {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn set(&mut self, to: __m512i) {
+        #[expect(unsafe_code, reason = "a vector is stored by a pointer")]
+        // SAFETY: a line has the size and the place of a vector.
+        unsafe {
+            _mm512_store_si512(self.0.as_mut_ptr().cast(), to);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn get(&self) -> __m512i {
+        #[expect(unsafe_code, reason = "a vector is loaded by a pointer")]
+        // SAFETY: as above.
+        unsafe {
+            _mm512_load_si512(self.0.as_ptr().cast())
+        }
+    }
 }

@@ -49,9 +49,9 @@ pub enum TargetType {
     Auto,
     /// 32-bit floats.
     F32,
-    /// 16-bit brain floats. On the CPU only the factors of large matrix products are rounded to them, where hidden states are computed
-    /// and a drafter is trained; decoding, evaluation and all else are in f32. A processor with AMX (Intel's Xeons since 2023)
-    /// trains 1.3 to 2.3 times as fast so; on others nothing is rounded, and the program says so.
+    /// 16-bit brain floats. On the CPU only the factors of large matrix products and the logits of the loss are rounded to them, where
+    /// hidden states are computed and a drafter is trained; decoding, evaluation and all else are in f32. A processor with AMX (Intel's Xeons since 2023)
+    /// trains 1.4 to 3.0 times as fast so; on others nothing is rounded, and the program says so.
     Bf16,
     /// On the CPU: the layers' matrices in eight bits, with one scale for each 32 elements of a row of the file, and products
     /// in 32-bit floats; matrices whose rows are not a multiple of 32 long, experts, embedding and head stay as they are. The
