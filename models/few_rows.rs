@@ -26,8 +26,8 @@ use self::lane_sums::lane_sums;
 use self::narrow::Narrow;
 use self::prefetch::prefetch;
 use self::registers::four_fit;
-use crate::products::{Precision, PrecisionScope};
-use crate::{products, vectorised};
+use crate::products::{self, Precision, PrecisionScope};
+use crate::rounding::widen;
 
 pub(crate) mod int8;
 mod lane_sums;
@@ -154,15 +154,6 @@ impl Stored for Int8<'_> {
     fn narrow(&self, elements: Range<usize>) -> Option<Narrow<'_>> {
         Some(self.narrow(elements))
     }
-}
-
-/// Every number of bf16 is one of f32, with the same first bits.
-fn widen(narrow: &[bf16], wide: &mut [f32]) {
-    vectorised!(Arch::new(), {
-        for (wide, narrow) in wide.iter_mut().zip(narrow) {
-            *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
-        }
-    });
 }
 
 /// The columns of a matrix one after the other, where they are so in memory.

@@ -63,6 +63,7 @@ pub mod qwen_mtp;
 pub mod redrafter;
 pub mod reductions;
 mod rope;
+pub mod rounding;
 mod routing;
 mod sampling;
 mod sight;

@@ -24,6 +24,8 @@ mod tiles;
 mod tiles;
 mod turned;
 
+pub(crate) use host::are_by_tiles;
+pub use host::rounds_products;
 pub use matrix::Numbers;
 pub use multiply::add_product;
 pub use precision::{Precision, PrecisionScope};
@@ -88,17 +90,6 @@ pub fn rounded_product(lhs: Tensor<2>, rhs: Tensor<2>) -> Tensor<2> {
     ))
 }
 
-/// Whether this thread rounds products of so many rows, numbers along the sum and columns to bf16, where they may be: the result takes
-/// half of the memory, and less time to be written.
-pub fn rounds_products(sizes: [usize; 3]) -> bool {
-    host::is_rounded(sizes)
-}
-
-/// Whether this thread takes products of so many rows, numbers along the sum and columns by tiles, on the CPU.
-pub(crate) fn are_by_tiles(sizes: [usize; 3]) -> bool {
-    host::are_by_tiles(sizes)
-}
-
 /// Products of the CPU alone.
 #[backend_extension(Flex)]
 trait HostProducts: Backend {
@@ -110,15 +101,10 @@ trait HostProducts: Backend {
 
 impl HostProducts for Flex {
     fn along_rows(lhs: FlexTensor, rhs: FlexTensor) -> FlexTensor {
-        if lhs.dtype() != rhs.dtype() {
-            let rhs = Self::float_transpose(rhs);
-            let taken = host::product(&lhs, &rhs);
-            return taken.unwrap_or_else(|| Self::product(wide::<Self>(lhs), wide::<Self>(rhs)));
-        }
         let [rows, columns] = [&lhs, &rhs].map(|of| of.layout().shape()[0]);
         // Then nothing of `rhs` stands along the sum.
         let is_turned = rhs.layout().strides()[0] == 1;
-        if is_turned || rows > columns {
+        if is_turned || rows > columns || lhs.dtype() != rhs.dtype() {
             return Self::product(lhs, Self::float_transpose(rhs));
         }
         Self::float_transpose(Self::product(rhs, Self::float_transpose(lhs)))
@@ -181,8 +167,15 @@ fn product_of(lhs: &TensorSpec, rhs: &TensorSpec, dtype: DType) -> TensorSpec {
 }
 
 impl Products for Flex {
+    /// Of factors of different types in f32.
     fn product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
-        host::product(&lhs, &rhs).unwrap_or_else(|| Self::float_matmul(lhs, rhs))
+        if let Some(found) = host::product(&lhs, &rhs) {
+            return found;
+        }
+        match lhs.dtype() == rhs.dtype() {
+            true => Self::float_matmul(lhs, rhs),
+            false => Self::product(wide::<Self>(lhs), wide::<Self>(rhs)),
+        }
     }
 
     fn wide_product(lhs: FloatTensor<Self>, rhs: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -190,11 +183,11 @@ impl Products for Flex {
     }
 
     fn product_with_weight(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
-        let dtype = x.dtype();
-        // Tiles take a weight in bf16 as it is.
-        let taken = (dtype == DType::F32).then(|| host::product(&x, &weight));
-        let taken = taken.flatten();
-        taken.unwrap_or_else(|| Self::product(x, Self::weight_of_type(weight, dtype)))
+        match x.dtype() {
+            // Tiles take a weight in bf16 as it is.
+            DType::F32 => Self::product(x, weight),
+            dtype => Self::product(x, Self::weight_of_type(weight, dtype)),
+        }
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> 
 pub(super) fn rounded_product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<FlexTensor> {
     let factors = Factors::of(lhs, rhs)?;
     let [rows, _, columns] = factors.sizes();
-    if !is_rounded(factors.sizes()) || !factors.counts.is_empty() {
+    if !rounds_products(factors.sizes()) || !factors.counts.is_empty() {
         return None;
     }
     let [lhs, rhs] = factors.at(0);
@@ -94,13 +94,14 @@ pub(super) fn rounded_product(lhs: &FlexTensor, rhs: &FlexTensor) -> Option<Flex
     )))
 }
 
-/// Whether [`rounded_product`] takes a product of these rows, numbers along the sum and columns.
-pub(super) fn is_rounded(sizes: [usize; 3]) -> bool {
+/// Whether this thread rounds products of so many rows, numbers along the sum and columns to bf16, where they may be: the result takes
+/// half of the memory, and less time to be written.
+pub fn rounds_products(sizes: [usize; 3]) -> bool {
     tiles::may_round(sizes[1]) && are_by_tiles(sizes)
 }
 
-/// Whether tiles take it.
-pub(super) fn are_by_tiles(sizes: [usize; 3]) -> bool {
+/// Whether this thread takes products of so many rows, numbers along the sum and columns by tiles.
+pub(crate) fn are_by_tiles(sizes: [usize; 3]) -> bool {
     How::shared().tiles(sizes).is_some()
 }
 

@@ -7,6 +7,7 @@ use gemm::Parallelism;
 use super::matrix::{Factor, Numbers};
 use super::precision::Precision;
 use super::tiles::{self, Output, Tiles};
+use crate::rounding::widen;
 
 /// Where a product goes, row after row.
 pub(super) enum To<'a> {
@@ -141,7 +142,8 @@ pub fn add_product<'a>(
     let how = How::shared();
     match rhs.values {
         Numbers::Bf16(values) if how.tiles(sizes([&lhs, &rhs])).is_none() => {
-            let wide: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+            let mut wide = vec![0.0; values.len()];
+            widen(values, &mut wide);
             multiply(lhs, rhs.with(Numbers::F32(&wide)), To::Sum(sum), how);
         }
         _ => multiply(lhs, rhs, To::Sum(sum), how),

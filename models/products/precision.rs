@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use super::tiles;
 
-/// The number type that the CPU rounds the factors of large products to. Results and what is added up are in f32 in any case.
+/// The number type that the CPU rounds the factors of large products to. What is added up is in f32 in any case, and so are results but
+/// those of [`rounded_product`](super::rounded_product()).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// They are not rounded.

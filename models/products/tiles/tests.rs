@@ -66,8 +66,13 @@ const SIZES: [[usize; 3]; 8] = [
     [1, 7, 5],
 ];
 
-/// Calls with every way that factors of each size lie and are held in, and what elements of their product are.
-fn each_pair(mut check: impl FnMut([Factor; 2], &dyn Fn(usize, usize) -> f64)) {
+/// Calls with every way that factors of each size lie and are held in, and what elements of their product are; not at all where there are no
+/// tiles.
+fn each_pair(mut check: impl FnMut(Tiles, [Factor; 2], &dyn Fn(usize, usize) -> f64)) {
+    let Some(tiles) = Tiles::here() else {
+        eprintln!("this processor has no tiles");
+        return;
+    };
     for [rows, inner, columns] in SIZES {
         let (lhs, rhs) = (Held::new([rows, inner], 1), Held::new([inner, columns], 2));
         for ways in 0..16 {
@@ -78,7 +83,7 @@ fn each_pair(mut check: impl FnMut([Factor; 2], &dyn Fn(usize, usize) -> f64)) {
                     .sum()
             };
             let factors = [lhs.lying(left, left_narrow), rhs.lying(right, right_narrow)];
-            check(factors, &expected);
+            check(tiles, factors, &expected);
         }
     }
 }
@@ -94,11 +99,7 @@ fn places([lhs, rhs]: [Factor; 2]) -> impl Iterator<Item = [usize; 2]> {
 
 #[test]
 fn products_are_those_of_rounded_factors_however_they_lie() {
-    let Some(tiles) = Tiles::here() else {
-        eprintln!("this processor has no tiles");
-        return;
-    };
-    each_pair(|factors, expected| {
+    each_pair(|tiles, factors, expected| {
         let [rows, inner, columns] = [factors[0].rows, factors[0].columns, factors[1].columns];
         for (is_sum, is_shared) in [(false, true), (true, true), (false, false)] {
             let before = numbers(rows * columns, 3);
@@ -124,11 +125,7 @@ fn products_are_those_of_rounded_factors_however_they_lie() {
 
 #[test]
 fn a_product_is_rounded_where_it_is_added_up_at_once() {
-    let Some(tiles) = Tiles::here() else {
-        eprintln!("this processor has no tiles");
-        return;
-    };
-    each_pair(|factors, expected| {
+    each_pair(|tiles, factors, expected| {
         let [rows, inner, columns] = [factors[0].rows, factors[0].columns, factors[1].columns];
         if !may_round(inner) {
             assert!(inner > SUMMED);
