@@ -189,6 +189,37 @@ fn a_plan_writes_nothing() {
 }
 
 #[test]
+fn a_synthetic_target_tells_which_conversations_are_too_long_for_it() {
+    let workspace = Workspace::of(SYNTHETIC);
+    let of = |longest: usize| {
+        let setting = format!("synthetic.max_length={longest}");
+        let settings = [
+            "--stage",
+            "synthetic",
+            "--set",
+            "synthetic.steps=1",
+            "--set",
+            &setting,
+        ];
+        workspace.run(&[&RUN[..], &settings].concat())
+    };
+    let refused = of(16);
+    let expected = "`synthetic.max_length`: expected at least ";
+    let asked = refused.stderr.split(expected).nth(1).unwrap();
+    assert!(
+        asked.contains("the shortest of 200 conversations has, found 16"),
+        "{refused:#?}"
+    );
+    let shortest: usize = asked.split(',').next().unwrap().parse().unwrap();
+    let outcome = of(shortest + 60).succeeded();
+    for purpose in ["training", "validation"] {
+        let said = format!("synthetic: the target's {purpose} leaves out ");
+        assert!(outcome.stderr.contains(&said), "{outcome:#?}");
+    }
+    assert!(!of(256).succeeded().stderr.contains("training leaves out"));
+}
+
+#[test]
 fn bf16_on_the_cpu_is_what_a_drafter_is_trained_in_and_not_what_decodes() {
     let workspace = Workspace::finished();
     let outcome = run_with(&workspace, &["target.dtype=bf16"]);

@@ -1,4 +1,4 @@
-//! Where there is no AMX: see `tiles.rs`.
+//! Where processors do not multiply in bf16: see `tiles.rs`.
 use burn::tensor::bf16;
 
 use super::matrix::Factor;

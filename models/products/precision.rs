@@ -11,7 +11,7 @@ pub enum Precision {
     /// They are not rounded.
     #[default]
     F32,
-    /// Where the processor has tiles for it ([`Precision::is_here`]); elsewhere they are not rounded.
+    /// Where the processor multiplies them faster than f32 ([`Precision::is_here`]); elsewhere they are not rounded.
     Bf16,
 }
 

@@ -1,4 +1,5 @@
-//! Products of factors that are rounded to bf16, by the tiles of Intel's AMX; what is added up is in f32.
+//! Products of factors that are rounded to bf16, by the tiles of Intel's AMX or by vectors that multiply pairs, as AMD's do; what is added
+//! up is in f32.
 //!
 //! A tile has its numbers in an order of its own, so factors are laid out anew first, and rounded on the way: the shorter one once for all
 //! threads, the longer one by each thread, a few panels at a time, which it then multiplies with all of the shorter one. A *lane* is
@@ -16,10 +17,12 @@ use super::matrix::Factor;
 pub(super) use self::block::Output;
 pub(super) use self::permission::Tiles;
 
+mod amx;
 mod block;
 mod lanes;
 mod line;
 mod permission;
+mod vectors;
 
 /// Numbers along the sum that are laid out at a time, about.
 const SUMMED: usize = 1024;

@@ -299,8 +299,8 @@ impl<'a> Asked<'a> {
     fn unrounded(&self) -> Option<String> {
         let held = device::target_type(self.recipe.target.dtype, self.device);
         (!held.precision.is_here()).then(|| {
-            "`target.dtype = \"bf16\"`: this processor does not multiply in bf16 by itself (it has no AMX, or the system does not let \
-             programs use it): all is computed in f32, which is slower"
+            "`target.dtype = \"bf16\"`: this processor does not multiply in bf16 faster than in f32 (it has neither AMX, which the system lets \
+             programs use, nor AVX512-BF16 of AMD's): all is computed in f32"
                 .into()
         })
     }

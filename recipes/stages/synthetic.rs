@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use spectrain_checkpoints::{DType, atomic, language_model, write_folder};
 use spectrain_data::conversation::{Conversation, Row};
@@ -52,7 +52,7 @@ const VALIDATED: usize = 64;
 /// Runs the stage.
 pub fn run(context: &StageContext) -> Result<Value> {
     let Some(table) = &context.recipe.synthetic else {
-        anyhow::bail!("the recipe has no table `[synthetic]`");
+        bail!("the recipe has no table `[synthetic]`");
     };
     let folder = context.folder(stage_names::SYNTHETIC);
     let made = split(context.recipe.seed, table.conversations, table.held_out);
@@ -65,8 +65,19 @@ pub fn run(context: &StageContext) -> Result<Value> {
         template,
         tokenizer,
     };
-    let tokens = text.write_tokens(&folder.join("tokens"), &made.train, table.max_length)?;
-    let held_out = text.write_tokens(&folder.join("held-out"), &made.eval, table.max_length)?;
+    let write = |name: &str, purpose: &str, of: &[Conversation]| {
+        let (tokens, left_out) = text.write_tokens(&folder.join(name), of, table.max_length)?;
+        if left_out > 0 {
+            context.output.say(format!(
+                "synthetic: the target's {purpose} leaves out {left_out} of {}, which have more than `synthetic.max_length` = {} tokens",
+                counted(of.len() as u64, "conversation"),
+                table.max_length
+            ));
+        }
+        anyhow::Ok(tokens)
+    };
+    let tokens = write("tokens", "training", &made.train)?;
+    let held_out = write("held-out", "validation", &made.eval)?;
     let (target, summary) = train(
         context,
         table,
@@ -115,21 +126,31 @@ struct Text {
 }
 
 impl Text {
+    /// Writes the conversations of at most `longest` tokens. Also returns how many are longer.
     fn write_tokens(
         &self,
         folder: &Path,
         conversations: &[Conversation],
         longest: usize,
-    ) -> Result<Arc<TokenShards>> {
+    ) -> Result<(Arc<TokenShards>, usize)> {
         let mut writer = TokenWriter::create(folder, TOKENS_PER_SHARD)?;
+        let (mut left_out, mut shortest) = (0, usize::MAX);
         for conversation in conversations {
             let sample = tokenize(conversation, &self.template, &self.tokenizer, Masking::All)?;
-            if sample.tokens.len() <= longest {
-                writer.push(&sample)?;
+            shortest = shortest.min(sample.tokens.len());
+            match sample.tokens.len() <= longest {
+                true => writer.push(&sample)?,
+                false => left_out += 1,
             }
         }
+        if left_out == conversations.len() {
+            bail!(
+                "`synthetic.max_length`: expected at least {shortest}, as many tokens as the shortest of {} has, found {longest}",
+                counted(left_out as u64, "conversation")
+            );
+        }
         writer.finish(serde_json::Map::new())?;
-        Ok(Arc::new(TokenShards::open(folder)?))
+        Ok((Arc::new(TokenShards::open(folder)?), left_out))
     }
 
     fn write_target(&self, target: &Transformer, folder: &Path) -> Result<()> {

@@ -66,13 +66,11 @@ const SIZES: [[usize; 3]; 8] = [
     [1, 7, 5],
 ];
 
-/// Calls with every way that factors of each size lie and are held in, and what elements of their product are; not at all where there are no
-/// tiles.
+/// Calls with every way to multiply that this processor has, every way that factors of each size lie and are held in, and what
+/// elements of their product are.
 fn each_pair(mut check: impl FnMut(Tiles, [Factor; 2], &dyn Fn(usize, usize) -> f64)) {
-    let Some(tiles) = Tiles::here() else {
-        eprintln!("this processor has no tiles");
-        return;
-    };
+    let all: Vec<_> = Tiles::all().collect();
+    println!("{} ways to multiply in bf16", all.len());
     for [rows, inner, columns] in SIZES {
         let (lhs, rhs) = (Held::new([rows, inner], 1), Held::new([inner, columns], 2));
         for ways in 0..16 {
@@ -83,7 +81,9 @@ fn each_pair(mut check: impl FnMut(Tiles, [Factor; 2], &dyn Fn(usize, usize) -> 
                     .sum()
             };
             let factors = [lhs.lying(left, left_narrow), rhs.lying(right, right_narrow)];
-            check(tiles, factors, &expected);
+            for &tiles in &all {
+                check(tiles, factors, &expected);
+            }
         }
     }
 }

@@ -51,7 +51,8 @@ pub enum TargetType {
     F32,
     /// 16-bit brain floats. On the CPU only the factors of large matrix products and the logits of the loss are rounded to them, where
     /// hidden states are computed and a drafter is trained; decoding, evaluation and all else are in f32. A processor with AMX (Intel's Xeons since 2023)
-    /// trains 1.4 to 3.0 times as fast so; on others nothing is rounded, and the program says so.
+    /// trains 1.4 to 3.0 times as fast so; one of AMD's with AVX512-BF16 (Zen 4 and later) multiplies so, too; on others nothing is
+    /// rounded, and the program says so.
     Bf16,
     /// On the CPU: the layers' matrices in eight bits, with one scale for each 32 elements of a row of the file, and products
     /// in 32-bit floats; matrices whose rows are not a multiple of 32 long, experts, embedding and head stay as they are. The

@@ -68,7 +68,7 @@ fn instructions() -> Vec<&'static str> {
         ("avx2", std::is_x86_feature_detected!("avx2")),
         ("avx512", std::is_x86_feature_detected!("avx512f")),
         (
-            "amx (`target.dtype = \"bf16\"` trains with it)",
+            "products in bf16 (`target.dtype = \"bf16\"` trains with them)",
             Precision::Bf16.is_here(),
         ),
     ];
