@@ -27,6 +27,7 @@ mod eagle_layer;
 mod error;
 mod experts;
 pub mod few_rows;
+pub mod fresh;
 mod frozen;
 mod fused;
 pub mod generate;

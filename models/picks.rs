@@ -1,17 +1,21 @@
 //! Some places of the rows of a batch, where nothing is wanted of the others.
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::ops::IntTensorOps as _;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata as _, backend_extension};
 use burn::prelude::*;
-use burn::tensor::Shape;
+use burn::tensor::{DType, IntDType, Shape, bf16};
 
+use crate::fresh::written_rows;
 use crate::mask::Mask;
 use crate::sight::AtATime;
 
@@ -187,6 +191,20 @@ trait Picked: Backend {
     ) -> FloatTensor<Self> {
         Self::float_select(x, 0, places)
     }
+
+    /// The rows of `gradient` with these numbers, and zeros where a number is that of none.
+    ///
+    /// # Shapes
+    /// - gradient: `[picked, width]`
+    /// - numbers: `[rows]`
+    /// - output: `[rows, width]`
+    #[fusion(default)]
+    fn put_back(gradient: FloatTensor<Self>, numbers: IntTensor<Self>) -> FloatTensor<Self> {
+        let zeros = Shape::from([1, gradient.shape()[1]]);
+        let zeros = Self::float_zeros(zeros, &gradient.device(), gradient.dtype().into());
+        let all = Self::float_cat(vec![gradient, zeros], 0);
+        Self::float_select(all, 0, numbers)
+    }
 }
 
 #[cfg(feature = "fusion")]
@@ -194,7 +212,49 @@ fn picked_of(x: &TensorSpec, places: &TensorSpec) -> TensorSpec {
     TensorSpec::new(Shape::from([places.shape[0], x.shape[1]]), x.dtype)
 }
 
-impl Picked for Flex {}
+/// By all threads.
+impl Picked for Flex {
+    fn picked(x: FlexTensor, places: FlexTensor, _: FlexTensor) -> FlexTensor {
+        rows_at(x, places, 0)
+    }
+
+    fn put_back(gradient: FlexTensor, numbers: FlexTensor) -> FlexTensor {
+        rows_at(gradient, numbers, 1)
+    }
+}
+
+/// The rows of a matrix at these places, as if so many rows of zeros stood `behind` its last one.
+fn rows_at(x: FlexTensor, places: FlexTensor, behind: i64) -> FlexTensor {
+    let x = x.to_contiguous();
+    let [rows, width] = [0, 1].map(|dim| x.layout().shape()[dim]);
+    let own = x.layout().start_offset()..x.layout().start_offset() + rows * width;
+    let places = Flex::int_cast(places, IntDType::I64).to_contiguous();
+    let start = places.layout().start_offset();
+    let count = places.layout().num_elements();
+    let places = &places.storage::<i64>()[start..start + count];
+    let shape = [count, width];
+    let end = rows as i64 + behind;
+    assert!(places.iter().all(|&at| at < end), "a row of another matrix");
+    let data = match x.dtype() {
+        DType::F32 => TensorData::new(copied(&x.storage::<f32>()[own], width, places), shape),
+        DType::BF16 => TensorData::new(copied(&x.storage::<bf16>()[own], width, places), shape),
+        other => panic!("rows of the type {other:?}"),
+    };
+    FlexTensor::from_data(data)
+}
+
+/// Rows of a `width`, of which those at these places are copied, and zeros for places behind the last.
+fn copied<T: Copy + Default + Send + Sync>(rows: &[T], width: usize, places: &[i64]) -> Vec<T> {
+    written_rows(places.len() * width, width, |number, row| {
+        let start = places[number] as usize * width;
+        match rows.get(start..start + width) {
+            Some(found) => {
+                row.write_copy_of_slice(found);
+            }
+            None => row.fill(MaybeUninit::new(T::default())),
+        }
+    })
+}
 
 #[cfg(feature = "cube")]
 impl Picked for burn_cubecl::CubeBackend {}
@@ -218,17 +278,14 @@ impl<B: Picked, C: CheckpointStrategy> Picked for Autodiff<B, C> {
 #[derive(Debug)]
 struct PutBack;
 
-impl<B: Backend> Backward<B, 1> for PutBack {
+impl<B: Picked> Backward<B, 1> for PutBack {
     type State = IntTensor<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let numbers = ops.state;
         let gradient = gradients.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
-            let zeros = Shape::from([1, gradient.shape()[1]]);
-            let zeros = B::float_zeros(zeros, &gradient.device(), gradient.dtype().into());
-            let all = B::float_cat(vec![gradient, zeros], 0);
-            gradients.register::<B>(parent.id, B::float_select(all, 0, numbers));
+            gradients.register::<B>(parent.id, B::put_back(gradient, numbers));
         }
     }
 }

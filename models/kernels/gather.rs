@@ -114,7 +114,7 @@ impl<B: Backwards> Given<B> {
         let [batch, heads, rows, width] = x.shape().dims();
         let kv_heads = self.key.shape()[1];
         let shape = [batch, kv_heads, heads / kv_heads * rows, width];
-        B::float_reshape(x, Shape::from(shape))
+        B::float_reshape(B::in_row_order(x), Shape::from(shape))
     }
 
     /// The product of what is [`grouped`](Self::grouped) with keys or values, by head again, in f32.
@@ -297,7 +297,7 @@ impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
         let (key, at_key) = given.key.into_parts();
         let (value, at_value) = given.value.into_parts();
         let given = Given {
-            query,
+            query: B::in_row_order(query),
             key,
             value,
             ranges: given.ranges.into_primitive(),

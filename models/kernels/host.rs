@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use super::rows;
+use crate::fresh::{rows_of_zeros, written_rows};
 use crate::vectorised;
 
 /// Elements that one thread takes at a time.
@@ -23,25 +24,25 @@ const ROWS: usize = 64;
 impl Kernels for Flex {
     fn rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f32) -> FlexTensor {
         let dtype = x.dtype();
-        let (mut x, weight) = (owned(x), Read::of(weight));
+        let weight = Read::of(weight);
         let arch = Arch::new();
         let weight = weight.values();
-        each_row(x.storage_mut(), weight.len(), |_, row| {
+        let normed = each_row_of(x, weight.len(), |_, row| {
             vectorised!(arch, rows::rms_norm(row, weight, epsilon));
         });
-        in_type(x, dtype)
+        in_type(normed, dtype)
     }
 
     fn swiglu(gate: FlexTensor, up: FlexTensor) -> FlexTensor {
         let dtype = gate.dtype();
-        let (mut gate, up) = (owned(gate), Read::of(up));
+        let up = Read::of(up);
         let up = up.values();
         let arch = Arch::new();
-        each_row(gate.storage_mut(), BLOCK, |number, gate| {
+        let product = each_row_of(gate, BLOCK, |number, gate| {
             let up = &up[number * BLOCK..][..gate.len()];
             vectorised!(arch, rows::swiglu(gate, up));
         });
-        in_type(gate, dtype)
+        in_type(product, dtype)
     }
 
     fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, turn: f32) -> FlexTensor {
@@ -52,9 +53,8 @@ impl Kernels for Flex {
             panic!("expected [batch, heads, seq, d_head], found {shape:?}");
         };
         let x = HeadRows::of(x);
-        let mut turned = vec![0.0; shape.iter().product()];
         let arch = Arch::new();
-        each_row(&mut turned, d_head, |number, turned| {
+        let turned = rows_of_zeros(shape.iter().product(), d_head, |number, turned| {
             let (position, head) = (number % seq, number / seq % heads);
             let batch = number / (seq * heads);
             // One rotation for all of a batch is repeated.
@@ -155,6 +155,30 @@ impl Backwards for Flex {
         in_type(gradient, dtype)
     }
 
+    fn by_scores(
+        weights: FlexTensor,
+        of_weights: FlexTensor,
+        of_sum: FlexTensor,
+        dtype: DType,
+    ) -> FlexTensor {
+        let keys = of_weights.layout().shape()[3];
+        let (weights, of_sum) = (Read::of(weights), Read::of(of_sum));
+        let (weights, of_sum) = (weights.values(), of_sum.values());
+        let arch = Arch::new();
+        let found = each_row_of(of_weights, keys, |number, row| {
+            let weights = &weights[number * keys..][..keys];
+            vectorised!(arch, rows::by_scores(row, weights, of_sum[number]));
+        });
+        in_type(found, dtype)
+    }
+
+    fn in_row_order(x: FlexTensor) -> FlexTensor {
+        match x.dtype() {
+            DType::F32 => in_row_order(x),
+            _ => x,
+        }
+    }
+
     fn added_at(sum: FlexTensor, more: FlexTensor, first: usize) -> FlexTensor {
         let [sizes, of_more] = [&sum, &more].map(shape_of);
         let [keys, count] = [&sizes, &of_more].map(|sizes| sizes[2] * sizes[3]);
@@ -218,7 +242,8 @@ impl Backwards for Flex {
 
 impl Gathers for Flex {
     fn gather(given: Given<Self>, blocks: Blocks) -> (FlexTensor, FlexTensor) {
-        given.gather(&blocks)
+        let query = Self::in_row_order(given.query);
+        Given { query, ..given }.gather(&blocks)
     }
 }
 
@@ -291,6 +316,27 @@ pub(super) fn each_row(
         .for_each(|(number, row)| change(number, row));
 }
 
+/// The tensor in f32 and row order, of which `change` changes each row: where it stands if nobody else holds it.
+fn each_row_of(
+    x: FlexTensor,
+    width: usize,
+    change: impl Fn(usize, &mut [f32]) + Sync,
+) -> FlexTensor {
+    let mut x = in_f32(x);
+    if is_owned(&x) {
+        each_row(x.storage_mut(), width, change);
+        return x;
+    }
+    let shape = shape_of(&x);
+    let read = Read::of(x);
+    let values = read.values();
+    let changed = written_rows(values.len(), width, |number, row| {
+        let own = &values[number * width..][..row.len()];
+        change(number, row.write_copy_of_slice(own));
+    });
+    tensor(changed, shape, DType::F32)
+}
+
 /// The same, and with a number of each row's own, of which `beside` has one for each.
 pub(super) fn each_row_beside(
     values: &mut [f32],
@@ -321,7 +367,7 @@ pub(super) struct Read(FlexTensor);
 
 impl Read {
     pub(super) fn of(x: FlexTensor) -> Self {
-        Self(in_f32(x).to_contiguous())
+        Self(in_row_order(in_f32(x)))
     }
 
     /// In row order.
@@ -333,16 +379,33 @@ impl Read {
 
 /// The tensor in f32 and row order, to be changed in place: itself where nobody else holds it, else a copy.
 pub(super) fn owned(x: FlexTensor) -> FlexTensor {
-    let x = in_f32(x);
+    each_row_of(x, BLOCK, |_, _| ())
+}
+
+/// Whether a tensor in f32 is in row order, and all that there is of its memory, which nobody else holds.
+fn is_owned(x: &FlexTensor) -> bool {
     let layout = x.layout();
     let is_whole = layout.is_contiguous()
         && layout.start_offset() == 0
         && layout.num_elements() == x.storage::<f32>().len();
-    if is_whole && x.is_unique() {
+    is_whole && x.is_unique()
+}
+
+/// The tensor, which is in f32, in row order: rows of heads are copied by all threads.
+fn in_row_order(x: FlexTensor) -> FlexTensor {
+    let shape = shape_of(&x);
+    let [_, heads, seq, width] = shape[..] else {
+        return x.to_contiguous();
+    };
+    if x.layout().is_contiguous() {
         return x;
     }
-    let shape = shape_of(&x);
-    tensor(Read::of(x).values().to_vec(), shape, DType::F32)
+    let rows = HeadRows::of(x);
+    let values = written_rows(shape.iter().product(), width, |number, row| {
+        let place = [number / (seq * heads), number / seq % heads, number % seq];
+        row.write_copy_of_slice(rows.row(place));
+    });
+    tensor(values, shape, DType::F32)
 }
 
 /// The rows of `[batch, heads, rows, width]`, which are only read, wherever they stand.

@@ -172,6 +172,15 @@ pub(super) trait Backwards: Backend + Products {
         let of_weights = Self::float_add(of_weights, of_sum);
         of_type::<Self>(Self::float_mul(wide::<Self>(weights), of_weights), dtype)
     }
+
+    /// The same tensor, on the CPU with the rows of a head side by side: what is read several times is copied once, by all threads.
+    ///
+    /// # Shapes
+    /// - x, output: `[batch, heads, rows, width]`
+    #[fusion(default)]
+    fn in_row_order(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        x
+    }
 }
 
 /// What [`Backwards::parts_of_sums`] gives.

@@ -148,6 +148,14 @@ pub(super) fn softmax_backward(gradient: &mut [f32], weights: &[f32], scale: f32
     }
 }
 
+/// `weights · (of_weights + of_sum)`, in place of `of_weights`.
+#[inline(always)]
+pub(super) fn by_scores(of_weights: &mut [f32], weights: &[f32], of_sum: f32) {
+    for (of_weight, weight) in of_weights.iter_mut().zip(weights) {
+        *of_weight = weight * (*of_weight + of_sum);
+    }
+}
+
 /// What one query and the key that it sees more have.
 pub(super) struct ColumnRow<'a> {
     pub(super) query: &'a [f32],

@@ -7,9 +7,10 @@ use burn::prelude::*;
 use burn::tensor::{DType, bf16};
 use rayon::prelude::*;
 
-use super::matrix::{Factor, Numbers, written};
+use super::matrix::{Factor, Numbers};
 use super::multiply::{How, To, multiply, sizes};
 use super::tiles;
+use crate::fresh::written;
 
 /// Multiplications of a matrix that are worth a second thread.
 const WORTH_A_THREAD: usize = 1 << 23;

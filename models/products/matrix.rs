@@ -1,9 +1,8 @@
 //! Matrices as they lie in memory.
-use std::mem::MaybeUninit;
-
 use burn::tensor::bf16;
 
 use super::turned::turn;
+use crate::fresh::written;
 
 /// Rows of a product for which laying out its right factor by rows pays.
 const WORTH_TURNING: usize = 128;
@@ -140,19 +139,4 @@ impl Matrix<&[f32]> {
             turn(self.values, self.column_stride, self.columns, to);
         })
     }
-}
-
-/// So many numbers, all of which `write` writes.
-pub(super) fn written<T>(count: usize, write: impl FnOnce(&mut [MaybeUninit<T>])) -> Vec<T> {
-    let mut values = Vec::with_capacity(count);
-    write(&mut values.spare_capacity_mut()[..count]);
-    #[expect(
-        unsafe_code,
-        reason = "clearing what is written anyway takes as long as a product"
-    )]
-    // SAFETY: so many elements were allocated, and each of them was written.
-    unsafe {
-        values.set_len(count);
-    }
-    values
 }

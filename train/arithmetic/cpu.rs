@@ -1,6 +1,7 @@
 //! The CPU's way: kernels that work in place on the memory behind tensors, over all threads.
 use burn::prelude::*;
 use burn::tensor::{DType, bf16};
+use spectrain_models::fresh::zeros;
 use spectrain_models::products::{
     add_product, product_along_rows, rounded_product, rounds_products,
 };
@@ -88,7 +89,7 @@ impl Arithmetic for Cpu {
             return Tensors.product_sum(shape, dtype, device);
         }
         Box::new(InPlace {
-            sum: vec![0.0; shape[0] * shape[1]],
+            sum: zeros(shape[0] * shape[1]),
             shape,
             device: device.clone(),
         })

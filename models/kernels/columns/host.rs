@@ -6,7 +6,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::{Column, ColumnGradients, Columns};
-use crate::kernels::host::{HeadRows, Read, each_row, each_row_beside, owned, shape_of, tensor};
+use crate::fresh::{rows_of_zeros, zeros};
+use crate::kernels::host::{HeadRows, Read, each_row_beside, owned, shape_of, tensor};
 use crate::kernels::rows;
 use crate::vectorised;
 
@@ -117,7 +118,7 @@ impl Columns for Flex {
         let sums = Read::of(sums);
         let sums = sums.values();
         let [mut context, mut factors] =
-            [&shape, &of_rows].map(|shape| vec![0.0; shape.iter().product()]);
+            [&shape, &of_rows].map(|shape| zeros(shape.iter().product()));
         let arch = Arch::new();
         each_row_beside(
             &mut context,
@@ -143,8 +144,8 @@ impl ColumnGradients for Flex {
         let sizes = Sizes::of(&column);
         let given = [&column.query, &column.key, &column.value];
         let [of_query, of_key, of_value] = given.map(|x| (shape_of(x), x.dtype()));
-        let zeros = |(shape, _): &(Vec<usize>, DType)| vec![0.0f32; shape.iter().product()];
-        let [mut by_query, mut by_key, mut by_value] = [&of_query, &of_key, &of_value].map(zeros);
+        let like = |(shape, _): &(Vec<usize>, DType)| zeros(shape.iter().product());
+        let [mut by_query, mut by_key, mut by_value] = [&of_query, &of_key, &of_value].map(like);
         let (inputs, largest) = Inputs::of(column);
         let (mut gradient, largest) = (owned(gradient), Read::of(largest));
         let largest = largest.values();
@@ -190,9 +191,9 @@ impl ColumnGradients for Flex {
         shape[3] += 1;
         let given = [quotient, factor, gradient].map(Read::of);
         let [quotient, factors, gradient] = given.each_ref().map(Read::values);
-        let mut by_sums = vec![0.0; shape.iter().product()];
         let arch = Arch::new();
-        each_row(&mut by_sums, d_head + 1, |number, by_sums| {
+        let count = shape.iter().product();
+        let by_sums = rows_of_zeros(count, d_head + 1, |number, by_sums| {
             let [quotient, gradient] =
                 [quotient, gradient].map(|all| &all[number * d_head..][..d_head]);
             vectorised!(

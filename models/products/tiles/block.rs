@@ -177,9 +177,11 @@ impl Output {
         unsafe {
             set_up.multiply(panels, whole.as_mut_ptr().cast(), SIDE, false);
             for (row, whole) in whole[..rows].iter().enumerate() {
-                let narrow = rounded(whole);
                 let to = start.add(row * self.columns);
-                to.copy_from_nonoverlapping(narrow.as_ptr(), width);
+                match width {
+                    SIDE => to.cast::<[bf16; SIDE]>().write_unaligned(rounded(whole)),
+                    _ => to.copy_from_nonoverlapping(rounded(whole).as_ptr(), width),
+                }
             }
         }
     }
