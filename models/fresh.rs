@@ -1,10 +1,7 @@
 //! Memory for results on the CPU, which is written by the threads that compute, and not cleared by one of them before.
 use std::mem::MaybeUninit;
 
-use rayon::prelude::*;
-
-/// Numbers that are worth a thread.
-const WORTH_A_THREAD: usize = 1 << 14;
+use crate::parallel::{WORTH_A_THREAD, each_row};
 
 /// So many numbers, all of which `write` writes.
 pub(crate) fn written<T>(count: usize, write: impl FnOnce(&mut [MaybeUninit<T>])) -> Vec<T> {
@@ -27,18 +24,7 @@ pub(crate) fn written_rows<T: Send>(
     width: usize,
     write: impl Fn(usize, &mut [MaybeUninit<T>]) + Sync,
 ) -> Vec<T> {
-    let width = width.max(1);
-    written(count, |to| {
-        if count <= WORTH_A_THREAD {
-            let rows = to.chunks_mut(width).enumerate();
-            rows.for_each(|(number, row)| write(number, row));
-            return;
-        }
-        (to.par_chunks_mut(width))
-            .enumerate()
-            .with_min_len(WORTH_A_THREAD / width.min(WORTH_A_THREAD))
-            .for_each(|(number, row)| write(number, row));
-    })
+    written(count, |to| each_row(to, width, write))
 }
 
 /// The same of rows that are zeros at first.

@@ -90,7 +90,7 @@ impl<B: Backwards> Given<B> {
         let sharing = self.query.shape()[2] / self.ranges.shape()[2];
         let rows = block.queries.start / sharing..block.queries.end / sharing;
         Self {
-            query: queries(&self.query),
+            query: B::in_row_order(queries(&self.query)),
             ranges: within::<B>(self.ranges.clone(), 2, &rows),
             floor: queries(&self.floor),
             ..self.clone()
@@ -297,7 +297,7 @@ impl<B: Gathers + Backwards, C: CheckpointStrategy> Gathers for Autodiff<B, C> {
         let (key, at_key) = given.key.into_parts();
         let (value, at_value) = given.value.into_parts();
         let given = Given {
-            query: B::in_row_order(query),
+            query,
             key,
             value,
             ranges: given.ranges.into_primitive(),

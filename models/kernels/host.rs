@@ -14,6 +14,7 @@ use super::gather::{Blocks, Gathers, Given};
 use super::operations::{Backwards, Kernels};
 use super::rows;
 use crate::fresh::{rows_of_zeros, written_rows};
+use crate::parallel::each_row;
 use crate::vectorised;
 
 /// Elements that one thread takes at a time.
@@ -184,7 +185,7 @@ impl Backwards for Flex {
         let [keys, count] = [&sizes, &of_more].map(|sizes| sizes[2] * sizes[3]);
         let (mut sum, more) = (owned(sum), Read::of(more));
         let (first, more) = (first * sizes[3], more.values());
-        each_row(sum.storage_mut(), keys, |number, head| {
+        each_row(sum.storage_mut(), keys, |number, head: &mut [f32]| {
             let more = &more[number * count..][..count];
             for (sum, more) in head[first..].iter_mut().zip(more) {
                 *sum += more;
@@ -242,8 +243,7 @@ impl Backwards for Flex {
 
 impl Gathers for Flex {
     fn gather(given: Given<Self>, blocks: Blocks) -> (FlexTensor, FlexTensor) {
-        let query = Self::in_row_order(given.query);
-        Given { query, ..given }.gather(&blocks)
+        given.gather(&blocks)
     }
 }
 
@@ -298,24 +298,6 @@ impl OfRows {
     }
 }
 
-/// Calls `change` with each row and its number, in all threads where that is worth it.
-pub(super) fn each_row(
-    values: &mut [f32],
-    width: usize,
-    change: impl Fn(usize, &mut [f32]) + Sync,
-) {
-    if values.len() <= BLOCK {
-        for (number, row) in values.chunks_mut(width.max(1)).enumerate() {
-            change(number, row);
-        }
-        return;
-    }
-    (values.par_chunks_mut(width))
-        .enumerate()
-        .with_min_len(BLOCK / width.min(BLOCK))
-        .for_each(|(number, row)| change(number, row));
-}
-
 /// The tensor in f32 and row order, of which `change` changes each row: where it stands if nobody else holds it.
 fn each_row_of(
     x: FlexTensor,
@@ -337,7 +319,7 @@ fn each_row_of(
     tensor(changed, shape, DType::F32)
 }
 
-/// The same, and with a number of each row's own, of which `beside` has one for each.
+/// Calls `change` with each row, its number and a number of the row's own, of which `beside` has one for each.
 pub(super) fn each_row_beside(
     values: &mut [f32],
     width: usize,
@@ -379,7 +361,11 @@ impl Read {
 
 /// The tensor in f32 and row order, to be changed in place: itself where nobody else holds it, else a copy.
 pub(super) fn owned(x: FlexTensor) -> FlexTensor {
-    each_row_of(x, BLOCK, |_, _| ())
+    let x = in_f32(x);
+    match is_owned(&x) {
+        true => x,
+        false => each_row_of(x, BLOCK, |_, _| ()),
+    }
 }
 
 /// Whether a tensor in f32 is in row order, and all that there is of its memory, which nobody else holds.
