@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, ListArray, RecordBatch, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
+    ArrayRef, Int8Array, ListArray, RecordBatch, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{Field, Schema};
@@ -26,6 +26,7 @@ mod index;
 mod parts;
 mod recorded;
 mod shards;
+mod states;
 
 pub use aside::set_aside;
 use begun::{Begun, kept_aside};
@@ -36,6 +37,8 @@ pub use recorded::{Recorded, WrittenShard};
 use recorded::{by_reading, prove};
 pub use shards::FeatureShards;
 pub(crate) use shards::map_file;
+use states::Packed;
+pub use states::{Int8States, States, StoredType};
 
 impl fmt::Debug for FeatureWriter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,11 +197,12 @@ impl FeatureWriter {
         let number = self.next_sample();
         self.index.header.require_lengths(number, sample)?;
         let path = self.shard_path();
+        let columns = self.states(number, sample)?;
         let mut open = match self.open.take() {
             Some(open) => open,
             None => self.start_shard(&path)?,
         };
-        self.row(number, sample)
+        self.row(number, sample, columns)
             .and_then(|row| open.writer.write(&row))
             .map_err(|source| Error::write(&path, source))?;
         open.samples += 1;
@@ -310,11 +314,36 @@ impl FeatureWriter {
         self.index.write(&self.folder)
     }
 
+    /// The columns of a sample's hidden states, as the header says that they are stored.
+    fn states(&self, number: u64, sample: &StoredSample<'_>) -> Result<Vec<ArrayRef>> {
+        let header = &self.index.header;
+        let mut columns: Vec<ArrayRef> = Vec::new();
+        for (states, width) in [sample.captured, sample.last]
+            .into_iter()
+            .zip(header.widths())
+        {
+            let bits = states.bits();
+            match header.dtype {
+                StoredType::Bf16 => columns.push(Arc::new(UInt16Array::from(bits.into_owned()))),
+                StoredType::Int8 => {
+                    let packed = Packed::of(&bits, width).ok_or_else(|| {
+                        Error::sample(number, "hidden states", "numbers", "one that is none")
+                    })?;
+                    columns.push(Arc::new(Int8Array::from(packed.values)));
+                    columns.push(Arc::new(UInt16Array::from(packed.scales)));
+                    columns.push(Arc::new(Int8Array::from(packed.exponents)));
+                }
+            }
+        }
+        Ok(columns)
+    }
+
     /// A batch of one row: list offsets are 32-bit, and the row is all that is held in memory.
     fn row(
         &self,
         number: u64,
         sample: &StoredSample<'_>,
+        states: Vec<ArrayRef>,
     ) -> std::result::Result<RecordBatch, ArrowError> {
         let list = |values: ArrayRef| -> std::result::Result<ArrayRef, ArrowError> {
             if values.len() > i32::MAX as usize {
@@ -324,16 +353,15 @@ impl FeatureWriter {
             let offsets = OffsetBuffer::from_lengths([values.len()]);
             Ok(Arc::new(ListArray::try_new(item, offsets, values, None)?))
         };
-        RecordBatch::try_new(
-            self.schema.clone(),
-            vec![
-                Arc::new(UInt64Array::from(vec![number])),
-                list(Arc::new(UInt32Array::from(sample.tokens.to_vec())))?,
-                list(Arc::new(UInt8Array::from(sample.loss_mask.to_vec())))?,
-                list(Arc::new(UInt16Array::from(sample.captured.to_vec())))?,
-                list(Arc::new(UInt16Array::from(sample.last.to_vec())))?,
-            ],
-        )
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt64Array::from(vec![number])),
+            list(Arc::new(UInt32Array::from(sample.tokens.to_vec())))?,
+            list(Arc::new(UInt8Array::from(sample.loss_mask.to_vec())))?,
+        ];
+        for values in states {
+            columns.push(list(values)?);
+        }
+        RecordBatch::try_new(self.schema.clone(), columns)
     }
 }
 

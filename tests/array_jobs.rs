@@ -40,7 +40,7 @@ pub fn contents(folder: &Path) -> Vec<Contents> {
     let shards = FeatureShards::open(folder).unwrap();
     let samples = (0..shards.len()).map(|sample| shards.get(sample));
     let owned = samples.map(|of| {
-        let (captured, last) = (of.captured.to_vec(), of.last.to_vec());
+        let (captured, last) = (of.captured.bits().into_owned(), of.last.bits().into_owned());
         (of.tokens.to_vec(), of.loss_mask.to_vec(), captured, last)
     });
     owned.collect()

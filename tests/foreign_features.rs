@@ -11,7 +11,7 @@ use crate::own_texts::{OwnTexts, multiply_head, write_deepspec};
 use crate::workspace::{Files, Outcome, RECIPE, Workspace};
 
 /// Stored features of the target's own texts in `runs/run/features`, and the same in speculators' layout in `theirs`.
-fn workspace() -> Workspace {
+pub fn workspace() -> Workspace {
     workspace_of(&OwnTexts::default())
 }
 
@@ -47,8 +47,8 @@ fn samples(workspace: &Workspace, folder: &str) -> Samples {
         (
             of.tokens.into(),
             of.loss_mask.into(),
-            of.captured.into(),
-            of.last.into(),
+            of.captured.bits().into_owned(),
+            of.last.bits().into_owned(),
         )
     })
     .collect()

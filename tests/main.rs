@@ -23,6 +23,7 @@ mod divergence_parity;
 mod drafter_at;
 mod eagle1_parity;
 mod eagle3_parity;
+mod eight_bits;
 mod engine_logits;
 mod engines;
 mod estimates;

@@ -130,8 +130,8 @@ pub fn write_deepspec(workspace: &Workspace, features: &str, cache: &str) {
         );
         piece(vec![1; sample.tokens.len()]);
         piece(sample.loss_mask.to_vec());
-        piece(words(sample.captured));
-        piece(words(sample.last));
+        piece(words(&sample.captured.bits()));
+        piece(words(&sample.last.bits()));
         index.extend((number as u64).to_le_bytes());
         index.extend((shard as u32).to_le_bytes());
         index.extend((sample.tokens.len() as u32).to_le_bytes());

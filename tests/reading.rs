@@ -160,12 +160,20 @@ fn python_reads_tokens() {
 
 #[test]
 fn python_reads_features() {
+    for dtype in ["bf16", "int8"] {
+        python_reads_features_in(dtype);
+    }
+}
+
+fn python_reads_features_in(dtype: &str) {
     let workspace = Workspace::new();
     let stage = [
         "recipe",
         "recipe.toml",
         "--set",
         "features.mode=stored",
+        "--set",
+        &format!("features.dtype={dtype}"),
         "--stage",
     ];
     for name in ["prepare", "features"] {
@@ -182,10 +190,10 @@ fn python_reads_features() {
     let mut squares = vec![0.0; layers.len() + 1];
     let value = |bits: &u16| f64::from(f32::from_bits(u32::from(*bits) << 16)).powi(2);
     for sample in (0..shards.len()).map(|number| shards.get(number)) {
-        for (at, states) in sample.captured.chunks(width).enumerate() {
+        for (at, states) in sample.captured.bits().chunks(width).enumerate() {
             squares[at % layers.len()] += states.iter().map(value).sum::<f64>();
         }
-        squares[layers.len()] += sample.last.iter().map(value).sum::<f64>();
+        squares[layers.len()] += sample.last.bits().iter().map(value).sum::<f64>();
     }
     let tokens: usize = shards.lengths().iter().sum();
     let names = layers.iter().map(|layer| format!("layer {layer}"));

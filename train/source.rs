@@ -254,16 +254,12 @@ impl BatchSource for StoredFeatures {
 
     fn batch(&mut self, packed: PackedBatch) -> Result<Batch> {
         let rows = self.samples.rows(packed);
-        let header = self.shards.header();
-        let widths = [
-            header.captured_layers.len() * header.d_model,
-            header.d_model,
-        ];
+        let widths = self.shards.header().widths();
         let place = (&self.device, self.compute);
         with_stored(rows, widths, place, &mut |sample, captured, last| {
             let stored = self.shards.get(sample);
-            captured.extend_from_slice(stored.captured);
-            last.extend_from_slice(stored.last);
+            stored.captured.add_to(captured);
+            stored.last.add_to(last);
             Ok(())
         })
     }

@@ -42,7 +42,7 @@ pub fn set_aside(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::features::{FeatureHeader, FeatureShards, FeatureWriter, StoredSample};
+    use crate::features::{FeatureHeader, FeatureShards, FeatureWriter, StoredSample, StoredType};
 
     fn writer(folder: &Path) -> FeatureWriter {
         let header = FeatureHeader {
@@ -50,6 +50,7 @@ mod tests {
             captured_layers: vec![1],
             d_model: 1,
             tokens_fingerprint: "f".into(),
+            dtype: StoredType::Bf16,
         };
         FeatureWriter::open(folder, header, 2).unwrap()
     }
@@ -67,8 +68,8 @@ mod tests {
                 let sample = StoredSample {
                     tokens: &[token, run],
                     loss_mask: &[0, 1],
-                    captured: &[1, 2],
-                    last: &[3, 4],
+                    captured: [1, 2][..].into(),
+                    last: [3, 4][..].into(),
                 };
                 writer.push(&sample).unwrap();
             }

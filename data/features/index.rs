@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use spectrain_checkpoints::Mismatch;
 
 use super::recorded::Recorded;
+use super::states::{States, StoredType};
 use crate::durable::{self, TEMPORARY};
 use crate::error::{Error, Result};
 
 pub(super) const INDEX: &str = "features.json";
 pub(super) const VERSION: u32 = 1;
-const DTYPE: &str = "bf16";
 
 /// The name of the shard of this number, from 0.
 pub(super) fn shard_name(number: usize) -> String {
@@ -49,6 +49,9 @@ pub struct FeatureHeader {
     pub d_model: usize,
     /// Fingerprint of the token folder whose samples the rows are.
     pub tokens_fingerprint: String,
+    /// What the hidden states are stored in.
+    #[serde(default, skip_serializing_if = "StoredType::is_default")]
+    pub dtype: StoredType,
 }
 
 impl FeatureHeader {
@@ -71,6 +74,11 @@ impl FeatureHeader {
                 &self.tokens_fingerprint,
                 &found.tokens_fingerprint,
             ),
+            (
+                "dtype",
+                &self.dtype.name().to_owned(),
+                &found.dtype.name().to_owned(),
+            ),
         ] {
             if expected != found {
                 return Err(Error::FeatureHeader {
@@ -90,7 +98,7 @@ impl FeatureHeader {
             ("target_sha256", self.target_sha256.clone()),
             ("captured_layers", layers.join(",")),
             ("d_model", self.d_model.to_string()),
-            ("dtype", DTYPE.to_owned()),
+            ("dtype", self.dtype.name().to_owned()),
             ("tokens_fingerprint", self.tokens_fingerprint.clone()),
         ];
         pairs
@@ -103,29 +111,48 @@ impl FeatureHeader {
         let list = |name: &str, item: DataType| {
             Field::new_list(name, Field::new_list_field(item, false), false)
         };
-        let fields = vec![
+        let mut fields = vec![
             Field::new("sample", DataType::UInt64, false),
             list("tokens", DataType::UInt32),
             list("loss_mask", DataType::UInt8),
-            list("captured", DataType::UInt16),
-            list("last", DataType::UInt16),
         ];
+        for name in ["captured", "last"] {
+            match self.dtype {
+                StoredType::Bf16 => fields.push(list(name, DataType::UInt16)),
+                StoredType::Int8 => fields.extend([
+                    list(name, DataType::Int8),
+                    list(&format!("{name}_scales"), DataType::UInt16),
+                    list(&format!("{name}_exponents"), DataType::Int8),
+                ]),
+            }
+        }
         Schema::new_with_metadata(fields, self.metadata())
     }
 
     pub(super) fn require_lengths(&self, number: u64, sample: &StoredSample<'_>) -> Result<()> {
         let seq = sample.tokens.len();
-        let captured = seq * self.captured_layers.len() * self.d_model;
+        let [captured, last] = self.widths();
         for (what, expected, found) in [
             ("loss mask", seq, sample.loss_mask.len()),
-            ("captured features", captured, sample.captured.len()),
-            ("last hidden states", seq * self.d_model, sample.last.len()),
+            ("captured features", seq * captured, sample.captured.len()),
+            ("last hidden states", seq * last, sample.last.len()),
         ] {
             if expected != found {
                 return Err(Error::sample(number, what, expected, found));
             }
         }
+        let states = [sample.captured, sample.last];
+        for (states, width) in states.into_iter().zip(self.widths()) {
+            if let States::Int8(states) = states {
+                states.require_scales(number, width)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Numbers of one token: of its captured layers, and of the last hidden state.
+    pub fn widths(&self) -> [usize; 2] {
+        [self.captured_layers.len() * self.d_model, self.d_model]
     }
 }
 
@@ -142,18 +169,18 @@ pub struct StoredSample<'a> {
     pub tokens: &'a [u32],
     /// One per token: 1 where the token is trained on, else 0.
     pub loss_mask: &'a [u8],
-    /// Bits of bf16: for every token its captured layers' outputs, one after the other.
-    pub captured: &'a [u16],
-    /// Bits of bf16: for every token the last hidden state after the final norm; the head turns it into logits.
-    pub last: &'a [u16],
+    /// For every token its captured layers' outputs, one after the other.
+    pub captured: States<'a>,
+    /// For every token the last hidden state after the final norm; the head turns it into logits.
+    pub last: States<'a>,
 }
 
-/// Bytes on disk that features of so many tokens take, but for some hundred bytes a sample.
-pub fn disk_bytes(tokens: u64, captured_layers: u64, d_model: u64) -> u64 {
-    let hidden_states = (captured_layers + 1)
-        .saturating_mul(d_model)
-        .saturating_mul(2);
-    tokens.saturating_mul(hidden_states + 4 + 1)
+/// Bytes on disk that features of so many tokens take, but for what a sample takes beside its tokens: some hundred bytes, and in eight
+/// bits one for each number of a token.
+pub fn disk_bytes(tokens: u64, captured_layers: u64, d_model: u64, dtype: StoredType) -> u64 {
+    let captured = dtype.bytes(tokens, captured_layers.saturating_mul(d_model));
+    let states = captured.saturating_add(dtype.bytes(tokens, d_model));
+    states.saturating_add(tokens.saturating_mul(4 + 1))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

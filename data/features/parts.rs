@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
     use crate::features::recorded::by_reading;
-    use crate::features::{FeatureShards, FeatureWriter, StoredSample};
+    use crate::features::{FeatureShards, FeatureWriter, StoredSample, StoredType};
 
     fn header() -> FeatureHeader {
         FeatureHeader {
@@ -203,6 +203,7 @@ mod tests {
             captured_layers: vec![1],
             d_model: 2,
             tokens_fingerprint: "f".into(),
+            dtype: StoredType::Bf16,
         }
     }
 
@@ -219,8 +220,8 @@ mod tests {
                 .push(&StoredSample {
                     tokens: &vec![number as u32; seq],
                     loss_mask: &vec![1; seq],
-                    captured: &vec![bits; 2 * seq],
-                    last: &vec![bits + 100; 2 * seq],
+                    captured: (&vec![bits; 2 * seq]).into(),
+                    last: (&vec![bits + 100; 2 * seq]).into(),
                 })
                 .unwrap();
         }

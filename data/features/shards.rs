@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::{Buffer, ScalarBuffer};
-use arrow::datatypes::{ArrowPrimitiveType, Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{
+    ArrowPrimitiveType, Int8Type, Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
 use arrow::error::ArrowError;
 use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
@@ -19,6 +21,7 @@ use spectrain_checkpoints::hash::sha256_file;
 
 use super::index::{FeatureHeader, FeatureIndex, FeatureShard, INDEX, StoredSample};
 use super::recorded::{Recorded, by_reading, prove};
+use super::states::{Int8States, States, StoredType};
 use crate::contained::contained;
 use crate::durable;
 use crate::error::{Error, Result};
@@ -31,8 +34,18 @@ const TRAILER: usize = 10;
 struct MappedSample {
     tokens: ScalarBuffer<u32>,
     loss_mask: ScalarBuffer<u8>,
-    captured: ScalarBuffer<u16>,
-    last: ScalarBuffer<u16>,
+    captured: MappedStates,
+    last: MappedStates,
+}
+
+/// Where hidden states lie in a map.
+enum MappedStates {
+    Bf16(ScalarBuffer<u16>),
+    Int8 {
+        values: ScalarBuffer<i8>,
+        scales: ScalarBuffer<u16>,
+        exponents: ScalarBuffer<i8>,
+    },
 }
 
 /// Every sample of a folder of features; the numbers stay on disk until they are read.
@@ -145,8 +158,42 @@ impl MappedSample {
         StoredSample {
             tokens: &self.tokens,
             loss_mask: &self.loss_mask,
-            captured: &self.captured,
-            last: &self.last,
+            captured: self.captured.view(),
+            last: self.last.view(),
+        }
+    }
+}
+
+impl MappedStates {
+    /// Finds those of a row, whose columns begin at `column`. Returns the column behind theirs as well.
+    fn find(batch: &RecordBatch, row: usize, dtype: StoredType, column: usize) -> (Self, usize) {
+        let bits = |at| list_values::<UInt16Type>(batch.column(at), row);
+        let integers = |at| list_values::<Int8Type>(batch.column(at), row);
+        match dtype {
+            StoredType::Bf16 => (Self::Bf16(bits(column)), column + 1),
+            StoredType::Int8 => {
+                let found = Self::Int8 {
+                    values: integers(column),
+                    scales: bits(column + 1),
+                    exponents: integers(column + 2),
+                };
+                (found, column + 3)
+            }
+        }
+    }
+
+    fn view(&self) -> States<'_> {
+        match self {
+            Self::Bf16(bits) => States::Bf16(bits),
+            Self::Int8 {
+                values,
+                scales,
+                exponents,
+            } => States::Int8(Int8States {
+                values,
+                scales,
+                exponents,
+            }),
         }
     }
 }
@@ -315,11 +362,13 @@ fn map_row(
     if found != number {
         return Err(Error::sample(number, "number", number, found));
     }
+    let (captured, behind) = MappedStates::find(batch, row, header.dtype, 3);
+    let (last, _) = MappedStates::find(batch, row, header.dtype, behind);
     let sample = MappedSample {
         tokens: list_values::<UInt32Type>(batch.column(1), row),
         loss_mask: list_values::<UInt8Type>(batch.column(2), row),
-        captured: list_values::<UInt16Type>(batch.column(3), row),
-        last: list_values::<UInt16Type>(batch.column(4), row),
+        captured,
+        last,
     };
     header.require_lengths(number, &sample.view())?;
     Ok(sample)

@@ -32,8 +32,8 @@ impl Owned {
         StoredSample {
             tokens: &self.tokens,
             loss_mask: &self.loss_mask,
-            captured: &self.captured,
-            last: &self.last,
+            captured: (&self.captured).into(),
+            last: (&self.last).into(),
         }
     }
 }
@@ -44,6 +44,7 @@ fn header() -> FeatureHeader {
         captured_layers: vec![1, 4],
         d_model: 3,
         tokens_fingerprint: "bb".to_owned(),
+        dtype: StoredType::Bf16,
     }
 }
 
@@ -493,7 +494,7 @@ fn features_of_the_wrong_size_are_refused() {
     let mut writer = write(folder.path(), 0..1);
     let sample = Owned::new(1);
     let short = StoredSample {
-        captured: &sample.captured[1..],
+        captured: sample.captured[1..].into(),
         ..sample.view()
     };
     let message = writer.push(&short).unwrap_err().to_string();
@@ -523,55 +524,151 @@ fn a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_of_it() {
     assert!(!path.exists() && !durable::temporary_path(&path).exists());
 }
 
-#[test]
-fn disk_estimates_count_two_bytes_for_every_number() {
-    assert_eq!(disk_bytes(10, 3, 8), 10 * (4 * 8 * 2 + 5));
-    let folder = tempfile::tempdir().unwrap();
-    let mut writer = FeatureWriter::open(
-        folder.path(),
-        FeatureHeader {
-            d_model: 256,
-            ..header()
-        },
-        3,
-    )
-    .unwrap();
-    let (tokens, loss_mask, numbers) = (vec![0; 100], vec![0; 100], vec![0; 100 * 256 * 2]);
-    let last = &numbers[..100 * 256];
+/// A header of states in eight bits, wider than a block.
+fn int8_header() -> FeatureHeader {
+    FeatureHeader {
+        d_model: 70,
+        dtype: StoredType::Int8,
+        ..header()
+    }
+}
+
+/// A sample of such states: its number, its tokens, and states that differ from channel to channel.
+fn int8_sample(number: u32, seq: usize) -> [Vec<u16>; 2] {
+    let [captured, last] = int8_header().widths();
+    let numbers = |width: usize| {
+        let value = |at: usize| {
+            let sign = if at.is_multiple_of(3) { -1.0 } else { 1.0 };
+            let size = 1.0 + (at * 7 + number as usize) as f32 % 11.0;
+            sign * size
+                * if (at % width).is_multiple_of(13) {
+                    50.0
+                } else {
+                    1.0
+                }
+        };
+        let bits = (0..seq * width).map(|at| (value(at).to_bits() >> 16) as u16);
+        bits.collect()
+    };
+    [numbers(captured), numbers(last)]
+}
+
+fn write_int8(folder: &Path, lengths: &[usize]) -> FeatureWriter {
+    let mut writer = FeatureWriter::open(folder, int8_header(), 2).unwrap();
+    for (number, &seq) in (0..).zip(lengths) {
+        let [captured, last] = int8_sample(number, seq);
+        let sample = StoredSample {
+            tokens: &vec![number; seq],
+            loss_mask: &vec![1; seq],
+            captured: (&captured).into(),
+            last: (&last).into(),
+        };
+        writer.push(&sample).unwrap();
+    }
     writer
-        .push(&StoredSample {
+}
+
+#[test]
+fn states_in_eight_bits_are_read_as_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [5, 1, 300];
+    write_int8(folder.path(), &lengths).finish().unwrap();
+    let shards = FeatureShards::open(folder.path()).unwrap();
+    assert_eq!(shards.lengths(), lengths);
+    let read_back = |bits: &[u16], width| {
+        let read = StoredType::Int8.read_back(bits, width);
+        read.unwrap().into_owned()
+    };
+    for (number, &seq) in (0..).zip(&lengths) {
+        let stored = shards.get(number as usize);
+        let [captured, last] = int8_sample(number, seq);
+        let widths = int8_header().widths();
+        assert_eq!(*stored.captured.bits(), read_back(&captured, widths[0]));
+        assert_eq!(*stored.last.bits(), read_back(&last, widths[1]));
+        assert_ne!(*stored.last.bits(), last, "eight bits are fewer");
+    }
+    // What is not written so is refused by name, and so is what no integer is of.
+    let other = FeatureHeader {
+        dtype: StoredType::Bf16,
+        ..int8_header()
+    };
+    let refused = shards.require(&other).unwrap_err().to_string();
+    assert!(
+        refused.contains("`dtype`: expected bf16, found int8"),
+        "{refused}"
+    );
+    let mut writer = write_int8(&folder.path().join("none"), &lengths[..1]);
+    let [captured, mut last] = int8_sample(1, 1);
+    last[3] = 0x7fc0;
+    let sample = StoredSample {
+        tokens: &[1],
+        loss_mask: &[1],
+        captured: (&captured).into(),
+        last: (&last).into(),
+    };
+    let refused = writer.push(&sample).unwrap_err().to_string();
+    assert!(
+        refused.contains("sample 1: hidden states: expected numbers"),
+        "{refused}"
+    );
+    assert_eq!(writer.next_sample(), 1, "what was there is still there");
+}
+
+#[test]
+fn disk_estimates_count_every_number() {
+    assert_eq!(disk_bytes(10, 3, 8, StoredType::Bf16), 10 * (4 * 8 * 2 + 5));
+    for dtype in [StoredType::Bf16, StoredType::Int8] {
+        let folder = tempfile::tempdir().unwrap();
+        let header = FeatureHeader {
+            d_model: 256,
+            dtype,
+            ..header()
+        };
+        let mut writer = FeatureWriter::open(folder.path(), header, 3).unwrap();
+        let (tokens, loss_mask, numbers) = (vec![0; 400], vec![0; 400], vec![0; 400 * 256 * 2]);
+        let sample = StoredSample {
             tokens: &tokens,
             loss_mask: &loss_mask,
-            captured: &numbers,
-            last,
-        })
-        .unwrap();
-    writer.finish().unwrap();
-    let written = fs::metadata(folder.path().join("features-00000.arrow"))
-        .unwrap()
-        .len() as f64;
-    let estimate = disk_bytes(100, 2, 256) as f64;
-    assert!(
-        (written / estimate - 1.0).abs() < 0.03,
-        "{written} {estimate}"
-    );
+            captured: (&numbers).into(),
+            last: numbers[..400 * 256].into(),
+        };
+        writer.push(&sample).unwrap();
+        writer.finish().unwrap();
+        let shard = folder.path().join("features-00000.arrow");
+        let written = fs::metadata(shard).unwrap().len() as f64;
+        let estimate = disk_bytes(400, 2, 256, dtype) as f64;
+        assert!(
+            (written / estimate - 1.0).abs() < 0.03,
+            "{dtype:?}: {written} {estimate}"
+        );
+    }
 }
 
 #[test]
 fn a_forged_shard_with_the_right_checksum_is_an_error_and_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 0..1).finish().unwrap();
-    let shard = folder.path().join("features-00000.arrow");
+    assert_forgeries_are_refused(folder.path());
+    let folder = tempfile::tempdir().unwrap();
+    write_int8(folder.path(), &[2]).finish().unwrap();
+    assert_forgeries_are_refused(folder.path());
+}
+
+fn assert_forgeries_are_refused(folder: &Path) {
+    let shard = folder.join("features-00000.arrow");
     let whole = fs::read(&shard).unwrap();
-    let text = fs::read_to_string(folder.path().join(INDEX)).unwrap();
+    let text = fs::read_to_string(folder.join(INDEX)).unwrap();
     let checksum = |bytes: &[u8]| sha256_bytes(bytes);
     let messages = refusals(&whole, 300, |bytes| {
         // Another file each time: one that is mapped is not to be written to.
         fs::remove_file(&shard).unwrap();
         fs::write(&shard, &bytes).unwrap();
         let text = text.replace(&checksum(&whole), &checksum(&bytes));
-        fs::write(folder.path().join(INDEX), text).unwrap();
-        FeatureShards::open(folder.path()).map(drop)
+        fs::write(folder.join(INDEX), text).unwrap();
+        FeatureShards::open(folder).map(|shards| {
+            let samples = (0..shards.len()).map(|sample| shards.get(sample));
+            samples.for_each(|sample| drop((sample.captured.bits(), sample.last.bits())));
+        })
     });
     assert!(
         messages

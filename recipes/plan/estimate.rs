@@ -94,7 +94,10 @@ impl Estimate {
             weighed = weighed.saturating_add(weight);
             tokens = together(tokens, trained);
         }
-        let of_features = |tokens| disk_bytes(tokens, footprint.captured, spec.d_model as u64);
+        let of_features = |tokens| {
+            let d_model = spec.d_model as u64;
+            disk_bytes(tokens, footprint.captured, d_model, recipe.features.dtype)
+        };
         Ok(Self {
             footprint,
             active_parameters,

@@ -528,6 +528,12 @@ impl<'a> Asked<'a> {
                 recipe.json["features"]["mode"]
             );
         }
+        if !mode.is_stored() && !recipe.features.dtype.is_default() {
+            bail!(
+                "`features.dtype`: expected `features.mode = \"stored\"`, `\"served\"` or `\"imported\"` beside it, found {}",
+                recipe.json["features"]["mode"]
+            );
+        }
         let asks_server = recipe
             .regenerate
             .as_ref()

@@ -391,7 +391,7 @@ fn digest(files: &Value) -> String {
 mod tests {
     use std::fs::File;
 
-    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample, StoredType};
 
     use super::*;
 
@@ -553,13 +553,14 @@ mod tests {
             captured_layers: vec![1],
             d_model,
             tokens_fingerprint: "f".into(),
+            dtype: StoredType::Bf16,
         };
         let bits = vec![1; seq * d_model];
         let sample = StoredSample {
             tokens: &vec![1; seq],
             loss_mask: &vec![1; seq],
-            captured: &bits,
-            last: &bits,
+            captured: (&bits).into(),
+            last: (&bits).into(),
         };
         let mut writer = FeatureWriter::open(root.path(), header, 1).unwrap();
         for _ in 0..2 {

@@ -188,14 +188,14 @@ impl<'a> StoredTexts<'a> {
         };
         let width = self.columns.len() * d_model;
         let layers = header.captured_layers.len();
-        let captured = pick(stored.captured, layers, &self.columns, d_model);
+        let captured = pick(&stored.captured.bits(), layers, &self.columns, d_model);
         Features {
             captured: if captured.is_empty() {
                 Tensor::zeros([1, seq, 0], (&self.device, self.compute))
             } else {
                 tensor(&captured, width)
             },
-            last: tensor(stored.last, d_model),
+            last: tensor(&stored.last.bits(), d_model),
         }
     }
 }

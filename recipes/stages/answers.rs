@@ -274,7 +274,7 @@ impl WrittenAnswers<'_> {
 mod tests {
     use burn::prelude::Device;
     use spectrain_checkpoints::{DType, ModelFolder};
-    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample};
+    use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample, StoredType};
     use spectrain_models::{Capture, Transformer, load_target};
 
     use super::*;
@@ -314,13 +314,15 @@ mod tests {
             captured_layers: Vec::new(),
             d_model,
             tokens_fingerprint: String::new(),
+            dtype: StoredType::Bf16,
         };
         let mut writer = FeatureWriter::open(folder.path(), header, 1).unwrap();
+        let last = vec![0; 6 * d_model];
         let sample = StoredSample {
             tokens: &[3, 1, 4, 1, 5, 9],
             loss_mask: &[0, 0, 1, 1, 1, 1],
-            captured: &[],
-            last: &vec![0; 6 * d_model],
+            captured: [][..].into(),
+            last: (&last).into(),
         };
         writer.push(&sample).unwrap();
         writer.finish().unwrap();

@@ -58,9 +58,9 @@ fn computed(context: &StageContext) -> Result<Value> {
         context.target_type,
     )?;
     let d_model = target.spec().d_model;
-    let header = header(context, &capture, tokens.fingerprint(), d_model)?;
     let longest = recipe.data.max_length;
     let folder = context.features_folder();
+    let header = header(context, &folder, &capture, tokens.fingerprint(), d_model)?;
     let lengths = tokens.lengths();
     let share = context.array.share(lengths.len());
     if share.is_empty() {
@@ -163,8 +163,8 @@ fn write(
             writer.push(&StoredSample {
                 tokens: &rows.tokens[start..end],
                 loss_mask: &loss_mask,
-                captured: &captured[start * widths[0]..end * widths[0]],
-                last: &last[start * widths[1]..end * widths[1]],
+                captured: captured[start * widths[0]..end * widths[0]].into(),
+                last: last[start * widths[1]..end * widths[1]].into(),
             })?;
             start = end;
         }

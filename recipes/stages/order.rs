@@ -87,6 +87,7 @@ pub const STAGES: &[Stage] = &[
         wanted_by: Some("`features.mode = \"stored\"` (or `\"served\"`)"),
         reads: &[
             "features.mode",
+            "features.dtype",
             "features.samples_per_shard",
             "features.from",
             "target.dtype",
@@ -139,6 +140,7 @@ pub const STAGES: &[Stage] = &[
             "seed",
             "start",
             "features.mode",
+            "features.dtype",
             "drafter",
             "objective",
             "train",

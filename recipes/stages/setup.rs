@@ -187,6 +187,7 @@ impl<'a> Setup<'a> {
         let shards = FeatureShards::open_with(folder, |files| context.prove(files))?;
         shards.require(&header(
             context,
+            folder,
             &self.capture,
             tokens.fingerprint(),
             self.parts.spec.d_model,

@@ -11,7 +11,9 @@ use spectrain::runtime::capture::{server, states};
 use spectrain_checkpoints::folder::read_safetensors;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{NamedTensor, state, write_safetensors};
-use spectrain_data::features::{FeatureHeader, FeatureShards, FeatureWriter, StoredSample};
+use spectrain_data::features::{
+    FeatureHeader, FeatureShards, FeatureWriter, StoredSample, StoredType,
+};
 use spectrain_data::foreign::{self, RowsWriter};
 use spectrain_data::regenerate::{
     Answer, Answers, ExistingAnswers, Failure, Job, RegenerateSettings, Request, Retry, ToolRows,
@@ -99,15 +101,17 @@ fn features() -> Vec<Files> {
             captured_layers: vec![0, 2],
             d_model: 4,
             tokens_fingerprint: "cd".repeat(32),
+            dtype: StoredType::Bf16,
         };
         let mut writer = FeatureWriter::open(folder, header, 2).unwrap();
         for number in 0..FEATURES {
             let length = 3 + number as usize;
+            let captured: Vec<u16> = (0..length as u16 * 8).collect();
             let sample = StoredSample {
                 tokens: &(0..length as u32).collect::<Vec<_>>(),
                 loss_mask: &vec![1; length],
-                captured: &(0..length as u16 * 8).collect::<Vec<_>>(),
-                last: &(0..length as u16 * 4).collect::<Vec<_>>(),
+                captured: captured[..].into(),
+                last: captured[..length * 4].into(),
             };
             writer.push(&sample).unwrap();
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use spectrain_checkpoints::launch::quote;
+use spectrain_data::features::StoredType;
 use spectrain_data::foreign::PICKLE_CONVERTER;
 
 use crate::cli::arguments::{DeviceArgument, TemplateArgument};
@@ -57,6 +58,9 @@ pub struct FeaturesImport {
     /// Samples in each file
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     samples_per_shard: u64,
+    /// What the hidden states are written in
+    #[arg(long, value_enum, default_value_t = Stored::Bf16)]
+    dtype: Stored,
     #[command(flatten)]
     template: TemplateArgument,
     #[command(flatten)]
@@ -70,6 +74,24 @@ enum Mask {
     All,
     /// The assistant's turns, as the chat template opens them
     Assistant,
+}
+
+/// What hidden states are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Stored {
+    /// As they are
+    Bf16,
+    /// In half of the bytes
+    Int8,
+}
+
+impl From<Stored> for StoredType {
+    fn from(stored: Stored) -> Self {
+        match stored {
+            Stored::Bf16 => Self::Bf16,
+            Stored::Int8 => Self::Int8,
+        }
+    }
 }
 
 /// Arguments of `spectrain features export`.
@@ -114,6 +136,7 @@ impl FeaturesImport {
             unmasked: self.unmasked(&target)?,
             check_layers: self.check_layers,
             samples_per_shard: self.samples_per_shard,
+            stored: self.dtype.into(),
             device: device::device(name)?,
             dtype: device::target_type(TargetType::Auto, name).dtype,
             output: Output::detect(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use spectrain_data::features::StoredType;
 use spectrain_models::bounds;
 
 use super::regenerate::{LONGEST_WAIT, WAIT};
@@ -18,6 +19,10 @@ pub struct FeaturesTable {
     /// With `mode = "imported"`: the folder that `spectrain features import` wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<PathBuf>,
+    /// What the hidden states to train on are written in, with `mode = "stored"`, `"served"` or `"imported"`. Those by which drafters are
+    /// judged stay in bf16.
+    #[serde(skip_serializing_if = "StoredType::is_default")]
+    pub dtype: StoredType,
     /// Samples in each file of stored features.
     pub samples_per_shard: usize,
     /// Folders of existing features, as `data regenerate --capture` and `features import` write them: samples with the same
@@ -39,6 +44,7 @@ impl Default for FeaturesTable {
         Self {
             mode: FeatureMode::Live,
             imported: None,
+            dtype: StoredType::Bf16,
             samples_per_shard: 256,
             from: Vec::new(),
             under_way: 8,

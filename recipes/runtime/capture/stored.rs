@@ -26,8 +26,8 @@ impl Bits {
         StoredSample {
             tokens,
             loss_mask,
-            captured: &self.captured,
-            last: &self.last,
+            captured: (&self.captured).into(),
+            last: (&self.last).into(),
         }
     }
 }

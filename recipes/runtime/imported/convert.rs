@@ -12,7 +12,7 @@ use spectrain_checkpoints::atomic::write_with;
 use spectrain_checkpoints::hash::sha256_bytes;
 use spectrain_checkpoints::{DType, ModelFolder};
 use spectrain_data::Error;
-use spectrain_data::features::{FeatureHeader, FeatureWriter};
+use spectrain_data::features::{FeatureHeader, FeatureWriter, StoredSample, StoredType};
 use spectrain_data::foreign::{ForeignFeatures, ForeignStates, SaidLayers, open};
 use spectrain_models::{TargetParts, load_parts, load_target};
 
@@ -44,6 +44,9 @@ const PROVEN: usize = 8;
 /// How far a last state that was normed here may be from the one that the file has, relative to itself.
 const MOST_APART: f32 = 0.02;
 
+/// The same of all numbers of a text together, as a share of their length, where each is rounded to one of some 255 steps.
+const MOST_APART_IN_EIGHT_BITS: f32 = 0.02;
+
 /// What is imported, and how.
 pub struct Import<'a> {
     /// The folder of features.
@@ -64,6 +67,8 @@ pub struct Import<'a> {
     pub check_layers: bool,
     /// Samples of one file.
     pub samples_per_shard: u64,
+    /// What hidden states are written in.
+    pub stored: StoredType,
     /// Where the target computes.
     pub device: Device,
     /// In which type.
@@ -160,6 +165,7 @@ pub fn import(wanted: &Import) -> Result<ImportReport> {
         captured_layers: slots.layers.clone(),
         d_model: target.spec.d_model,
         tokens_fingerprint: texts.fingerprint,
+        dtype: wanted.stored,
     };
     let _lock = lock_for(wanted.out, "choose another `--out`")?;
     let conversion = Conversion {
@@ -375,10 +381,7 @@ impl Conversion<'_> {
         writer.each_sample(&mut |number, written| {
             check_interrupted()?;
             let made = self.sample(number as usize)?;
-            let last = &made.states.last;
-            let is_same_last = written.last == last
-                || (made.normed_here && first_apart(last, written.last).is_none());
-            if written.captured != made.states.captured || !is_same_last {
+            if !self.is_same(&made, &written)? {
                 let out = self.wanted.out.display();
                 bail!(
                     "`{out}`: sample {number}: expected the hidden states in `{}`, found others of the same text; choose another \
@@ -389,6 +392,24 @@ impl Conversion<'_> {
             progress.set(number + 1, "samples");
             Ok(())
         })
+    }
+
+    /// Whether a sample was written with these states.
+    fn is_same(&self, made: &Converted, written: &StoredSample) -> Result<bool> {
+        let d_model = self.target.spec.d_model;
+        let captured = self.slots.layers.len() * d_model;
+        let stored = self.wanted.stored;
+        let read_back = |bits, width| stored.read_back(bits, width).context("no number");
+        if read_back(&made.states.captured, captured)? != written.captured.bits() {
+            return Ok(false);
+        }
+        let last = read_back(&made.states.last, d_model)?;
+        let found = written.last.bits();
+        let is_near = || match stored {
+            StoredType::Bf16 => first_apart(&last, &found).is_none(),
+            StoredType::Int8 => share_apart(&last, &found) < MOST_APART_IN_EIGHT_BITS,
+        };
+        Ok(last == found || (made.normed_here && is_near()))
     }
 
     fn sample(&self, number: usize) -> Result<Converted> {
@@ -451,6 +472,17 @@ fn first_apart(made: &[u16], found: &[u16]) -> Option<(f32, f32)> {
         let apart = (made - found).abs();
         apart.is_nan() || apart > MOST_APART * made.abs() + slack
     })
+}
+
+/// How far last states are from those that are found, as a share of their own length.
+fn share_apart(made: &[u16], found: &[u16]) -> f32 {
+    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+    let pairs = made.iter().zip(found);
+    let (apart, own) = pairs.fold((0.0, 0.0), |(apart, own), (&made, &found)| {
+        let (made, found) = (value(made), value(found));
+        (apart + (made - found).powi(2), own + made.powi(2))
+    });
+    (apart / f32::max(own, f32::MIN_POSITIVE)).sqrt()
 }
 
 /// Writes the texts as rows of tokens.

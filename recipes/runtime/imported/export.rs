@@ -84,7 +84,8 @@ pub fn export(wanted: &Export) -> Result<Exported> {
     for number in 0..shards.len() {
         check_interrupted()?;
         let stored = shards.get(number);
-        let sample = with_states(stored, header.d_model);
+        let (captured, last) = (stored.captured.bits(), stored.last.bits());
+        let sample = with_states(&stored, (&captured, &last), header.d_model);
         cut += usize::from(sample.tokens.len() < stored.tokens.len());
         if sample.tokens.is_empty() {
             bail!("sample {number}: expected a token with a state, found none");
@@ -114,25 +115,34 @@ fn described(layer_ids: &[usize], sha256: &str) -> Value {
     })
 }
 
+/// A sample as it is exported, its states as bits of bf16.
+struct Sample<'a> {
+    tokens: &'a [u32],
+    loss_mask: &'a [u8],
+    captured: &'a [u16],
+    last: &'a [u16],
+}
+
 /// A sample without a last token that has no state: an answer's, behind which nothing is drafted.
-fn with_states<'a>(stored: StoredSample<'a>, d_model: usize) -> StoredSample<'a> {
-    let last = stored.last.len().saturating_sub(d_model);
-    let is_empty = stored.last[last..].iter().all(|bits| bits & 0x7fff == 0);
-    if !is_empty {
-        return stored;
-    }
-    let tokens = stored.tokens.len().saturating_sub(1);
-    let width = stored.captured.len() / stored.tokens.len().max(1);
-    StoredSample {
+fn with_states<'a>(
+    stored: &StoredSample<'a>,
+    (captured, last): (&'a [u16], &'a [u16]),
+    d_model: usize,
+) -> Sample<'a> {
+    let before = last.len().saturating_sub(d_model);
+    let is_empty = last[before..].iter().all(|bits| bits & 0x7fff == 0);
+    let tokens = stored.tokens.len() - usize::from(is_empty && !last.is_empty());
+    let width = captured.len() / stored.tokens.len().max(1);
+    Sample {
         tokens: &stored.tokens[..tokens],
         loss_mask: &stored.loss_mask[..tokens],
-        captured: &stored.captured[..tokens * width],
-        last: &stored.last[..last],
+        captured: &captured[..tokens * width],
+        last: &last[..tokens * d_model],
     }
 }
 
 /// A sample as the connector writes it, and the last state as it is stored beside: the norm is not undone to the last bit.
-fn tensors(sample: &StoredSample, target: &TargetParts, slots: usize) -> Vec<NamedTensor> {
+fn tensors(sample: &Sample, target: &TargetParts, slots: usize) -> Vec<NamedTensor> {
     let (tokens, d_model) = (sample.tokens.len(), target.spec.d_model);
     let before = before_norm(sample.last, target);
     let width = (slots - 1) * d_model;

@@ -96,7 +96,7 @@ impl<'a> Capturing<'a> {
     /// out. Says where it went on, and how many were known.
     pub fn write(&mut self, folder: &Path, texts: Texts) -> Result<[usize; 2]> {
         let context = self.context;
-        let header = self.header(texts.fingerprint.clone())?;
+        let header = self.header(folder, texts.fingerprint.clone())?;
         let share = context.array.share(texts.count);
         let end = share.end as usize;
         if share.is_empty() {
@@ -158,11 +158,12 @@ impl<'a> Capturing<'a> {
         known.context("`features.from`")
     }
 
-    /// What features of texts with this fingerprint are of.
-    fn header(&self, tokens_fingerprint: String) -> Result<FeatureHeader> {
+    /// What features of texts with this fingerprint are of in a folder.
+    fn header(&self, folder: &Path, tokens_fingerprint: String) -> Result<FeatureHeader> {
         let d_model = self.servers.target.spec.d_model;
         header(
             self.context,
+            folder,
             &self.servers.layers,
             tokens_fingerprint,
             d_model,

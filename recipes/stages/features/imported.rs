@@ -59,7 +59,7 @@ fn write(
     if share.is_empty() {
         return Ok(());
     }
-    let header = wanted(context, tokens)?;
+    let header = wanted(context, folder, tokens)?;
     let mut writer = context.feature_writer(folder, header, share)?;
     let mut progress = context.progress(what, share.end);
     for number in writer.missing(share.end).into_iter().flatten() {
@@ -105,11 +105,17 @@ fn check_told_apart(tokens: &TokenShards, (masks, known): (Masks, &Known)) -> Re
     }
 }
 
-/// What features of `tokens` must be of.
-fn wanted(context: &StageContext, tokens: &TokenShards) -> Result<FeatureHeader> {
+/// What features of `tokens` in a folder must be of.
+fn wanted(context: &StageContext, folder: &Path, tokens: &TokenShards) -> Result<FeatureHeader> {
     let spec = target::spec(&context.target_folder()?)?;
     let capture = context.recipe.method.capture(&spec)?;
-    header(context, &capture, tokens.fingerprint(), spec.d_model)
+    header(
+        context,
+        folder,
+        &capture,
+        tokens.fingerprint(),
+        spec.d_model,
+    )
 }
 
 /// The imported features, of what is captured here of these sets.
@@ -120,7 +126,7 @@ fn known(context: &StageContext, sets: &[&TokenShards]) -> Result<Known> {
         return Err(Misuse(message.into()).into());
     };
     // What they must be of beside their texts is the same for all sets.
-    let wanted = wanted(context, sets[0])?;
+    let wanted = wanted(context, folder, sets[0])?;
     let texts = sets.iter().flat_map(|tokens| context.texts(tokens));
     Known::open(context, std::slice::from_ref(folder), &wanted, texts)
 }

@@ -144,11 +144,11 @@ impl Folder {
     fn bits(&self, stored: &StoredSample, tokens: usize) -> Bits {
         let header = self.shards.header();
         let (d_model, layers) = (header.d_model, header.captured_layers.len());
-        let rows = &stored.captured[..tokens * layers * d_model];
-        let captured = pick(rows, layers, &self.columns, d_model);
+        let (captured, last) = (stored.captured.bits(), stored.last.bits());
+        let rows = &captured[..tokens * layers * d_model];
         Bits {
-            captured,
-            last: stored.last[..tokens * d_model].to_vec(),
+            captured: pick(rows, layers, &self.columns, d_model),
+            last: last[..tokens * d_model].to_vec(),
         }
     }
 }
@@ -157,7 +157,7 @@ impl Folder {
 mod tests {
     use std::fs;
 
-    use spectrain_data::features::FeatureWriter;
+    use spectrain_data::features::{FeatureWriter, StoredType};
 
     use super::*;
     use crate::recipe;
@@ -172,14 +172,15 @@ mod tests {
             captured_layers: vec![1],
             d_model: 1,
             tokens_fingerprint: "f".into(),
+            dtype: StoredType::Bf16,
         };
         let mut writer = FeatureWriter::open(&folder, wanted.clone(), 2).unwrap();
         for token in 0..6 {
             let sample = StoredSample {
                 tokens: &[token, 9],
                 loss_mask: &[0, 1],
-                captured: &[1, 2],
-                last: &[3, 4],
+                captured: [1, 2][..].into(),
+                last: [3, 4][..].into(),
             };
             writer.push(&sample).unwrap();
         }

@@ -112,6 +112,7 @@ impl CapturedAnswers {
             captured_layers: servers.layers.layers.clone(),
             d_model: servers.target.spec.d_model,
             tokens_fingerprint: hash::sha256_bytes(settings.to_string().as_bytes()),
+            dtype: recipe.features.dtype,
         };
         let texts = first_texts(data, arguments.unusable.unusable, (&tokenizer, &template))?;
         if texts.is_empty() {
