@@ -329,6 +329,7 @@ fn every_key_that_a_stage_reads_exists() {
     recipe.json["data"]["date"] = json!("2026-11-29");
     recipe.json["data"]["held_out"] = json!(0.1);
     recipe.json["data"]["max_samples"] = json!(1);
+    recipe.json["features"]["dtype"] = json!("int8");
     for stage in STAGES {
         for path in stage.reads {
             let value = path.split('.').fold(&recipe.json, |value, key| &value[key]);
