@@ -13,10 +13,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dialect::description::{Check, Dialect, Neutral, Quirks, SharedHead, top, under};
+use crate::dialect::description::{
+    Check, Dialect, Neutral, Quirks, SharedHead, of_table, top, under,
+};
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::llama::{
-    self, ATTENTION_BIAS, DTYPE, MLP_BIAS, NORMS, ROPE, SIZES, TIED, UNBIASED, VOCAB,
+    self, ATTENTION_BIAS, D_FF, DTYPE, HEADS, KV_HEADS, MLP_BIAS, NORMS, ROPE, SIZES, TIED,
+    UNBIASED, VOCAB, WIDTH,
 };
 use crate::dialect::settings::Settings;
 use crate::dialect::vocabulary::TokenMap;
@@ -25,6 +28,9 @@ use crate::eagle3::layer_ids::{NESTED_LAYER_IDS, captured_layers};
 use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
+use crate::latent::{
+    GROUPED_WIDTH, LATENT, has_latent, is_latent, read_rope, turned_rows, written_rope,
+};
 use crate::launch::{vllm, vllm_of_speculators};
 use crate::names::EMBEDDING;
 use crate::speculators::{LAYER_CONFIG, MODEL_TYPE, VERSION, speculators_config};
@@ -47,6 +53,8 @@ pub const EAGLE3: Dialect = Dialect {
         "Eagle3Qwen3vlForCausalLM",
         "Eagle3MiniMaxM2ForCausalLM",
         NORMED.drafter,
+        LATENT_LAYER.drafter,
+        "Eagle3DeepseekV3ForCausalLM",
         SPECULATOR,
         PUBLISHED.0,
     ],
@@ -58,7 +66,8 @@ pub const EAGLE3: Dialect = Dialect {
             HEAD_NORM,
             LAYERS,
         ]),
-        top(SIZES),
+        top(&[WIDTH, D_FF, HEADS, KV_HEADS, GROUPED_WIDTH]),
+        of_table("latent", has_latent, LATENT),
         top(&[
             VOCAB,
             // Null, not absent: SGLang fails without the key, and vLLM takes null as the whole vocabulary.
@@ -88,7 +97,7 @@ pub const EAGLE3: Dialect = Dialect {
             }),
             DTYPE,
         ]),
-        top(ROPE),
+        top(ROPE_OR_LATENT),
         top(WINDOW),
         top(&[
             Key::flag("fc_norm", "fc_norm", false).only_if_on(),
@@ -101,7 +110,13 @@ pub const EAGLE3: Dialect = Dialect {
     shared_head: SharedHead::OfDraftVocabulary,
     launch: launch_lines,
     quirks: Quirks {
-        complete: repeat_norms,
+        complete: |settings, tensors| {
+            repeat_norms(settings, tensors);
+            let reordered =
+                turned_rows(Path::new(""), settings, tensors, |ours, file| (file, ours));
+            // The shapes are those of the settings.
+            debug_assert!(reordered.is_ok(), "{reordered:?}");
+        },
         ..QUIRKS
     },
     ..of_both("EAGLE-3", recognises)
@@ -136,6 +151,16 @@ pub const SPECULATORS: Dialect = Dialect {
         ]),
     ],
     shared_head: SharedHead::AsOwn,
+    quirks: Quirks {
+        check_settings: |settings| {
+            if is_latent(settings) {
+                let expected = "nothing, as the library's layers have grouped heads";
+                return Err(("latent", expected.to_owned(), "a table".to_owned()));
+            }
+            check_settings(settings)
+        },
+        ..QUIRKS
+    },
     launch: |_, dir, target, draft_tokens| {
         let naming = vllm(dir, "eagle3", target, draft_tokens);
         vec![vllm_of_speculators(dir, target, naming)]
@@ -215,11 +240,20 @@ pub(crate) const NORMED: Layer = Layer {
     drafter: "Eagle3Qwen3ForCausalLM",
 };
 
+/// One with latent attention. vLLM takes what says `deepseek_v3` for a layer of multi-token prediction.
+const LATENT_LAYER: Layer = Layer {
+    model_type: "deepseek_v2",
+    class: "DeepseekV2ForCausalLM",
+    drafter: "Eagle3DeepseekV2ForCausalLM",
+};
+
 /// vLLM's class of a P-EAGLE drafter that is made of it.
 pub(crate) const NORMED_PARALLEL: &str = "PeagleQwen3ForCausalLM";
 
 fn layer(settings: &Settings) -> &'static Layer {
-    if settings.flag("head_norm") {
+    if is_latent(settings) {
+        &LATENT_LAYER
+    } else if settings.flag("head_norm") {
         &NORMED
     } else {
         &PLAIN
@@ -272,6 +306,22 @@ const OWN_HEAD: Key = Key::code(
     |_, _| None,
 );
 
+/// The base of rotary positions and their scaling, as latent attention has it where there is such.
+const ROPE_OR_LATENT: &[Key] = &[
+    Key::code(
+        "rope_theta",
+        "rope",
+        |config, _, _| Ok(read_rope(config, config.rope()?).setting()),
+        |settings, _| settings.rope().map(|rope| json!(rope.rope_theta)),
+    ),
+    Key::told("rope_parameters", |settings, _| {
+        Some(written_rope(settings)?.parameters())
+    }),
+    Key::told("rope_scaling", |settings, _| {
+        written_rope(settings)?.scaling
+    }),
+];
+
 /// The types of a layer that sees some positions back, and of one that sees all; vLLM reads the window under them.
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
@@ -303,6 +353,8 @@ const WINDOW: &[Key] = &[
 pub(crate) const NEUTRAL: &[(&str, Neutral)] = &[
     ("bias", Neutral::Flag(false)),
     ("tie_word_embeddings", Neutral::Flag(false)),
+    // Of latent attention: engines turn neighbours whatever is said.
+    ("rope_interleave", Neutral::Flag(true)),
     ("eagle_config.use_aux_hidden_state", Neutral::Flag(true)),
     (
         "eagle_config.use_input_layernorm_in_first_layer",
@@ -378,7 +430,8 @@ fn check_head(file: &Path, settings: &Settings) -> Result<()> {
 
 fn reduce(file: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
     check_head(file, settings)?;
-    drop_repeated_norms(file, settings, tensors)
+    drop_repeated_norms(file, settings, tensors)?;
+    turned_rows(file, settings, tensors, |ours, file| (ours, file))
 }
 
 /// The norm through which each layer behind the first reads, by its name in vLLM and the libraries, and by SGLang's.

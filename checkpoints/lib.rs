@@ -26,6 +26,7 @@ mod json;
 pub mod keys;
 pub mod known;
 pub mod language_model;
+mod latent;
 pub mod launch;
 pub mod masked_language_model;
 pub mod medusa;

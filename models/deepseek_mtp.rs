@@ -21,7 +21,7 @@ use crate::weights::{Scope, Weights};
 
 mod config;
 
-pub use config::{DeepseekMtpConfig, LatentTable, SigmoidExpertsTable};
+pub use config::{DeepseekMtpConfig, SigmoidExpertsTable};
 
 /// The drafter. Its fields carry the names of the checkpoint, which has those of `layer` beside them.
 #[derive(Module, Debug)]

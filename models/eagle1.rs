@@ -85,6 +85,7 @@ impl Drafter for Eagle1 {
         let d = spec.d_model;
         // No norm follows the layer either: it predicts hidden states that are normed already.
         let inside = Inside {
+            latent: None,
             sizes: [config.d_ff, config.heads, config.kv_heads],
             head_norm: false,
             qkv_bias: config.qkv_bias.into(),

@@ -16,6 +16,7 @@ use crate::drafts_unrolled::drafts_unrolled;
 use crate::eagle_layer::{EagleLayer, Inside, fuse, fuse_norms};
 use crate::error::{Error, Result};
 use crate::frozen::Frozen;
+use crate::latent_table::LatentTable;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
 use crate::of_tokens::OfTokens;
@@ -47,6 +48,10 @@ pub struct Eagle3Config {
     /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
     #[serde(skip_serializing_if = "bounds::is_left_out")]
     pub d_head: usize,
+    /// Latent attention in place of grouped heads, as in the drafters for Kimi-K2 that share a cache of its shape with their target. Engines
+    /// load such a drafter with a target that has latent attention itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latent: Option<LatentTable>,
     /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
     /// vLLM supports it, from 0.24 on.
     pub head_norm: bool,
@@ -105,6 +110,7 @@ impl Default for Eagle3Config {
             heads: 0,
             kv_heads: 0,
             d_head: 0,
+            latent: None,
             head_norm: false,
             norm_before_residual: false,
             fc_norm: false,
@@ -155,7 +161,11 @@ impl Drafter for Eagle3 {
             bounds::or_none("kv_heads", config.kv_heads, bounds::HEADS),
             bounds::or_none("window", config.window, bounds::TEXT),
         ])?;
-        Ok(bounds::check_heads("d_head", config.d_head)?)
+        bounds::check_heads("d_head", config.d_head)?;
+        match &config.latent {
+            Some(latent) => config.check_beside(latent),
+            None => Ok(()),
+        }
     }
 
     fn new(
@@ -176,7 +186,7 @@ impl Drafter for Eagle3 {
         let norms = [config.norm_before_fc, config.fc_norm];
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
-        let layers = EagleLayer::stack(&mut root, spec, config.inside(), config.layers)?;
+        let layers = EagleLayer::stack(&mut root, spec, config.inside(spec), config.layers)?;
         let norm = RmsNorm::new(&mut root.child("norm"), d, spec.norm_epsilon)?;
         let lm_head = match config.head {
             Head::Shared => None,
@@ -277,16 +287,53 @@ impl Unrolls for Eagle3 {
         let window = self.frozen.config.window;
         (window > 0).then_some(window)
     }
+
+    fn turned(&self) -> usize {
+        match &self.frozen.config.latent {
+            Some(latent) => latent.d_turned,
+            None => self.target().spec.d_head,
+        }
+    }
 }
 
 impl Eagle3Config {
-    /// Of settings whose sizes are filled in.
-    pub(crate) fn inside(&self) -> Inside {
+    /// Of settings whose sizes are filled in, for a target.
+    pub(crate) fn inside(&self, target: &TargetSpec) -> Inside {
+        let latent = self.latent.as_ref();
         Inside {
+            latent: latent.map(|latent| latent.attention(target, self.heads)),
             sizes: [self.d_ff, self.heads, self.kv_heads],
             head_norm: self.head_norm,
             qkv_bias: Bias::Without,
         }
+    }
+
+    /// Fails on what makes no sense beside latent attention, or what no engine gives it.
+    fn check_beside(&self, latent: &LatentTable) -> Result<()> {
+        latent.check()?;
+        if latent.q_rank == 0 {
+            let expected = "at least 1, as engines load no other layer of EAGLE-3";
+            return Err(Error::of_key("latent.q_rank", expected, 0));
+        }
+        if self.kv_heads != 0 && self.kv_heads != self.heads {
+            let expected = "nothing beside `latent`, or as many as `heads`: each has keys and values of its own";
+            return Err(Error::of_key("kv_heads", expected, self.kv_heads));
+        }
+        for (key, found, is_set) in [
+            ("d_head", self.d_head.to_string(), self.d_head != 0),
+            ("window", self.window.to_string(), self.window != 0),
+            ("head_norm", "true".to_owned(), self.head_norm),
+            ("norm_before_fc", "true".to_owned(), self.norm_before_fc),
+        ] {
+            if is_set {
+                return Err(Error::of_key(
+                    key,
+                    "nothing beside `latent`, which no engine gives it",
+                    found,
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The captured layers, ascending.
@@ -312,7 +359,10 @@ impl Eagle3Config {
     /// With the sizes that were left out taken from the target.
     pub(crate) fn resolve(&self, target: &TargetSpec) -> Result<Self> {
         let [d_ff, heads, kv_heads] = target.layer_sizes(self.d_ff, self.heads, self.kv_heads)?;
+        let latent = self.latent.as_ref();
+        latent.map_or(Ok(()), |latent| latent.check_positions(target))?;
         let resolved = Self {
+            latent: latent.map(LatentTable::filled),
             captured_layers: self.captured(target)?,
             draft_vocab: match self.draft_vocab {
                 0 => target.vocab,
@@ -320,7 +370,8 @@ impl Eagle3Config {
             },
             d_ff,
             heads,
-            kv_heads,
+            // Each of latent attention has keys of its own.
+            kv_heads: latent.map_or(kv_heads, |_| heads),
             ..self.clone()
         };
         if resolved.norm_before_fc && resolved.fc_norm {

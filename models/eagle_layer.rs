@@ -4,6 +4,7 @@ use burn::prelude::*;
 use crate::attention::halves::SecondHalf;
 use crate::attention::{Attention, AttentionConfig, Projects};
 use crate::error::Result;
+use crate::latent::{LatentAttention, LatentConfig};
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
 use crate::norm::RmsNorm;
@@ -31,6 +32,8 @@ pub(crate) struct Inside {
     pub(crate) head_norm: bool,
     /// Whether query, key and value projections add a bias.
     pub(crate) qkv_bias: Bias,
+    /// Latent attention in place of grouped heads, as of a layer that reads one state.
+    pub(crate) latent: Option<LatentConfig>,
 }
 
 /// A decoder layer, without biases but for those that are asked for. Its fields carry the names of the checkpoint.
@@ -38,7 +41,9 @@ pub(crate) struct Inside {
 pub(crate) struct EagleLayer {
     input_layernorm: Option<RmsNorm>,
     hidden_norm: Option<RmsNorm>,
-    self_attn: Attention,
+    self_attn: Option<Attention>,
+    /// In files `self_attn`.
+    latent_attn: Option<LatentAttention>,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
@@ -57,8 +62,9 @@ impl EagleLayer {
         let [d_ff, heads, kv_heads] = inside.sizes;
         let (d, epsilon) = (target.d_model, target.norm_epsilon);
         let norm = |scope: &mut Scope, name| RmsNorm::new(&mut scope.child(name), d, epsilon);
-        let attention = AttentionConfig {
-            d_input: if reads == Reads::Pair { 2 * d } else { d },
+        let d_input = if reads == Reads::Pair { 2 * d } else { d };
+        let grouped = AttentionConfig {
+            d_input,
             heads,
             kv_heads,
             head_norm: inside.head_norm.then(|| epsilon.into()),
@@ -78,7 +84,17 @@ impl EagleLayer {
             } else {
                 None
             },
-            self_attn: Attention::new(&mut scope.child("self_attn"), &attention)?,
+            self_attn: match inside.latent {
+                None => Some(Attention::new(&mut scope.child("self_attn"), &grouped)?),
+                Some(_) => None,
+            },
+            latent_attn: match inside.latent {
+                Some(latent) => {
+                    let latent = LatentConfig { d_input, ..latent };
+                    Some(LatentAttention::new(&mut scope.child("self_attn"), latent)?)
+                }
+                None => None,
+            },
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
             mlp: Mlp::new(&mut scope.child("mlp"), d, d_ff, Bias::Without)?,
         })
@@ -106,13 +122,24 @@ impl EagleLayer {
         (0..depth).map(layer).collect()
     }
 
-    /// What comes of embeddings before hidden states stand beside them: what the norm and attention make of them alone.
+    /// What comes of embeddings before hidden states stand beside them: what the norm and attention make of them alone. Latent
+    /// attention makes nothing of them: what its states are multiplied with next is behind a norm of both halves.
     ///
     /// # Shapes
     /// - embedded: `[batch, seq, d_model]`
     pub(crate) fn of_tokens(&self, embedded: Tensor<3>) -> OfTokens {
-        let normed = by(&self.input_layernorm, embedded);
-        self.self_attn.of_first_half(normed)
+        match &self.self_attn {
+            Some(grouped) => grouped.of_first_half(by(&self.input_layernorm, embedded)),
+            None => OfTokens::embedded(embedded),
+        }
+    }
+
+    fn attention(&self) -> &dyn Projects {
+        match (&self.self_attn, &self.latent_attn) {
+            (Some(grouped), _) => grouped,
+            (None, Some(latent)) => latent,
+            (None, None) => unreachable!("a layer is made with one of them"),
+        }
     }
 
     /// The layer over a token's embedding, or [what comes of it](Self::of_tokens), beside a hidden state. The residual is the hidden
@@ -133,14 +160,16 @@ impl EagleLayer {
         } else {
             hidden
         };
-        let attention = &self.self_attn;
-        let attended = if tokens.weights.is_empty() {
-            let embedded = by(&self.input_layernorm, tokens.into_embedded());
-            let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
-            attend(attention, x)
-        } else {
-            let first = tokens;
-            attend(&SecondHalf { attention, first }, normed)
+        let attended = match &self.self_attn {
+            Some(attention) if !tokens.weights.is_empty() => {
+                let first = tokens;
+                attend(&SecondHalf { attention, first }, normed)
+            }
+            _ => {
+                let embedded = by(&self.input_layernorm, tokens.into_embedded());
+                let x = Tensor::cat(vec![embedded, normed], 2); // [batch, seq, 2 * d_model]
+                attend(self.attention(), x)
+            }
         };
         self.finish(residual, attended)
     }
@@ -152,7 +181,7 @@ impl EagleLayer {
         attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let x = by(&self.input_layernorm, state.clone());
-        self.finish(state, attend(&self.self_attn, x))
+        self.finish(state, attend(self.attention(), x))
     }
 
     /// The output of such a [`stack`](Self::stack). `attend` is given the number of a layer, its attention and what that reads.

@@ -69,3 +69,25 @@ pub enum Error {
 
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// That a drafter's key needs something else than what is found.
+    pub(crate) fn of_key(
+        key: &'static str,
+        expected: impl Into<String>,
+        found: impl std::fmt::Display,
+    ) -> Self {
+        Self::Drafter {
+            key,
+            mismatch: Mismatch::new(expected.into(), found),
+        }
+    }
+}
+
+/// Fails unless the value of a drafter's key is a number above 0.
+pub(crate) fn above_zero(key: &'static str, value: f64) -> Result<()> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(());
+    }
+    Err(Error::of_key(key, "a number above 0", value))
+}

@@ -13,7 +13,9 @@ use crate::weights::Scope;
 /// Sizes of a [`LatentAttention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatentConfig {
-    /// Width of input and output.
+    /// Width of the input.
+    pub d_input: usize,
+    /// Width of the output.
     pub d_model: usize,
     /// Heads, each with keys and values of its own.
     pub heads: usize,
@@ -37,13 +39,13 @@ pub struct LatentConfig {
 /// the second; in files they stand behind, and neighbours turn.
 #[derive(Module, Debug)]
 pub struct LatentAttention {
-    /// `[d_model, heads * (d_turned + d_fixed)]`, without a state for queries.
+    /// `[d_input, heads * (d_turned + d_fixed)]`, without a state for queries.
     q_proj: Option<Linear>,
     q_a_proj: Option<Linear>,
     q_a_layernorm: Option<RmsNorm>,
     /// `[q_rank, heads * (d_turned + d_fixed)]`
     q_b_proj: Option<Linear>,
-    /// `[d_model, kv_rank + d_turned]`
+    /// `[d_input, kv_rank + d_turned]`
     kv_a_proj_with_mqa: Linear,
     kv_a_layernorm: RmsNorm,
     /// `[kv_rank, heads * (d_fixed + d_value)]`
@@ -61,6 +63,7 @@ impl LatentAttention {
     /// The source lacks a parameter, or holds it in another shape.
     pub fn new(scope: &mut Scope, config: LatentConfig) -> Result<Self> {
         let LatentConfig {
+            d_input,
             d_model,
             heads,
             q_rank,
@@ -76,14 +79,14 @@ impl LatentAttention {
         let queries = heads * config.d_query();
         let (q_proj, q_a_proj, q_a_layernorm, q_b_proj) = match q_rank {
             0 => (
-                Some(linear(scope, "q_proj", d_model, queries)?),
+                Some(linear(scope, "q_proj", d_input, queries)?),
                 None,
                 None,
                 None,
             ),
             _ => (
                 None,
-                Some(linear(scope, "q_a_proj", d_model, q_rank)?),
+                Some(linear(scope, "q_a_proj", d_input, q_rank)?),
                 Some(norm(scope, "q_a_layernorm", q_rank)?),
                 Some(linear(scope, "q_b_proj", q_rank, queries)?),
             ),
@@ -96,7 +99,7 @@ impl LatentAttention {
             kv_a_proj_with_mqa: linear(
                 scope,
                 "kv_a_proj_with_mqa",
-                d_model,
+                d_input,
                 kv_rank + config.d_turned,
             )?,
             kv_a_layernorm: norm(scope, "kv_a_layernorm", kv_rank)?,
@@ -111,7 +114,7 @@ impl LatentAttention {
         })
     }
 
-    /// `[batch, seq, d_model]` to `[batch, heads, seq, d_turned + d_fixed]`, not yet rotated.
+    /// `[batch, seq, d_input]` to `[batch, heads, seq, d_turned + d_fixed]`, not yet rotated.
     fn queries(&self, x: Tensor<3>) -> Tensor<4> {
         let queries = match (
             &self.q_proj,

@@ -287,7 +287,7 @@ impl Drafter for PEagle {
         let (input_norm, fc_norm) = fuse_norms(&mut root, norms, captured, spec)?;
         let fc = Linear::new(&mut root.child("fc"), captured * d, d, Bias::Without)?;
         let mask_hidden = root.tensor("mask_hidden", [1, 1, captured * d], Init::Normal(0.02))?;
-        let layers = EagleLayer::stack(&mut root, spec, resolved.inside(), config.depth())?;
+        let layers = EagleLayer::stack(&mut root, spec, resolved.inside(spec), config.depth())?;
         let shared = config.head == Head::Shared;
         let settings = PEagleConfig {
             captured_layers: resolved.captured_layers,
@@ -422,6 +422,7 @@ impl PEagleConfig {
     /// The keys that are EAGLE-3's.
     fn as_eagle3(&self) -> Eagle3Config {
         Eagle3Config {
+            latent: None,
             captured_layers: self.captured_layers.clone(),
             draft_vocab: self.draft_vocab,
             head: self.head,

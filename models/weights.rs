@@ -640,7 +640,7 @@ impl Place {
         let name = match (container, name) {
             // A layer has one of two feed-forward parts, or of two kinds of attention, under the same name in files.
             ("Struct:DecoderLayer", "sparse_mlp") | ("Struct:MtpLayer", "mixture_mlp") => "mlp",
-            ("Struct:MtpLayer", "latent_attn") => "self_attn",
+            ("Struct:MtpLayer" | "Struct:EagleLayer", "latent_attn") => "self_attn",
             _ => name,
         };
         self.0.push((name.to_owned(), container.to_owned()));

@@ -198,6 +198,14 @@ fn the_mtp_layers_of_qwen_checkpoints_have_the_logits_of_vllm() {
 }
 
 #[test]
+fn an_eagle3_drafter_with_latent_attention_has_the_logits_of_vllm() {
+    let target = path("engines/mtp_deepseek");
+    let parts = load_parts(&target, &test_device(), DType::F32).unwrap();
+    drafts_as_vllm::<Eagle3>("eagle3_latent", &parts);
+    is_written_as_it_was::<Eagle3>("eagle3_latent", &parts);
+}
+
+#[test]
 fn the_mtp_layers_of_glm_and_deepseek_checkpoints_have_the_logits_of_vllm() {
     for kind in ["mtp_glm", "mtp_deepseek"] {
         let folder = path(&format!("engines/{kind}"));

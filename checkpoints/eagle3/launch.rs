@@ -4,11 +4,13 @@ use std::path::Path;
 
 use crate::dialect::llama;
 use crate::dialect::settings::Settings;
+use crate::latent::is_latent;
 use crate::launch::{self, Launch};
 
 /// One command for each engine that runs the layout as it was trained. Norms of queries and keys are vLLM's alone. SGLang has no
 /// `norm_before_residual`, and takes a window by a flag in place of the folder's key. TensorRT-LLM and llama.cpp have one layer, see all
-/// positions and leave a norm of all captured layers out; llama.cpp's converter knows nothing of EAGLE-3.1's norms.
+/// positions and leave a norm of all captured layers out; llama.cpp's converter knows nothing of EAGLE-3.1's norms. Latent attention is
+/// vLLM's and SGLang's, the latter's in one layer.
 ///
 /// `draft_tokens` is the length of the drafted chain.
 pub fn launch_lines(
@@ -22,11 +24,12 @@ pub fn launch_lines(
     if settings.flag("head_norm") {
         return lines;
     }
-    if let Some(remark) = llama::unread_heads(settings) {
+    let (is_latent, layers) = (is_latent(settings), settings.size("layers"));
+    if let Some(remark) = llama::unread_heads(settings).filter(|_| !is_latent) {
         return vec![remark];
     }
     // SGLang's window counts the positions before a token's own, of which it wants at least one.
-    if !settings.flag("norm_before_residual") && window != 1 {
+    if !settings.flag("norm_before_residual") && window != 1 && (!is_latent || layers < 2) {
         let mut sglang = launch::sglang(dir, "EAGLE3", target, draft_tokens);
         if window > 1 {
             let before = window - 1;
@@ -39,7 +42,7 @@ pub fn launch_lines(
             sglang
         });
     }
-    if window > 0 || norm_before_fc || settings.size("layers") > 1 {
+    if is_latent || window > 0 || norm_before_fc || layers > 1 {
         return lines;
     }
     if !settings.flag("norm_before_residual") {

@@ -1,12 +1,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use spectrain_checkpoints::Mismatch;
 
 use crate::bounds;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, above_zero};
 use crate::latent::LatentConfig;
+use crate::latent_table::LatentTable;
 use crate::mixture::{MixtureConfig, Scoring};
-use crate::rope::RopeScaling;
 use crate::target::TargetSpec;
 
 /// The `[drafter]` table of a recipe for the layer of DeepSeek-V3 or GLM-4.5; engines give the layer the target's sizes.
@@ -34,38 +33,6 @@ impl Default for DeepseekMtpConfig {
             qkv_bias: true,
             qk_norm: false,
             experts: None,
-        }
-    }
-}
-
-/// The table `[drafter.latent]`: sizes of latent attention. The defaults are DeepSeek-V3's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LatentTable {
-    /// Width of the state that queries come out of: `q_lora_rank` of the target; 0 if there is none.
-    pub q_rank: usize,
-    /// Width of the state that keys and values come out of: `kv_lora_rank` of the target.
-    pub kv_rank: usize,
-    /// Dimensions of a head's queries and keys that are not rotated: `qk_nope_head_dim` of the target.
-    pub d_fixed: usize,
-    /// Those that are: `qk_rope_head_dim` of the target. An even number.
-    pub d_turned: usize,
-    /// Width of a head's values: `v_head_dim` of the target; at most `d_fixed` + `d_turned`. 0 takes `d_fixed`.
-    pub d_value: usize,
-    /// What scores are multiplied with beside 1 / √(`d_fixed` + `d_turned`): with YaRN the square of
-    /// 0.1 · `mscale_all_dim` · ln(`factor`) + 1.
-    pub scale: f64,
-}
-
-impl Default for LatentTable {
-    fn default() -> Self {
-        Self {
-            q_rank: 1536,
-            kv_rank: 512,
-            d_fixed: 128,
-            d_turned: 64,
-            d_value: 0,
-            scale: 1.0,
         }
     }
 }
@@ -105,70 +72,6 @@ impl Default for SigmoidExpertsTable {
     }
 }
 
-fn refused(key: &'static str, expected: impl Into<String>, found: impl std::fmt::Display) -> Error {
-    Error::Drafter {
-        key,
-        mismatch: Mismatch::new(expected.into(), found),
-    }
-}
-
-fn above_zero(key: &'static str, value: f64) -> Result<()> {
-    if value > 0.0 && value.is_finite() {
-        return Ok(());
-    }
-    Err(refused(key, "a number above 0", value))
-}
-
-impl LatentTable {
-    fn check(&self) -> Result<()> {
-        bounds::check([
-            bounds::or_none("latent.q_rank", self.q_rank, bounds::WIDTH),
-            bounds::up_to("latent.kv_rank", self.kv_rank, bounds::WIDTH),
-            bounds::up_to("latent.d_fixed", self.d_fixed, bounds::WIDTH),
-            bounds::up_to("latent.d_turned", self.d_turned, bounds::WIDTH),
-            bounds::or_none("latent.d_value", self.d_value, bounds::WIDTH),
-        ])?;
-        if !self.d_turned.is_multiple_of(2) {
-            return Err(refused("latent.d_turned", "an even number", self.d_turned));
-        }
-        let most = self.d_fixed + self.d_turned;
-        if self.d_value > most {
-            let expected = format!("at most {most}, `d_fixed` and `d_turned` together");
-            return Err(refused("latent.d_value", expected, self.d_value));
-        }
-        above_zero("latent.scale", self.scale)
-    }
-
-    /// Fails on positions that engines give no latent attention, and on a scale that no folder can say beside them.
-    fn check_positions(&self, target: &TargetSpec) -> Result<()> {
-        match &target.rope.scaling {
-            RopeScaling::Yarn { factor, .. } if *factor > 1.0 => Ok(()),
-            RopeScaling::Default if self.scale == 1.0 => Ok(()),
-            RopeScaling::Default => Err(refused(
-                "latent.scale",
-                "1, as the target's positions are not scaled by YaRN",
-                self.scale,
-            )),
-            _ => Err(refused(
-                "latent",
-                "nothing beside this target: engines give latent attention plain positions or those of YaRN, by a factor above 1",
-                "rotary positions of the target that are scaled otherwise",
-            )),
-        }
-    }
-
-    /// With all sizes.
-    fn filled(&self) -> Self {
-        Self {
-            d_value: match self.d_value {
-                0 => self.d_fixed,
-                given => given,
-            },
-            ..self.clone()
-        }
-    }
-}
-
 impl SigmoidExpertsTable {
     fn check(&self) -> Result<()> {
         bounds::check([
@@ -185,14 +88,18 @@ impl SigmoidExpertsTable {
         ])?;
         if !self.count.is_multiple_of(self.groups) {
             let expected = format!("a divisor of `count`, {}", self.count);
-            return Err(refused("experts.groups", expected, self.groups));
+            return Err(Error::of_key("experts.groups", expected, self.groups));
         }
         let filled = self.filled(1);
         let within = filled.count / filled.groups * filled.groups_per_token;
         if filled.per_token > within {
             let groups = filled.groups_per_token;
             let expected = format!("at most {within}, the experts of {groups} groups");
-            return Err(refused("experts.per_token", expected, filled.per_token));
+            return Err(Error::of_key(
+                "experts.per_token",
+                expected,
+                filled.per_token,
+            ));
         }
         above_zero("experts.scale", self.scale)
     }
@@ -241,7 +148,7 @@ impl DeepseekMtpConfig {
             "a share that is an even number of the {} dimensions of a head",
             target.d_head
         );
-        Err(refused("rotary_share", expected, self.rotary_share))
+        Err(Error::of_key("rotary_share", expected, self.rotary_share))
     }
 
     /// Fails on what makes no sense for any target.
@@ -253,7 +160,11 @@ impl DeepseekMtpConfig {
         if share > 0.0 && share <= 1.0 {
             return Ok(());
         }
-        Err(refused("rotary_share", "more than 0 and at most 1", share))
+        Err(Error::of_key(
+            "rotary_share",
+            "more than 0 and at most 1",
+            share,
+        ))
     }
 
     /// With all sizes, those of experts that were left out in proportion to the target's.
@@ -274,17 +185,7 @@ impl DeepseekMtpConfig {
 
     /// Latent attention in a target's sizes, if the layer has it.
     pub fn latent_attention(&self, target: &TargetSpec) -> Option<LatentConfig> {
-        let latent = self.latent.as_ref()?.filled();
-        Some(LatentConfig {
-            d_model: target.d_model,
-            heads: target.heads,
-            q_rank: latent.q_rank,
-            kv_rank: latent.kv_rank,
-            d_fixed: latent.d_fixed,
-            d_turned: latent.d_turned,
-            d_value: latent.d_value,
-            scale: latent.scale,
-            norm: target.norm_epsilon.into(),
-        })
+        let latent = self.latent.as_ref()?;
+        Some(latent.attention(target, target.heads))
     }
 }

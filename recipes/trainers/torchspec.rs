@@ -74,9 +74,10 @@ fn kind(settings: &Map<String, Value>) -> String {
     let named = named.to_lowercase();
     let known = ["domino", "dspark", "dflash2", "dflash", "eagle3"];
     let found = known.iter().find(|kind| named.contains(**kind));
-    let is_llama = !named.contains("deepseek") && !named.contains("mla");
+    let is_latent = named.contains("deepseek") || named.contains("mla");
     match found {
-        Some(kind) if is_llama => (*kind).to_owned(),
+        // Of the layers with latent attention those of EAGLE-3 alone are its.
+        Some(kind) if !is_latent || *kind == "eagle3" => (*kind).to_owned(),
         _ => named,
     }
 }
@@ -98,7 +99,14 @@ const ROWS: &[Row] = &[
     row(ALL, "draft.intermediate_size", "", Key("drafter.d_ff")),
     row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
     row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
-    row(ALL, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, |asked| shared::head_width_in_file(asked, "draft.", Some("llama")))),
+    row(ALL, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, head_dim)),
+    row(EAGLE3, "draft.kv_lora_rank", "", By("`drafter.latent`, with the four below and its `scale` by `draft.rope_scaling`", latent)),
+    row(EAGLE3, "draft.q_lora_rank", "1536", Read("see `draft.kv_lora_rank`")),
+    row(EAGLE3, "draft.qk_nope_head_dim", "128", Read("see `draft.kv_lora_rank`")),
+    row(EAGLE3, "draft.qk_rope_head_dim", "64", Read("see `draft.kv_lora_rank`")),
+    row(EAGLE3, "draft.v_head_dim", "128", Read("see `draft.kv_lora_rank`")),
+    row(EAGLE3, "draft.rope_scaling.factor", "1.0", Read("see `draft.kv_lora_rank`; the drafter has the target's positions")),
+    row(EAGLE3, "draft.rope_scaling.mscale_all_dim", "0.0", Read("see `draft.kv_lora_rank`")),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(BLOCKS, "draft.num_hidden_layers", "5", Key("drafter.layers")),
     row(DSPARK, "draft.block_size", "7", Key("drafter.block_size")),
@@ -221,6 +229,36 @@ const ROWS: &[Row] = &[
     row(ALL, "training.train_backend", "", Nothing(OWN)),
     row(ALL, "training.train_env_vars", "", Nothing(OWN)),
 ];
+
+/// The width of a head in a file of a drafter with grouped heads.
+fn head_dim(asked: &Asked) -> Made {
+    match asked.of("draft.kv_lora_rank") {
+        Value::Null => shared::head_width_in_file(asked, "draft.", Some("llama")),
+        _ => Made::nothing(),
+    }
+}
+
+/// Latent attention, where a file has it. With YaRN scores are scaled by the square of what TorchSpec calls `mscale`.
+fn latent(asked: &Asked) -> Made {
+    if asked.value.is_null() {
+        return Made::nothing();
+    }
+    let number = |key: &str| asked.of(key).as_f64();
+    let factor = number("draft.rope_scaling.factor").unwrap_or(1.0).max(1.0);
+    let by = number("draft.rope_scaling.mscale_all_dim").unwrap_or(0.0);
+    let scale = (0.1 * by * factor.ln() + 1.0).powi(2);
+    Made::keys([
+        ("drafter.latent.kv_rank", asked.value.clone()),
+        ("drafter.latent.q_rank", asked.of("draft.q_lora_rank")),
+        ("drafter.latent.d_fixed", asked.of("draft.qk_nope_head_dim")),
+        (
+            "drafter.latent.d_turned",
+            asked.of("draft.qk_rope_head_dim"),
+        ),
+        ("drafter.latent.d_value", asked.of("draft.v_head_dim")),
+        ("drafter.latent.scale", json!(scale)),
+    ])
+}
 
 fn train(asked: &Asked) -> Made {
     sources(asked, |text| Ok(json!(hub_or_path(text, None))))

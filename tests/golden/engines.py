@@ -4,6 +4,7 @@
 the folders and the files of `engines/`: the drafters as exported, and what the libraries make of random features with them,
 or vLLM of the states that it has of the target.
 """
+import json
 import os
 import shutil
 import subprocess
@@ -60,6 +61,7 @@ KINDS = {
     "mtp_qwen_next": None,
     "mtp_glm": None,
     "mtp_deepseek": None,
+    "eagle3_latent": None,
 }
 
 
@@ -195,16 +197,25 @@ def drafted(target, drafter):
         return out
 
     drafter.forward, drafter.compute_logits = note_read, note_logits
+    captured = []
+    if drafter_reads_layers := hasattr(drafter, "combine_hidden_states"):
+        combine = drafter.combine_hidden_states
+
+        def note_captured(states):
+            captured.append(states.clone())
+            return combine(states)
+
+        drafter.combine_hidden_states = note_captured
     torch.manual_seed(5)
     cases = {}
     for number, length in enumerate((1, 4, LENGTH)):
         prompt = torch.randint(1, 320, (length,)).tolist()
-        read.clear(), logits.clear()
+        read.clear(), logits.clear(), captured.clear()
         greedy = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
         [output] = engine.generate([{"prompt_token_ids": prompt}], greedy, use_tqdm=False)
         first = read[0]
         if isinstance(first, dict):
-            states = first["hidden_states"][:length]
+            states = (captured[0] if drafter_reads_layers else first["hidden_states"])[:length]
             assert first["input_ids"][:length].tolist() == [*prompt, output.outputs[0].token_ids[0]][1:]
         else:  # the last state alone, which is all that is read
             states = torch.cat([torch.zeros(length - 1, 32), first[-1:]])
@@ -310,12 +321,45 @@ def mtp_deepseek(work):
     from transformers.models.deepseek_v3 import DeepseekV3Config, DeepseekV3ForCausalLM
 
     torch.manual_seed(16)
+    groups = dict(n_group=3, topk_group=2)
+    behind_layers("mtp_deepseek", DeepseekV3ForCausalLM, DeepseekV3Config, {**latent_sizes(), **groups, **SIGMOID})
+
+
+def latent_sizes():
     yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, mscale=1.0)
     yarn |= dict(mscale_all_dim=0.7, beta_fast=32, beta_slow=1)
     # vLLM's latent attention on the CPU has states of this width alone.
     latent = dict(q_lora_rank=24, kv_lora_rank=512, qk_nope_head_dim=16, qk_rope_head_dim=64, v_head_dim=24)
-    groups = dict(n_group=3, topk_group=2, num_key_value_heads=2, rope_parameters=yarn)
-    behind_layers("mtp_deepseek", DeepseekV3ForCausalLM, DeepseekV3Config, {**latent, **groups, **SIGMOID})
+    return dict(num_key_value_heads=2, rope_parameters=yarn, **latent)
+
+
+def eagle3_latent(work):
+    """EAGLE-3 with latent attention and random weights, in a folder as TorchSpec's are, for the target of `mtp_deepseek`."""
+    from transformers.models.deepseek_v3 import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    torch.manual_seed(17)
+    sizes = dict(num_hidden_layers=1, first_k_dense_replace=1, **{key: SIGMOID[key] for key in DENSE}, **latent_sizes())
+    config = DeepseekV3Config(**sizes)
+    own = "model.layers.0."
+    layer = {name: tensor.shape for name, tensor in DeepseekV3ForCausalLM(config).state_dict().items() if name.startswith(own)}
+    names = {name.replace(own, "midlayer."): shape for name, shape in layer.items()}
+    for name in ("q_a_proj", "kv_a_proj_with_mqa"):  # read embeddings beside states
+        rows, width = names[f"midlayer.self_attn.{name}.weight"]
+        names[f"midlayer.self_attn.{name}.weight"] = (rows, 2 * width)
+    names |= {"midlayer.hidden_norm.weight": (32,), "norm.weight": (32,), "fc_norm.0.weight": (32,)}
+    names |= {"fc.weight": (32, 32), "lm_head.weight": (320, 32)}
+    folder = HERE / "eagle3_latent"
+    shutil.rmtree(folder, ignore_errors=True)
+    config.architectures = ["Eagle3DeepseekV2ForCausalLM"]
+    layers = dict(num_aux_hidden_states=1, eagle_aux_hidden_state_layer_ids=[1])
+    layers["eagle_config"] = dict(use_aux_hidden_state=True, eagle_aux_hidden_state_layer_ids=[0])
+    config.update(dict(draft_vocab_size=320, fc_norm=True, tie_word_embeddings=False, **layers))
+    config.save_pretrained(folder)
+    # Published ones say so. One that says "deepseek_v3", vLLM takes for a layer of multi-token prediction.
+    said = json.loads((folder / "config.json").read_text()) | {"model_type": "kimi_k2"}
+    (folder / "config.json").write_text(json.dumps(said, indent=2))
+    save_file({name: drawn(name, shape) for name, shape in names.items()}, folder / "model.safetensors", {"format": "pt"})
+    write("eagle3_latent", drafted(HERE / "mtp_deepseek", {"method": "eagle3", "model": str(folder)}))
 
 
 SIGMOID = dict(
@@ -332,6 +376,9 @@ SIGMOID = dict(
     first_k_dense_replace=1,
     norm_topk_prob=True,
 )
+
+
+DENSE = ("vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "num_attention_heads")
 
 
 def behind_layers(kind, model, config, sizes):
