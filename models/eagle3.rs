@@ -50,7 +50,6 @@ pub struct Eagle3Config {
     pub d_head: usize,
     /// Latent attention in place of grouped heads, as in the drafters for Kimi-K2 that share a cache of its shape with their target. Engines
     /// load such a drafter with a target that has latent attention itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub latent: Option<LatentTable>,
     /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
     /// vLLM supports it, from 0.24 on.
@@ -390,5 +389,50 @@ impl Eagle3Config {
             });
         }
         Ok(resolved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_latent_attention_no_key_of_grouped_heads_is_taken() {
+        let latent = || Eagle3Config {
+            latent: Some(LatentTable::default()),
+            ..Eagle3Config::default()
+        };
+        let with = |change: fn(&mut Eagle3Config)| {
+            let mut config = latent();
+            change(&mut config);
+            Eagle3::check(&config).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert_eq!(
+            with(|config| (config.heads, config.kv_heads) = (8, 8)),
+            Ok(())
+        );
+        for (key, change) in [
+            (
+                "kv_heads",
+                (|config| (config.heads, config.kv_heads) = (8, 4)) as fn(&mut Eagle3Config),
+            ),
+            ("d_head", |config| config.d_head = 64),
+            ("window", |config| config.window = 9),
+            ("head_norm", |config| config.head_norm = true),
+            ("norm_before_fc", |config| config.norm_before_fc = true),
+            ("latent.q_rank", |config| {
+                config.latent.as_mut().unwrap().q_rank = 0;
+            }),
+            ("latent.d_turned", |config| {
+                config.latent.as_mut().unwrap().d_turned = 7;
+            }),
+        ] {
+            let refused = with(change).unwrap_err();
+            assert!(
+                refused.contains(&format!("`[drafter] {key}`: expected ")),
+                "{key}: {refused}"
+            );
+        }
     }
 }

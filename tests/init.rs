@@ -248,6 +248,52 @@ fn without_answers_nothing_is_written() {
     assert!(!workspace.path("eagle3-target.toml").exists());
 }
 
+/// Adds a target, or what is beside one, of which engines computed logits.
+fn add_golden(workspace: &Workspace, kind: &str, name: &str) {
+    let folder = path(&format!("engines/{kind}"));
+    std::fs::create_dir_all(workspace.path(name)).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(folder.join(file), workspace.path(name).join(file)).unwrap();
+    }
+}
+
+/// The same with the texts of the usual target.
+fn add_golden_target(workspace: &Workspace, kind: &str) {
+    add_golden(workspace, kind, "own");
+    for file in ["tokenizer.json", "chat_template.jinja"] {
+        let to = workspace.path("own").join(file);
+        std::fs::copy(workspace.path("target").join(file), to).unwrap();
+    }
+}
+
+const OF_SERVER: &str = "--set features.mode=served --set target.server=[\"http://localhost:1\"] --set target.server_folder=/states";
+
+#[test]
+fn a_drafter_with_latent_attention_is_trained_further_in_its_own_sizes() {
+    let workspace = Workspace::new();
+    add_golden_target(&workspace, "mtp_deepseek");
+    add_golden(&workspace, "eagle3_latent", "drafter");
+    let given =
+        format!("init --start drafter --target own --data train.jsonl --yes --name a {OF_SERVER}");
+    workspace.run_line(given).succeeded();
+    let text = workspace.text("a.toml");
+    let latent = "latent = { q_rank = 24, kv_rank = 512, d_fixed = 16, d_turned = 64, d_value = 24, scale = 1.2";
+    for part in [
+        "recipe = \"eagle3\"",
+        latent,
+        "\nfc_norm = true\n",
+        "\ncaptured_layers = [0]\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Without the key it is another drafter.
+    let other = text.lines().filter(|line| !line.starts_with("latent"));
+    workspace.write("b.toml", other.collect::<Vec<_>>().join("\n"));
+    workspace
+        .run_line("recipe b.toml --plan")
+        .misused(&["`latent`: expected "]);
+}
+
 #[test]
 fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
     for (kind, family, line) in [
@@ -262,19 +308,9 @@ fn the_layer_that_a_targets_checkpoint_has_is_trained_further() {
         ("mtp_deepseek", "mtp-deepseek", "\nlatent = { q_rank = 24, "),
     ] {
         let workspace = Workspace::new();
-        let folder = path(&format!("engines/{kind}"));
-        for file in ["config.json", "model.safetensors"] {
-            let to = workspace.path("own").join(file);
-            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-            std::fs::copy(folder.join(file), to).unwrap();
-        }
-        for file in ["tokenizer.json", "chat_template.jinja"] {
-            let to = workspace.path("own").join(file);
-            std::fs::copy(workspace.path("target").join(file), to).unwrap();
-        }
-        let server = "--set features.mode=served --set target.server=[\"http://localhost:1\"] --set target.server_folder=/states";
+        add_golden_target(&workspace, kind);
         let given =
-            format!("init --target own --data train.jsonl --yes --family {family} {server}");
+            format!("init --target own --data train.jsonl --yes --family {family} {OF_SERVER}");
         workspace.run_line(given).succeeded();
         let text = workspace.text(&format!("{family}-own.toml"));
         assert!(text.contains("\nstart = \"own\"\n"), "{text}");

@@ -305,14 +305,30 @@ fn it_does_for_muon_which_keeps_half_as_much_of_matrices() {
     });
 }
 
+const LATENT: [&str; 4] = [
+    "drafter.latent.q_rank=96",
+    "drafter.latent.kv_rank=48",
+    "drafter.latent.d_fixed=24",
+    "drafter.latent.d_turned=8",
+];
+
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 19] = [
+        let cases: [(&str, &[&str]); 21] = [
             ("eagle3", &["objective.recompute=false"]),
             ("eagle3", &["drafter.layers=3"]),
             ("eagle3", &["train.ema_decay=0.9"]),
             ("eagle3", &["drafter.d_head=64"]),
+            ("eagle3", &LATENT),
+            (
+                "eagle3",
+                &[
+                    &LATENT[..],
+                    &["drafter.layers=2", "objective.recompute=false"],
+                ]
+                .concat(),
+            ),
             (
                 "eagle3",
                 &["objective.draft_steps=2", "drafter.head=shared"],

@@ -263,6 +263,49 @@ fn files_of_torchspec_are_no_files_of_specforge() {
 }
 
 #[test]
+fn latent_attention_of_torchspec_is_that_of_the_recipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "model:\n  target_model_path: a\n  draft_model_config: dr.json\ndataset:\n  train_data_path: a.jsonl\n";
+    let read = |sizes: &str| {
+        let class =
+            "\"architectures\": [\"Eagle3DeepseekV2ForCausalLM\"], \"num_hidden_layers\": 1";
+        std::fs::write(
+            folder.path().join("dr.json"),
+            format!("{{{class}, {sizes}}}"),
+        )
+        .unwrap();
+        translate(text, &folder.path().join("a.yaml")).unwrap()
+    };
+    let found = read(
+        "\"kv_lora_rank\": 256, \"q_lora_rank\": 768, \"v_head_dim\": 96, \"num_attention_heads\": 64, \"hidden_size\": 7168, \
+         \"fc_norm\": true, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 64.0, \"mscale_all_dim\": 1.0}",
+    );
+    let settings = [
+        "drafter.latent.kv_rank=256",
+        "drafter.latent.q_rank=768",
+        "drafter.latent.d_fixed=128",
+        "drafter.latent.d_turned=64",
+        "drafter.latent.d_value=96",
+        "drafter.fc_norm=true",
+    ];
+    has(&found, &settings);
+    assert_eq!(found.recipe, "eagle3");
+    lacks(&found, "drafter.d_head");
+    let scale = |found: &spectrain::trainers::Translated| {
+        let mut settings = found.settings.iter();
+        let scale = settings.find_map(|set| set.strip_prefix("drafter.latent.scale="));
+        scale.unwrap().parse::<f64>().unwrap()
+    };
+    assert!((scale(&found) - (1.0 + 0.1 * 64f64.ln()).powi(2)).abs() < 1e-9);
+    let found = read("\"kv_lora_rank\": 256");
+    assert_eq!(scale(&found), 1.0);
+    has(
+        &found,
+        &["drafter.latent.q_rank=1536", "drafter.latent.d_value=128"],
+    );
+}
+
+#[test]
 fn the_file_of_a_drafter_says_which_one_torchspec_trains() {
     let dspark = "  draft_model_config: torchspec/config/dspark_draft_config.json\n";
     let found = torchspec(dspark, "  dspark_l1_loss_alpha: 0.5\n");

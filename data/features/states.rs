@@ -4,7 +4,7 @@
 //! single numbers that are thousands of times as large. So an eight-bit number is scaled twice: by a power of two that its channel
 //! has in the whole sample, and by what the 64 numbers beside it share. Each keeps an error of about a hundredth of its channel's size
 //! then, where numbers of eight bits with an exponent of their own (E4M3) and a scale a row have 2.6 hundredths, and integers without the
-//! channels' powers lose what stands beside a large channel (`tests/README.md` has what was measured).
+//! channels' powers lose what stands beside a large channel (`recipes/README.md`, under `[features]`, has what was measured).
 
 use std::borrow::Cow;
 

@@ -36,10 +36,10 @@ impl Family for Eagle3 {
         "layers = 2",
         "layers = 3\nwindow = 9\nnorm_before_residual = true\nhead_norm = true",
         "layers = 2\nd_head = 6\nhead_norm = true",
+        "d_head = 12",
         "latent = { q_rank = 24, kv_rank = 16, d_fixed = 8, d_turned = 4, d_value = 6 }",
         "layers = 2\nnorm_before_residual = true\nnorm_output = true\ndraft_vocab = 20\n\
          latent = { q_rank = 16, kv_rank = 8, d_fixed = 12, d_turned = 4 }",
-        "d_head = 12",
     ];
 
     fn activations(

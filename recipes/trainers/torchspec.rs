@@ -100,13 +100,13 @@ const ROWS: &[Row] = &[
     row(ALL, "draft.num_attention_heads", "", Key("drafter.heads")),
     row(ALL, "draft.num_key_value_heads", "", Key("drafter.kv_heads")),
     row(ALL, "draft.head_dim", "", By(shared::WIDTH_IN_FILE, head_dim)),
-    row(EAGLE3, "draft.kv_lora_rank", "", By("`drafter.latent`, with the four below and its `scale` by `draft.rope_scaling`", latent)),
+    row(EAGLE3, "draft.kv_lora_rank", "", By("`drafter.latent`, with the four below, and its `scale` by `factor` and `mscale_all_dim` of `draft.rope_scaling`", latent)),
     row(EAGLE3, "draft.q_lora_rank", "1536", Read("see `draft.kv_lora_rank`")),
     row(EAGLE3, "draft.qk_nope_head_dim", "128", Read("see `draft.kv_lora_rank`")),
     row(EAGLE3, "draft.qk_rope_head_dim", "64", Read("see `draft.kv_lora_rank`")),
     row(EAGLE3, "draft.v_head_dim", "128", Read("see `draft.kv_lora_rank`")),
-    row(EAGLE3, "draft.rope_scaling.factor", "1.0", Read("see `draft.kv_lora_rank`; the drafter has the target's positions")),
-    row(EAGLE3, "draft.rope_scaling.mscale_all_dim", "0.0", Read("see `draft.kv_lora_rank`")),
+    row(EAGLE3, "draft.fc_norm", "false", Key("drafter.fc_norm")),
+    row(EAGLE3, "draft.norm_output", "false", Key("drafter.norm_output")),
     row(EAGLE3, "draft.num_hidden_layers", "1", By("only 1 is possible", |asked| one_layer(&asked.value))),
     row(BLOCKS, "draft.num_hidden_layers", "5", Key("drafter.layers")),
     row(DSPARK, "draft.block_size", "7", Key("drafter.block_size")),
@@ -243,9 +243,17 @@ fn latent(asked: &Asked) -> Made {
     if asked.value.is_null() {
         return Made::nothing();
     }
-    let number = |key: &str| asked.of(key).as_f64();
-    let factor = number("draft.rope_scaling.factor").unwrap_or(1.0).max(1.0);
-    let by = number("draft.rope_scaling.mscale_all_dim").unwrap_or(0.0);
+    let settings = &asked.given.settings;
+    let number = |key: &str| {
+        // Transformers 5 has them elsewhere.
+        let tables = ["draft.rope_scaling", "draft.rope_parameters"];
+        let mut found = tables
+            .iter()
+            .filter_map(|table| settings.get(&format!("{table}.{key}")));
+        found.find_map(Value::as_f64)
+    };
+    let factor = number("factor").unwrap_or(1.0).max(1.0);
+    let by = number("mscale_all_dim").unwrap_or(0.0);
     let scale = (0.1 * by * factor.ln() + 1.0).powi(2);
     Made::keys([
         ("drafter.latent.kv_rank", asked.value.clone()),

@@ -20,7 +20,7 @@ pub struct FeaturesTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<PathBuf>,
     /// What the hidden states to train on are written in, with `mode = "stored"`, `"served"` or `"imported"`. Those by which drafters are
-    /// judged stay in bf16.
+    /// judged stay in bf16. Left out: bf16.
     #[serde(skip_serializing_if = "StoredType::is_default")]
     pub dtype: StoredType,
     /// Samples in each file of stored features.
