@@ -84,11 +84,12 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
         canonical,
         stored: |settings, name| Some(stored(settings.size("target_layers"), name)),
         reduce: |path, settings, tensors| {
-            turned_rows(path, settings, tensors, |ours, file| (ours, file))
+            turned_rows(path, settings, tensors, d_input, |ours, file| (ours, file))
         },
         complete: |settings, tensors| {
-            let reordered =
-                turned_rows(Path::new(""), settings, tensors, |ours, file| (file, ours));
+            let reordered = turned_rows(Path::new(""), settings, tensors, d_input, |ours, file| {
+                (file, ours)
+            });
             // The shapes are those of the settings.
             debug_assert!(reordered.is_ok(), "{reordered:?}");
         },
@@ -194,6 +195,11 @@ const ROPE_THETA: Key = Key::told("rope_theta", |settings, _| {
 const ROPE_SCALING: Key = Key::told("rope_scaling", |settings, _| {
     written_rope(settings)?.scaling
 });
+
+/// Width of what attention reads.
+fn d_input(settings: &Settings, _: &str) -> usize {
+    settings.size("d_model")
+}
 
 /// How many layers the target in a folder has.
 fn target_layers(folder: &ModelFolder) -> Option<u64> {

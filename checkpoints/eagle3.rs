@@ -112,8 +112,9 @@ pub const EAGLE3: Dialect = Dialect {
     quirks: Quirks {
         complete: |settings, tensors| {
             repeat_norms(settings, tensors);
-            let reordered =
-                turned_rows(Path::new(""), settings, tensors, |ours, file| (file, ours));
+            let reordered = turned_rows(Path::new(""), settings, tensors, d_input, |ours, file| {
+                (file, ours)
+            });
             // The shapes are those of the settings.
             debug_assert!(reordered.is_ok(), "{reordered:?}");
         },
@@ -431,7 +432,14 @@ fn check_head(file: &Path, settings: &Settings) -> Result<()> {
 fn reduce(file: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
     check_head(file, settings)?;
     drop_repeated_norms(file, settings, tensors)?;
-    turned_rows(file, settings, tensors, |ours, file| (ours, file))
+    turned_rows(file, settings, tensors, d_input, |ours, file| (ours, file))
+}
+
+/// What attention reads in the layer of a tensor: the first one's reads an embedding beside a state.
+fn d_input(settings: &Settings, name: &str) -> usize {
+    let mut first = ["layers.0.", "midlayer."].into_iter();
+    let is_first = first.any(|first| name.starts_with(first));
+    settings.size("d_model") * if is_first { 2 } else { 1 }
 }
 
 /// The norm through which each layer behind the first reads, by its name in vLLM and the libraries, and by SGLang's.

@@ -136,18 +136,19 @@ pub(crate) fn written_rope(settings: &Settings) -> Option<Rope> {
 }
 
 /// Puts rows of the matrices of latent attention into another order: `order` is given the places of a row here and in files, and
-/// gives that where it goes to and that where it comes from.
+/// gives that where it goes to and that where it comes from. `d_input` says how wide what attention reads is in the layer of a tensor.
 pub(crate) fn turned_rows(
     path: &Path,
     settings: &Settings,
     tensors: &mut [NamedTensor],
+    d_input: fn(&Settings, &str) -> usize,
     order: fn(usize, usize) -> (usize, usize),
 ) -> Result<()> {
     if !is_latent(settings) {
         return Ok(());
     }
-    let [fixed, turned, kv_rank] =
-        ["d_fixed", "d_turned", "kv_rank"].map(|key| settings.size(&format!("latent.{key}")));
+    let [fixed, turned, kv_rank, q_rank] = ["d_fixed", "d_turned", "kv_rank", "q_rank"]
+        .map(|key| settings.size(&format!("latent.{key}")));
     let heads = settings.size("heads");
     // The place in files of the dimension that turns and is at this place here.
     let neighbour = |at: usize| match at < turned / 2 {
@@ -169,25 +170,24 @@ pub(crate) fn turned_rows(
     for tensor in tensors {
         type InFiles<'a> = &'a dyn Fn(usize) -> usize;
         let ends_with = |name: &str| tensor.name.ends_with(&format!("self_attn.{name}.weight"));
-        let (rows, in_files): (usize, InFiles) = if ends_with("q_proj") || ends_with("q_b_proj") {
-            (heads * width, &of_query)
+        let read = d_input(settings, &tensor.name);
+        let (shape, in_files): ([usize; 2], InFiles) = if ends_with("q_b_proj") {
+            ([heads * width, q_rank], &of_query)
+        } else if ends_with("q_proj") {
+            ([heads * width, read], &of_query)
         } else if ends_with("kv_a_proj_with_mqa") {
-            (kv_rank + turned, &of_state)
+            ([kv_rank + turned, read], &of_state)
         } else {
             continue;
         };
-        if tensor.shape.len() != 2 || tensor.shape[0] != rows {
-            // How wide they are is for the layer to say.
-            let columns = tensor.shape.last().copied().unwrap_or(0);
+        if tensor.shape != shape {
             return Err(Error::Shape {
                 name: tensor.name.clone(),
                 path: path.to_path_buf(),
-                mismatch: Mismatch::new(
-                    format!("{:?}", [rows, columns]),
-                    format!("{:?}", tensor.shape),
-                ),
+                mismatch: Mismatch::new(format!("{shape:?}"), format!("{:?}", tensor.shape)),
             });
         }
+        let rows = shape[0];
         let length = tensor.bytes.len() / rows;
         let mut bytes = vec![0; tensor.bytes.len()];
         for here in 0..rows {

@@ -48,8 +48,8 @@ pub struct Eagle3Config {
     /// Width of a head, an even number; left out, or 0, it is the target's. Engines' kernels take multiples of 8 from 32 to 256.
     #[serde(skip_serializing_if = "bounds::is_left_out")]
     pub d_head: usize,
-    /// Latent attention in place of grouped heads, as in the drafters for Kimi-K2 that share a cache of its shape with their target. Engines
-    /// load such a drafter with a target that has latent attention itself.
+    /// Latent attention in place of grouped heads, as in drafters for Kimi-K2, so that engines cache as little of the drafter as of such a
+    /// target. vLLM refuses it beside a target that has none itself.
     pub latent: Option<LatentTable>,
     /// Whether the layers normalise queries and keys head by head, as Qwen3's layers do and Llama's do not. Of the engines, only
     /// vLLM supports it, from 0.24 on.

@@ -4,7 +4,7 @@ use burn::prelude::*;
 use crate::attention::halves::SecondHalf;
 use crate::attention::{Attention, AttentionConfig, Projects};
 use crate::error::Result;
-use crate::latent::{LatentAttention, LatentConfig};
+use crate::latent::{LatentAttention, LatentConfig, one_of};
 use crate::linear::{Bias, Linear};
 use crate::mlp::Mlp;
 use crate::norm::RmsNorm;
@@ -42,8 +42,8 @@ pub(crate) struct EagleLayer {
     input_layernorm: Option<RmsNorm>,
     hidden_norm: Option<RmsNorm>,
     self_attn: Option<Attention>,
-    /// In files `self_attn`.
-    latent_attn: Option<LatentAttention>,
+    /// In the place of the other one, or nothing, which takes less room in a vector; in files `self_attn`.
+    latent_attn: Vec<LatentAttention>,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
@@ -91,9 +91,10 @@ impl EagleLayer {
             latent_attn: match inside.latent {
                 Some(latent) => {
                     let latent = LatentConfig { d_input, ..latent };
-                    Some(LatentAttention::new(&mut scope.child("self_attn"), latent)?)
+                    let scope = &mut scope.child("self_attn");
+                    vec![LatentAttention::new(scope, latent)?]
                 }
-                None => None,
+                None => Vec::new(),
             },
             post_attention_layernorm: norm(scope, "post_attention_layernorm")?,
             mlp: Mlp::new(&mut scope.child("mlp"), d, d_ff, Bias::Without)?,
@@ -135,11 +136,7 @@ impl EagleLayer {
     }
 
     fn attention(&self) -> &dyn Projects {
-        match (&self.self_attn, &self.latent_attn) {
-            (Some(grouped), _) => grouped,
-            (None, Some(latent)) => latent,
-            (None, None) => unreachable!("a layer is made with one of them"),
-        }
+        one_of(self.self_attn.as_ref(), self.latent_attn.first())
     }
 
     /// The layer over a token's embedding, or [what comes of it](Self::of_tokens), beside a hidden state. The residual is the hidden

@@ -3,7 +3,7 @@
 use burn::prelude::*;
 
 use crate::attend::Projected;
-use crate::attention::Projects;
+use crate::attention::{Attention, Projects};
 use crate::error::Result;
 use crate::linear::{Bias, Linear};
 use crate::norm::{NormConfig, RmsNorm};
@@ -134,6 +134,21 @@ impl LatentAttention {
         let ([batch, seq, width], heads) = (x.dims(), self.config.heads);
         x.reshape([batch, seq, heads, width / heads])
             .swap_dims(1, 2)
+    }
+}
+
+/// The attention of a layer that has grouped heads or this.
+///
+/// # Panics
+/// It has neither.
+pub(crate) fn one_of<'a>(
+    grouped: Option<&'a Attention>,
+    latent: Option<&'a LatentAttention>,
+) -> &'a dyn Projects {
+    match (grouped, latent) {
+        (Some(grouped), _) => grouped,
+        (None, Some(latent)) => latent,
+        (None, None) => unreachable!("a layer is made with one of them"),
     }
 }
 

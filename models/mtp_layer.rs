@@ -4,7 +4,7 @@ use burn::prelude::*;
 
 use crate::attention::{Attention, AttentionConfig, Projects};
 use crate::error::Result;
-use crate::latent::{LatentAttention, LatentConfig};
+use crate::latent::{LatentAttention, LatentConfig, one_of};
 use crate::linear::Bias;
 use crate::mixture::{MixtureConfig, MixtureMlp};
 use crate::mlp::Mlp;
@@ -87,11 +87,8 @@ impl MtpLayer {
         attend: impl FnOnce(&dyn Projects, Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         let normed = self.input_layernorm.forward(x.clone());
-        let attended = match (&self.self_attn, &self.latent_attn) {
-            (Some(grouped), _) => attend(grouped, normed),
-            (None, Some(latent)) => attend(latent, normed),
-            (None, None) => unreachable!("a layer is made with one of them"),
-        };
+        let (grouped, latent) = (self.self_attn.as_ref(), self.latent_attn.as_ref());
+        let attended = attend(one_of(grouped, latent), normed);
         let x = x + attended;
         let normed = self.post_attention_layernorm.forward(x.clone());
         x + match (&self.mlp, &self.mixture_mlp) {

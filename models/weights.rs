@@ -641,9 +641,16 @@ impl Place {
             // A layer has one of two feed-forward parts, or of two kinds of attention, under the same name in files.
             ("Struct:DecoderLayer", "sparse_mlp") | ("Struct:MtpLayer", "mixture_mlp") => "mlp",
             ("Struct:MtpLayer" | "Struct:EagleLayer", "latent_attn") => "self_attn",
+            ("Vec", _) if self.is_only_one() => "",
             _ => name,
         };
         self.0.push((name.to_owned(), container.to_owned()));
+    }
+
+    /// Whether it is in a vector that holds one module at most, which is under the vector's name in files.
+    fn is_only_one(&self) -> bool {
+        let last = self.0.last();
+        last.is_some_and(|(name, holder)| name == "self_attn" && holder == "Struct:EagleLayer")
     }
 
     fn leave(&mut self) {
@@ -652,15 +659,13 @@ impl Place {
 
     /// The parameter's name in files.
     fn name(&self) -> String {
-        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
-        names.join(".")
+        names_in(&self.0).join(".")
     }
 
     /// Of a parameter that [`Scope::stacked`] made: the name of the modules in files, and that within each of them.
     fn stack<const D: usize>(&self) -> Option<(String, &str)> {
         let ((name, kind), above) = self.0.split_last()?;
-        let above: Vec<&str> = above.iter().map(|(name, _)| name.as_str()).collect();
-        (D == 3 && kind == "Struct:Experts").then(|| (above.join("."), name.as_str()))
+        (D == 3 && kind == "Struct:Experts").then(|| (names_in(above).join("."), name.as_str()))
     }
 
     /// Whether the parameter is the weight of a [`Linear`](crate::Linear), which files hold transposed.
@@ -671,6 +676,12 @@ impl Place {
                 .last()
                 .is_some_and(|(_, kind)| kind == "Struct:Linear")
     }
+}
+
+/// The names of a place that are in files.
+fn names_in(place: &[(String, String)]) -> Vec<&str> {
+    let names = place.iter().map(|(name, _)| name.as_str());
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// The elements of a tensor on the host, in row order.

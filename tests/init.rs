@@ -291,7 +291,7 @@ fn a_drafter_with_latent_attention_is_trained_further_in_its_own_sizes() {
     workspace.write("b.toml", other.collect::<Vec<_>>().join("\n"));
     workspace
         .run_line("recipe b.toml --plan")
-        .misused(&["`latent`: expected "]);
+        .failed(&["`latent`: expected nothing, found { q_rank = 24"]);
 }
 
 #[test]
