@@ -16,7 +16,7 @@ use crate::dialect::llama::{D_FF, DTYPE, HEADS, KV_HEADS, NORMS, TIED, VOCAB, WI
 use crate::dialect::settings::Settings;
 use crate::folder::ModelFolder;
 use crate::latent::{
-    self, GROUPED_WIDTH, LATENT, has_latent, is_latent, turned_rows, written_rope,
+    self, GROUPED_WIDTH, LATENT, has_latent, is_latent, read_rows, write_rows, written_rope,
 };
 use crate::launch::{self, Launch};
 use crate::mtp::NEXT_LAYERS;
@@ -51,7 +51,7 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
             EXPERTS,
         ),
         top(ROUTING),
-        top(&[ROPE, SHARE_AGAIN, ROPE_THETA, ROPE_SCALING]),
+        top(&[ROPE, SHARE_AGAIN, ROPE_THETA, latent::ROPE_SCALING]),
     ],
     neutral: &[&[
         ("hidden_act", Neutral::Word("silu")),
@@ -83,16 +83,8 @@ pub const DEEPSEEK_MTP: Dialect = Dialect {
     quirks: Quirks {
         canonical,
         stored: |settings, name| Some(stored(settings.size("target_layers"), name)),
-        reduce: |path, settings, tensors| {
-            turned_rows(path, settings, tensors, d_input, |ours, file| (ours, file))
-        },
-        complete: |settings, tensors| {
-            let reordered = turned_rows(Path::new(""), settings, tensors, d_input, |ours, file| {
-                (file, ours)
-            });
-            // The shapes are those of the settings.
-            debug_assert!(reordered.is_ok(), "{reordered:?}");
-        },
+        reduce: |path, settings, tensors| read_rows(path, settings, tensors, d_input),
+        complete: |settings, tensors| write_rows(settings, tensors, d_input),
         ..Quirks::NONE
     },
     ..Dialect::named("MTP of DeepSeek-V3", recognises)
@@ -191,9 +183,6 @@ const SHARE_AGAIN: Key =
 /// The same as old engines read it.
 const ROPE_THETA: Key = Key::told("rope_theta", |settings, _| {
     settings.rope().map(|rope| json!(rope.rope_theta))
-});
-const ROPE_SCALING: Key = Key::told("rope_scaling", |settings, _| {
-    written_rope(settings)?.scaling
 });
 
 /// Width of what attention reads.

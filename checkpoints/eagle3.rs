@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::expected::TensorSpec;
 use crate::folder::ModelFolder;
 use crate::latent::{
-    GROUPED_WIDTH, LATENT, has_latent, is_latent, read_rope, turned_rows, written_rope,
+    self, GROUPED_WIDTH, LATENT, has_latent, is_latent, read_rope, read_rows, write_rows,
 };
 use crate::launch::{vllm, vllm_of_speculators};
 use crate::names::EMBEDDING;
@@ -112,11 +112,7 @@ pub const EAGLE3: Dialect = Dialect {
     quirks: Quirks {
         complete: |settings, tensors| {
             repeat_norms(settings, tensors);
-            let reordered = turned_rows(Path::new(""), settings, tensors, d_input, |ours, file| {
-                (file, ours)
-            });
-            // The shapes are those of the settings.
-            debug_assert!(reordered.is_ok(), "{reordered:?}");
+            write_rows(settings, tensors, d_input);
         },
         ..QUIRKS
     },
@@ -315,12 +311,8 @@ const ROPE_OR_LATENT: &[Key] = &[
         |config, _, _| Ok(read_rope(config, config.rope()?).setting()),
         |settings, _| settings.rope().map(|rope| json!(rope.rope_theta)),
     ),
-    Key::told("rope_parameters", |settings, _| {
-        Some(written_rope(settings)?.parameters())
-    }),
-    Key::told("rope_scaling", |settings, _| {
-        written_rope(settings)?.scaling
-    }),
+    latent::ROPE_PARAMETERS,
+    latent::ROPE_SCALING,
 ];
 
 /// The types of a layer that sees some positions back, and of one that sees all; vLLM reads the window under them.
@@ -432,7 +424,7 @@ fn check_head(file: &Path, settings: &Settings) -> Result<()> {
 fn reduce(file: &Path, settings: &Settings, tensors: &mut Vec<NamedTensor>) -> Result<()> {
     check_head(file, settings)?;
     drop_repeated_norms(file, settings, tensors)?;
-    turned_rows(file, settings, tensors, d_input, |ours, file| (ours, file))
+    read_rows(file, settings, tensors, d_input)
 }
 
 /// What attention reads in the layer of a tensor: the first one's reads an embedding beside a state.

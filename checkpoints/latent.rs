@@ -135,13 +135,47 @@ pub(crate) fn written_rope(settings: &Settings) -> Option<Rope> {
     Some(rope)
 }
 
-/// Puts rows of the matrices of latent attention into another order: `order` is given the places of a row here and in files, and
-/// gives that where it goes to and that where it comes from. `d_input` says how wide what attention reads is in the layer of a tensor.
-pub(crate) fn turned_rows(
+/// The positions as engines read them, new ones and old ones.
+pub(crate) const ROPE_PARAMETERS: Key = Key::told("rope_parameters", |settings, _| {
+    Some(written_rope(settings)?.parameters())
+});
+pub(crate) const ROPE_SCALING: Key = Key::told("rope_scaling", |settings, _| {
+    written_rope(settings)?.scaling
+});
+
+/// How wide what attention reads is in the layer of a tensor.
+type Input = fn(&Settings, &str) -> usize;
+
+/// Puts the rows of tensors that were read from `path` into the order that they have here.
+///
+/// # Errors
+/// A tensor has another shape than the settings say.
+pub(crate) fn read_rows(
     path: &Path,
     settings: &Settings,
     tensors: &mut [NamedTensor],
-    d_input: fn(&Settings, &str) -> usize,
+    d_input: Input,
+) -> Result<()> {
+    turned_rows(path, (settings, d_input), tensors, |ours, file| {
+        (ours, file)
+    })
+}
+
+/// Puts the rows of tensors, whose shapes are those of the settings, into the order that they have in files.
+pub(crate) fn write_rows(settings: &Settings, tensors: &mut [NamedTensor], d_input: Input) {
+    let path = Path::new("");
+    let reordered = turned_rows(path, (settings, d_input), tensors, |ours, file| {
+        (file, ours)
+    });
+    debug_assert!(reordered.is_ok(), "{reordered:?}");
+}
+
+/// Puts rows of the matrices of latent attention into another order: `order` is given the places of a row here and in files, and
+/// gives that where it goes to and that where it comes from.
+fn turned_rows(
+    path: &Path,
+    (settings, d_input): (&Settings, Input),
+    tensors: &mut [NamedTensor],
     order: fn(usize, usize) -> (usize, usize),
 ) -> Result<()> {
     if !is_latent(settings) {

@@ -462,7 +462,6 @@ fn check_normed(number: usize, made: &Bits, normed: &[u16]) -> Result<()> {
 
 /// The first number of last states that were normed here that is further from the one that is found than rounding explains, with that.
 fn first_apart(made: &[u16], found: &[u16]) -> Option<(f32, f32)> {
-    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
     let square = |bits: &u16| value(*bits).powi(2);
     let mean = made.iter().map(square).sum::<f32>() / made.len().max(1) as f32;
     let slack = 1e-3 * mean.sqrt();
@@ -474,9 +473,13 @@ fn first_apart(made: &[u16], found: &[u16]) -> Option<(f32, f32)> {
     })
 }
 
+/// The number with these bits of bf16.
+fn value(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
 /// How far last states are from those that are found, as a share of their own length.
 fn share_apart(made: &[u16], found: &[u16]) -> f32 {
-    let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
     let pairs = made.iter().zip(found);
     let (apart, own) = pairs.fold((0.0, 0.0), |(apart, own), (&made, &found)| {
         let (made, found) = (value(made), value(found));
