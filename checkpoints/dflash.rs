@@ -1,5 +1,5 @@
 //! DFlash drafters in their authors' layout, which vLLM, SGLang and llama.cpp load (<https://arxiv.org/abs/2602.06036>), and
-//! those of DFlash 2, DSpark, Domino and XPress, which have more parts.
+//! those of DFlash 2, DSpark, Domino, XPress and LiLiCorr, which have more parts.
 //!
 //! The target's embedding and head are not in the folder: engines use the target's own.
 
@@ -11,6 +11,7 @@ use crate::dflash::keys::{
     BLOCK, CAPTURED, CAUSAL, CONTEXT, DECODER, MASK, SEES_BLOCK, SINKS, SIZES_OF_PARTS,
     SLIDING_KEYS, TARGET_LAYERS, TARGET_WIDTH, is_alike, of_all, rope,
 };
+use crate::dflash::lattice::LATTICE;
 use crate::dialect::description::{Dialect, top, under};
 use crate::dialect::key::Key;
 use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
@@ -18,6 +19,7 @@ use crate::dialect::llama::{DTYPE, ROPE_PARAMETERS, ROPE_SCALING, ROPE_THETA};
 pub(crate) mod family;
 mod heads;
 mod keys;
+mod lattice;
 mod launch;
 pub mod speculators;
 pub mod transformers;
@@ -48,6 +50,7 @@ pub const DFLASH: Dialect = Dialect {
         under("dflash_config", &[CONTEXT]),
         top(&[SINKS]),
         under("dflash_config", DOMINO),
+        LATTICE,
         top(HEADS),
         top(XPRESS),
         top(&[

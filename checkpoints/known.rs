@@ -46,9 +46,8 @@ const DIALECTS: &[&Dialect] = &[
 
 /// Names of drafters that other libraries have and this program has not, as their classes or the keys of their layouts
 /// have them, in lower case.
-const OTHERS: [(&str, &str); 3] = [
+const OTHERS: [(&str, &str); 2] = [
     ("mtp", "MTP drafters of this layout"),
-    ("lilicorr", "LiLiCorr drafters"),
     ("mlpspeculator", "MLP speculator drafters"),
 ];
 

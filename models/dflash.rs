@@ -1,13 +1,16 @@
 //! A block-diffusion drafter: in one pass it fills a block of masks behind the last committed token, and reads the target's
 //! hidden states of all before it as keys and values of every layer (DFlash, <https://arxiv.org/abs/2602.06036>).
 //!
-//! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), and heads that read
-//! the tokens drafted before (DSpark, Domino, XPress) and guess how far to draft (DSpark).
+//! Its parts that may be there or not: convolutions within the block and a selector of paths (DFlash 2), heads that read the tokens
+//! drafted before (DSpark, Domino, XPress) and guess how far to draft (DSpark), and a lattice of paths (LiLiCorr).
 mod config;
 mod convolution;
 mod drafting;
 mod heads;
+mod lattice;
+mod lattice_table;
 mod layer;
+mod paths;
 mod refiner;
 mod refining;
 mod selector;
@@ -17,6 +20,7 @@ use burn::module::{Module, ParamId};
 use burn::prelude::*;
 use spectrain_data::vocabulary::DraftVocabulary;
 
+use self::lattice::LatticeSizes;
 use crate::attention::Projects as _;
 use crate::blocks::{BlockLayout, attend_blocks};
 use crate::decoder::Stream;
@@ -30,7 +34,12 @@ use crate::weights::{Scope, Weights};
 pub use config::{Context, DFlashConfig, MarkovKind};
 pub use convolution::LocalConvolution;
 pub use heads::{ConfidenceHead, MarkovHead, PrefixGru};
+pub use lattice::{
+    FeatureNorm, FeedForward, Lattice, LatticeAttention, LatticeLayer, LatticeRead, PathScores,
+};
+pub use lattice_table::LatticeTable;
 pub use layer::BlockLayer;
+pub use paths::candidates;
 pub use refiner::Refiner;
 pub use selector::{Candidates, PathSelector};
 pub use slots::Slots;
@@ -46,6 +55,7 @@ pub struct DFlash {
     candidate_selector: Option<PathSelector>,
     markov_head: Option<MarkovHead>,
     confidence_head: Option<ConfidenceHead>,
+    lattice: Option<Lattice>,
     #[module(skip)]
     mask_token: u32,
     #[module(skip)]
@@ -253,6 +263,18 @@ impl DFlash {
                 Some(ConfidenceHead::new(scope, width)?)
             } else {
                 None
+            },
+            lattice: match &config.lattice {
+                None => None,
+                Some(table) => {
+                    let sizes = LatticeSizes {
+                        table,
+                        d_model: spec.d_model,
+                        block: config.block_size,
+                        epsilon: spec.norm_epsilon,
+                    };
+                    Some(Lattice::new(&mut scope.child("lattice"), sizes)?)
+                }
             },
             mask_token: config.known_mask_token(spec)?,
             frozen: Frozen::new(config, target, vocabulary),

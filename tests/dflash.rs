@@ -9,7 +9,7 @@ use spectrain_eval::{
     Acceptance, DecodeSettings, Decoder, Estimable, OwnText, VerifierChoice, estimate,
 };
 use spectrain_models::device::test_device;
-use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind};
+use spectrain_models::dflash::{Context, DFlash, DFlashConfig, MarkovKind, candidates};
 use spectrain_models::weights::{export, host_f32, import};
 use spectrain_models::{
     DraftShape, Drafter, Features, RandomWeights, Sampling, Scope, Session, Stop, StopBy,
@@ -23,6 +23,7 @@ use spectrain_train::{
 use crate::allocation::{alone, largest_during};
 use crate::estimates::drafts_along_as_at_each_place;
 use crate::golden::assert_close;
+use crate::lilicorr::lilicorr;
 use crate::tiny;
 use crate::xpress::xpress;
 
@@ -63,13 +64,14 @@ fn dspark(markov: MarkovKind) -> DFlashConfig {
 }
 
 /// The same drafter with noise in place of the parameters that change nothing at first.
-fn shaken(drafter: DFlash) -> DFlash {
+pub fn shaken(drafter: DFlash) -> DFlash {
     let mut rng = StdRng::seed_from_u64(17);
     let parts = [
         "_conv.",
         "candidate_selector.",
         "markov_head.",
         "confidence_head.",
+        "lattice.",
     ];
     let shake = |mut tensor: NamedTensor| {
         if parts.iter().any(|part| tensor.name.contains(part)) {
@@ -148,7 +150,44 @@ impl Case {
                 }
             }
         }
+        if self.drafter.lattice().is_some() {
+            logits = self.along_paths(hidden, path);
+        }
         logits
+    }
+
+    /// What a lattice makes of slots behind these tokens: the logits of their candidates, behind the one before where that is one.
+    fn along_paths(&self, hidden: Tensor<3>, path: &[u32]) -> Vec<Vec<f32>> {
+        let (slots, device) = (self.drafter.config().slots(), hidden.device());
+        let top_k = self.drafter.lattice().unwrap().top_k();
+        let flat: Tensor<2> = hidden.clone().flatten(0, 1);
+        let (ids, log_p) = candidates(flat.matmul(self.drafter.target_head()), top_k);
+        let before = |anchor: &Option<(usize, usize)>| anchor.map_or(0, |(at, _)| at as i64 - 1);
+        let before: Vec<i64> = self.anchors.iter().map(before).collect();
+        assert!(before.iter().all(|&at| at >= 0), "{before:?}");
+        let features = self.batch.features.as_ref().unwrap();
+        let context = self.drafter.context(features, self.batch.tokens.clone());
+        let context: Tensor<2> = context.flatten(0, 1);
+        let before = Tensor::<1, Int>::from_ints(before.as_slice(), &device);
+        let before = context.select(0, before);
+        let known = vec![true; self.anchors.len()];
+        let chosen = (ids.clone(), log_p);
+        let scores = (self.drafter).path_scores(chosen, hidden, (before, &known));
+        let rows = host_f32(scores.scores.clone());
+        let ids: Vec<i64> = ids.into_data().iter::<i64>().collect();
+        let ids: Vec<&[i64]> = ids.chunks(top_k).collect();
+        let of_slot = |at: usize| {
+            let slot = at % slots;
+            let last = slot.checked_sub(1).map(|last| i64::from(path[last]));
+            let place = last.and_then(|token| ids[at - 1].iter().position(|&id| id == token));
+            let row = scores.row(at / slots, slot, place);
+            let mut logits = vec![f32::NEG_INFINITY; tiny::VOCAB];
+            for (&id, &score) in ids[at].iter().zip(&rows[row * top_k..]) {
+                logits[id as usize] = score;
+            }
+            logits
+        };
+        (0..ids.len()).map(of_slot).collect()
     }
 
     /// Logits of each slot of a block as a decoder drafts it, behind these tokens.
@@ -426,6 +465,7 @@ fn greedy_decoding_with_every_kind_and_shape_gives_the_targets_own_tokens() {
         dspark(MarkovKind::Rnn),
         domino(1, true),
         xpress(2),
+        lilicorr(),
     ];
     for config in all {
         decodes_greedily(&config, chain.clone());

@@ -23,6 +23,8 @@ const MIXED_WHOLE: usize = 14;
 const DOMINO: usize = 15;
 const XPRESS: usize = 17;
 const XPRESS_NARROW: usize = 18;
+const LILICORR: usize = 22;
+const LILICORR_WIDE: usize = 23;
 
 fn dflash(number: usize) -> Folder {
     Folder::of("dflash", number)
@@ -281,10 +283,94 @@ fn xpress_is_read_and_written_as_vllm_loads_it() {
 }
 
 #[test]
-fn lilicorr_is_refused_by_name() {
-    let other = dflash(SECOND)
-        .with_config(|config| config["architectures"] = json!(["LiLiCorrDraftModel"]));
-    other.is_refused("LiLiCorr drafters are not supported");
+fn lilicorr_is_read_and_written_as_vllm_and_sglang_load_it() {
+    let folder = dflash(LILICORR);
+    let (config, tensors) = (folder.config(), folder.tensors());
+    assert_eq!(config["architectures"], json!(["LiLiCorrDraftModel"]));
+    let sizes = &config["dflash_config"];
+    for (key, value) in [
+        ("lilicorr_enabled", json!(true)),
+        ("lilicorr_candidate_topk", json!(4)),
+        ("lilicorr_hidden_size", json!(8)),
+        ("lilicorr_num_layers", json!(1)),
+        ("lilicorr_num_heads", json!(2)),
+        ("lilicorr_mlp_ratio", json!(2.0)),
+        ("lilicorr_factor_dim", json!(6)),
+        ("lilicorr_logit_scale", json!(8.0)),
+        ("lilicorr_vector_eps", json!(1e-4)),
+    ] {
+        assert_eq!(sizes[key], value, "{key}");
+    }
+    let d_model = config["hidden_size"].as_u64().unwrap() as usize;
+    for (name, shape) in [
+        ("token_proj.weight", vec![8, d_model]),
+        ("feature_norm.bias", vec![5]),
+        ("feature_mlp.up_proj.weight", vec![8, 5]),
+        ("slot_embedding", vec![1, 1, 3, 1, 8]),
+        ("rank_embedding", vec![1, 1, 1, 4, 8]),
+        ("relative_slot_bias", vec![2, 7]),
+        ("layers.0.attn.in_proj_weight", vec![24, 8]),
+        ("layers.0.attn.in_proj_bias", vec![24]),
+        ("layers.0.attn.out_proj.bias", vec![8]),
+        ("layers.0.mlp.down_proj.weight", vec![8, 16]),
+        ("factor_input_proj.weight", vec![8, 24]),
+        ("anchor_out_head.weight", vec![6, 8]),
+    ] {
+        let name = format!("lilicorr.{name}");
+        let found = tensors.iter().find(|tensor| tensor.name == name);
+        let found = found.unwrap_or_else(|| panic!("there is no `{name}`"));
+        assert_eq!(found.shape, shape, "{name}");
+    }
+}
+
+#[test]
+fn lilicorr_as_wide_as_its_target_has_no_projection_and_may_say_so_by_a_width_of_0() {
+    let expected = dflash(LILICORR_WIDE).settings(&DFLASH).unwrap();
+    assert_eq!(expected.size("lattice.d_ff"), 20);
+    let tensors = dflash(LILICORR_WIDE).tensors();
+    let projects = |tensor: &NamedTensor| tensor.name.contains("token_proj");
+    assert!(!tensors.iter().any(projects));
+    // As Model Optimizer's exports and plain DFlash's keys tell it.
+    let other = dflash(LILICORR_WIDE).with_config(|config| {
+        config["architectures"] = json!(["DFlashDraftModel"]);
+        let table = &mut config["dflash_config"];
+        table["projector_type"] = json!("lilicorr");
+        table["lilicorr_hidden_size"] = json!(0);
+        remove(table, &["lilicorr_enabled"]);
+    });
+    assert_same(&other.settings(&DFLASH).unwrap(), &expected);
+}
+
+#[test]
+fn lilicorr_that_leaves_out_what_changes_no_shape_is_refused() {
+    for key in ["lilicorr_logit_scale", "lilicorr_vector_eps"] {
+        let without =
+            dflash(LILICORR).with_config(|config| remove(&mut config["dflash_config"], &[key]));
+        without.is_refused(key);
+    }
+    let off = dflash(LILICORR)
+        .with_config(|config| config["dflash_config"]["lilicorr_enabled"] = json!(false));
+    off.is_refused("lilicorr_enabled");
+    let odd = dflash(SECOND)
+        .with_config(|config| config["dflash_config"]["projector_type"] = json!("xpress"));
+    odd.is_refused("projector_type");
+}
+
+#[test]
+fn tensors_of_lilicorr_are_found_by_the_numbers_of_earlier_versions_too() {
+    let numbered = |name: &str| {
+        let name = name.replace("feature_norm.", "feature_mlp.0.");
+        let name = name.replace("feature_mlp.up_proj.", "feature_mlp.1.");
+        let name = name.replace("feature_mlp.down_proj.", "feature_mlp.3.");
+        let name = name.replace("lilicorr.layers.0.mlp.up_proj.", "lilicorr.layers.0.mlp.0.");
+        name.replace(
+            "lilicorr.layers.0.mlp.down_proj.",
+            "lilicorr.layers.0.mlp.2.",
+        )
+    };
+    let expected = dflash(LILICORR).open().unwrap().tensors();
+    let found = dflash(LILICORR).renamed(numbered).open().unwrap().tensors();
+    assert_eq!(sorted(found), sorted(expected));
 }
 
 #[test]

@@ -52,6 +52,7 @@ mod later_steps;
 mod layouts;
 mod learning;
 mod library;
+mod lilicorr;
 mod links;
 mod logged;
 mod loss_weights;

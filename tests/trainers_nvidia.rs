@@ -123,6 +123,45 @@ fn dflash_2_of_modelopt_has_its_convolutions_and_its_selector() {
 }
 
 #[test]
+fn lilicorr_of_modelopt_is_a_lattice_beside_dflash() {
+    let sizes = "  dflash_architecture_config:\n    projector_type: lilicorr\n    lilicorr_candidate_topk: 4\n    \
+        lilicorr_hidden_size: 256\n    lilicorr_num_layers: 3\n    lilicorr_num_heads: 4\n    lilicorr_mlp_ratio: 1.5\n    \
+        lilicorr_factor_dim: 128\n    lilicorr_logit_scale: 6.0\n    lilicorr_vector_eps: 1.0e-3\n    conv_kernel_size: 2\n";
+    let weights = "  dflash_lilicorr_w_ce: 0.125\n  dflash_lilicorr_w_margin: 0.125\n  dflash_lilicorr_w_pen: 0.25\n  \
+        dflash_lilicorr_margin: 3.0\n  dflash_loss_objective: decay\n  dflash_loss_decay_factor: 7.0\n  \
+        dflash_self_logit_distillation: false\n";
+    let found = modelopt("", &format!("{weights}{sizes}"));
+    assert_eq!(found.recipe, "dflash");
+    has(
+        &found,
+        &[
+            "drafter.lattice.top_k=4",
+            "drafter.lattice.d_model=256",
+            "drafter.lattice.layers=3",
+            "drafter.lattice.heads=4",
+            "drafter.lattice.d_ff=384",
+            "drafter.lattice.rank=128",
+            "drafter.lattice.scale=6.0",
+            "drafter.lattice.epsilon=0.001",
+            "drafter.conv_taps=2",
+            "objective.lattice.weight=0.125",
+            "objective.lattice.hinge_weight=0.125",
+            "objective.lattice.penalty_weight=0.25",
+            "objective.lattice.hinge=3.0",
+            "objective.slot_weights=\"exponential\"",
+            "objective.decay_slots=7.0",
+            "objective.label_weight=1.0",
+        ],
+    );
+    tells(&found, &["lilicorr_w_ce", "the end of a reply cuts"]);
+    // A width that is left out is the drafter's, and then of both.
+    let narrow = "  dflash_architecture_config:\n    projector_type: lilicorr\n    lilicorr_mlp_ratio: 2.0\n";
+    let found = modelopt("", narrow);
+    has(&found, &["drafter.lattice.d_model=0"]);
+    lacks(&found, "drafter.lattice.d_ff");
+}
+
+#[test]
 fn what_only_other_drafters_of_modelopt_read_is_told() {
     let found = modelopt(
         "",

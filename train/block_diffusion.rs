@@ -9,6 +9,8 @@ mod anchors;
 mod config;
 mod cover;
 mod heads;
+mod lattice;
+mod lattice_config;
 mod slot_weights;
 pub(crate) mod staged;
 mod xpress;
@@ -26,6 +28,9 @@ use self::config::{BASE, CONFIDENCE, SELECTOR, fill_base};
 pub use self::cover::BlockMasking;
 use self::cover::Cover;
 use self::heads::{Selection, be_sure};
+use self::lattice::Lattices;
+pub use self::lattice_config::LatticeLossConfig;
+use self::lattice_config::{HINGE, LATTICE, PENALTY};
 use self::slot_weights::preview;
 use self::xpress::Drafts;
 use crate::batch::{Batch, Rows};
@@ -118,7 +123,8 @@ impl Objective<DFlash> for BlockLoss {
         let (slots, first) = (drafter.config().slots(), drafter.config().first_slot());
         let anchors = self.anchors(&batch.rows, size, batch.seed.unwrap_or(0));
         let covers = self.covers(&anchors, (size, first), batch.seed);
-        let block = self.covered(drafter, batch, &anchors, &covers);
+        let context = drafter.context(batch.features(), batch.tokens.clone());
+        let block = self.covered(drafter, batch, &context, (&anchors, &covers));
         let filled = xpress::slots(drafter, batch, &anchors, block);
         let hidden = filled.hidden.clone();
         let previous = previous_tokens(&batch.rows, &anchors, slots);
@@ -152,6 +158,17 @@ impl Objective<DFlash> for BlockLoss {
         let mut loss = self.weighed(&judged, read, rows, &blocks, of_slots);
         let of_slots = (&hidden, previous.as_slice());
         self.add_selector(&mut loss, (drafter, &judged), of_slots, &blocks, wanted);
+        if drafter.lattice().is_some() && self.drafts(batch) {
+            let lattices = Lattices {
+                drafter,
+                anchors: &anchors,
+                hidden: &hidden,
+                context: &context,
+                judged: &judged,
+                by_target: self.loss.reports_target(),
+            };
+            lattices.add_to(&mut loss, &self.config.lattice(), wanted);
+        }
         let rows = loss.rows.clone();
         if self.refines(drafter, batch) {
             let drafts = Drafts {
@@ -196,7 +213,9 @@ impl BlockLoss {
     pub fn hidden(&self, drafter: &DFlash, batch: &Batch, anchors: &Anchored) -> Tensor<3> {
         let config = drafter.config();
         let whole = Cover::whole(config.block_size, config.first_slot());
-        self.covered(drafter, batch, anchors, &vec![whole; anchors.len()])
+        let context = drafter.context(batch.features(), batch.tokens.clone());
+        let covers = vec![whole; anchors.len()];
+        self.covered(drafter, batch, &context, (anchors, &covers))
     }
 
     /// What is masked of each block of `size` places, whose first slot is at the place `first`. Outside of training, where
@@ -216,17 +235,23 @@ impl BlockLoss {
         anchors.iter().map(of_block).collect()
     }
 
-    /// Whether drafts are refined, and blocks hold what a decoder knows and no token of a draft.
-    fn refines(&self, drafter: &DFlash, batch: &Batch) -> bool {
-        let is_drafted = batch.seed.is_none() || self.config.masking != BlockMasking::Some;
-        drafter.refines() && is_drafted
+    /// Whether blocks hold what a decoder knows and no token of a draft.
+    fn drafts(&self, batch: &Batch) -> bool {
+        batch.seed.is_none() || self.config.masking != BlockMasking::Some
     }
 
-    /// Whether how far drafts are kept is measured apart from the loss on slots: by what a selector or passes make of them. Passes
+    /// Whether drafts are refined.
+    fn refines(&self, drafter: &DFlash, batch: &Batch) -> bool {
+        drafter.refines() && self.drafts(batch)
+    }
+
+    /// Whether how far drafts are kept is measured apart from the loss on slots: by what a selector, a lattice or passes make of them. Passes
     /// that settle all tokens make of them in validations what that loss judges.
     fn measures_apart(&self, drafter: &DFlash, batch: &Batch) -> bool {
         let is_judged = batch.seed.is_none() && !drafter.is_unsettled(drafter.config().slots());
-        drafter.selector().is_some() || self.refines(drafter, batch) && !is_judged
+        let chooses =
+            drafter.selector().is_some() || drafter.lattice().is_some() && self.drafts(batch);
+        chooses || self.refines(drafter, batch) && !is_judged
     }
 
     /// Tells the weights that change, of those parts of the loss that there are with this drafter.
@@ -235,6 +260,7 @@ impl BlockLoss {
             BASE => drafter.trained_head().is_some(),
             SELECTOR => drafter.selector().is_some(),
             CONFIDENCE => drafter.config().confidence,
+            LATTICE | HINGE | PENALTY => drafter.lattice().is_some() && self.drafts(batch),
             _ => self.refines(drafter, batch),
         };
         loss.changing.extend(self.config.changing(batch.step, has));
@@ -245,8 +271,8 @@ impl BlockLoss {
         &self,
         drafter: &DFlash,
         batch: &Batch,
-        anchors: &Anchored,
-        covers: &[Cover],
+        context: &Tensor<3>,
+        (anchors, covers): (&Anchored, &[Cover]),
     ) -> Tensor<3> {
         let config = drafter.config();
         let (size, device) = (config.block_size, batch.tokens.device());
@@ -263,8 +289,8 @@ impl BlockLoss {
             }
         }
         let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), &device);
-        // XPress' head reads whole blocks, whatever is asked of them.
-        let is_whole = drafter.refines();
+        // XPress' head and a lattice read whole blocks, whatever is asked of them.
+        let is_whole = config.reads_whole_blocks();
         let length = |cover: &Cover| if is_whole { size } else { cover.length };
         let lengths: Vec<usize> = covers.iter().map(length).collect();
         let places = BlockPlaces {
@@ -279,8 +305,11 @@ impl BlockLoss {
             sights: &config.sights(),
         };
         let layout = BlockLayout::new(&places, &device);
-        let context = drafter.context(batch.features(), batch.tokens.clone());
-        drafter.hidden(context, tokens.reshape([anchors.len(), size]), &layout)
+        drafter.hidden(
+            context.clone(),
+            tokens.reshape([anchors.len(), size]),
+            &layout,
+        )
     }
 
     /// The slots that count, all with weight 1.

@@ -53,7 +53,9 @@ mod workload;
 
 pub use batch::{Batch, Rows, Step};
 pub use block_diffusion::staged::{StagedBlockLoss, StagedBlockLossConfig};
-pub use block_diffusion::{Anchors, BlockLoss, BlockLossConfig, BlockMasking, SlotWeights};
+pub use block_diffusion::{
+    Anchors, BlockLoss, BlockLossConfig, BlockMasking, LatticeLossConfig, SlotWeights,
+};
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use defaults::Defaults;
 pub use device::{CHUNK_ELEMENTS, CHUNK_ELEMENTS_CPU};

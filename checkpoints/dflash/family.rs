@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::dflash::lattice::has_lattice;
 use crate::dialect::settings::Settings;
 use crate::speculators::MODEL_TYPE;
 
@@ -13,17 +14,19 @@ pub(super) enum Family {
     DSpark,
     Domino,
     XPress,
+    LiLiCorr,
     /// Only this program.
     Own,
 }
 
 impl Family {
     /// Those that are told by their architecture.
-    const NAMED: [Self; 5] = [
+    const NAMED: [Self; 6] = [
         Self::DFlash,
         Self::DFlash2,
         Self::DSpark,
         Self::XPress,
+        Self::LiLiCorr,
         Self::Own,
     ];
 
@@ -34,6 +37,7 @@ impl Family {
             Self::DFlash2 => "DFlash2DraftModel",
             Self::DSpark => "Qwen3DSparkModel",
             Self::XPress => "Qwen3XPressModel",
+            Self::LiLiCorr => "LiLiCorrDraftModel",
             Self::Own => "SpectrainBlockDrafter",
         }
     }
@@ -46,6 +50,7 @@ impl Family {
             Self::DSpark => "DSpark",
             Self::Domino => "Domino",
             Self::XPress => "XPress",
+            Self::LiLiCorr => "LiLiCorr",
             Self::Own => "block",
         }
     }
@@ -76,6 +81,9 @@ impl Family {
         let plain = !settings.flag("sample_from_anchor") && !settings.flag("confidence") && !markov;
         if settings.word("context") == "tokens" {
             Self::Own
+        } else if has_lattice(settings) {
+            // With convolutions or without.
+            Self::LiLiCorr
         } else if plain && !convolution && !selector {
             Self::DFlash
         } else if plain && convolution && selector {
@@ -161,5 +169,8 @@ mod tests {
         assert_eq!(name(&markov("vanilla")), "DSpark");
         assert_eq!(name(&markov("domino")), "Domino");
         assert_eq!(name(&markov("xpress")), "XPress");
+        let paths = ("lattice", json!({"top_k": 8}));
+        assert_eq!(name(std::slice::from_ref(&paths)), "LiLiCorr");
+        assert_eq!(name(&[paths, ("conv_taps", json!(2))]), "LiLiCorr");
     }
 }

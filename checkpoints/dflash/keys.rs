@@ -7,6 +7,7 @@ use crate::dflash::family::{Family, is_known};
 use crate::dflash::heads::{
     self, NAMES_OF_DOMINO, NAMES_OF_XPRESS, NAMES_OF_XPRESS_BY_SPECULATORS,
 };
+use crate::dflash::lattice;
 use crate::dflash::variants::{self, place};
 use crate::dialect::description::{Check, Dialect, Quirks};
 use crate::dialect::key::{Key, Otherwise, Read};
@@ -61,7 +62,10 @@ pub(super) const fn of_all(name: &'static str, recognises: fn(&ModelFolder) -> b
                 }
                 variants::check(config.folder(), config)
             },
-            stored: heads::stored,
+            canonical: |_, stored| lattice::canonical(stored),
+            stored: |settings, name| {
+                lattice::stored(name).or_else(|| heads::stored(settings, name))
+            },
             ..Quirks::NONE
         },
         ..Dialect::named(name, recognises)

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::beside::TARGET_SCALES_LOGITS;
 use crate::dflash::family::Family;
+use crate::dflash::lattice::fits_kernels as fits_kernels_of_lattice;
 use crate::dialect::settings::Settings;
-use crate::launch::{self, Launch};
+use crate::launch::{self, Choosing, Launch};
 
 const NO_ENGINE: &str = "no serving engine loads block drafters with these parts; this program decodes with them: \
     `spectrain generate`, `spectrain evaluate`";
@@ -19,6 +20,12 @@ const SCALED: &str = "the target multiplies its head's logits by a factor of its
 
 const ODD_SIZES: &str = "vLLM's kernels for XPress take a `markov_rank` that is a power of two, 16 or more, and a `markov_d_ff` that 64 \
     divides; this program decodes with any: `spectrain generate`, `spectrain evaluate`";
+
+const ODD_CANDIDATES: &str = "vLLM and SGLang take a power of two up to 16 for `lattice.top_k`; this program decodes with any: \
+    `spectrain generate`, `spectrain evaluate`";
+
+/// How SGLang is told to draw the tokens of LiLiCorr.
+const DRAWS_PATHS: Choosing = Choosing::LikeliestUnless("`SGLANG_ENABLE_LILICORR_SAMPLING=1`");
 
 /// One command for each engine. `draft_tokens` is the length of the draft, at most that of a trained block.
 pub(super) fn launch_lines(
@@ -67,6 +74,17 @@ pub(super) fn launch_lines(
             let vllm = launch::vllm(dir, "dflash", target, draft_tokens).likeliest_alone();
             vec![Launch::remark(FROM_VLLM_0_33), vllm]
         }
+        Family::LiLiCorr if !fits_kernels_of_lattice(settings) => {
+            vec![Launch::remark(ODD_CANDIDATES)]
+        }
+        Family::LiLiCorr => {
+            let mut lines = vec![launch::vllm(dir, "dflash", target, draft_tokens)];
+            if !settings.flag("sinks") {
+                let sglang = launch::sglang_block(dir, "DFLASH", target, draft_tokens);
+                lines.push(sglang.choosing(DRAWS_PATHS));
+            }
+            lines
+        }
         Family::Domino | Family::Own => vec![Launch::remark(NO_ENGINE)],
     }
 }
@@ -90,7 +108,7 @@ fn of_layers(settings: &Settings, dir: &Path, target: &str, draft_tokens: usize)
     let mut lines = vec![
         launch::vllm(dir, "dflash", target, draft_tokens),
         match family {
-            Family::DFlash2 => sglang.choosing(launch::Choosing::Drawn),
+            Family::DFlash2 => sglang.choosing(Choosing::Drawn),
             _ => sglang,
         },
     ];

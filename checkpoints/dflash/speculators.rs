@@ -182,7 +182,7 @@ fn kind_of(family: Family) -> [&'static str; 2] {
         Family::DFlash2 => KINDS[1],
         Family::DSpark => KINDS[2],
         Family::XPress => KINDS[3],
-        Family::DFlash | Family::Domino | Family::Own => KINDS[0],
+        Family::DFlash | Family::Domino | Family::LiLiCorr | Family::Own => KINDS[0],
     }
 }
 
@@ -191,6 +191,7 @@ fn check_settings(settings: &Settings) -> Check {
     let parts = match Family::of(settings) {
         Family::DFlash | Family::DFlash2 | Family::DSpark | Family::XPress => None,
         Family::Domino => Some("those of Domino"),
+        Family::LiLiCorr => Some("those of LiLiCorr"),
         Family::Own => Some("a mixture that no engine knows"),
     };
     if let Some(parts) = parts {

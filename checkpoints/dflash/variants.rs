@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::dflash::family::{DOMINO, Family};
+use crate::dflash::lattice::{ENABLED, LILICORR, names_lattice};
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::regular;
 use crate::speculators::MODEL_TYPE;
 
-/// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark or of Domino, whatever the architecture says.
-const PARTS: &str = "dflash_config.projector_type";
+/// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, of Domino or of LiLiCorr, whatever the architecture
+/// says.
+pub(super) const PARTS: &str = "dflash_config.projector_type";
 /// Whether a place of a block predicts the token behind its own, as these two write it.
 pub(super) const SHIFTED: &str = "dflash_config.shift_label";
 
@@ -89,9 +91,14 @@ pub(super) fn check(folder: &ModelFolder, config: &Config) -> Result<()> {
 
 /// Refuses parts that are not known, and a place that would predict another token than a key of `anchor` says.
 fn check_parts(config: &Config, anchor: &str) -> Result<()> {
-    let known = |parts: &Value| ["dspark", "domino"].iter().any(|known| parts == known);
+    let all = ["dspark", "domino", LILICORR];
+    let known = |parts: &Value| all.iter().any(|known| parts == known);
     if config.get(PARTS).is_some_and(|parts| !known(parts)) {
-        return Err(config.wrong(PARTS, "`\"dspark\"`, `\"domino\"` or nothing"));
+        let expected = all.map(|parts| format!("`\"{parts}\"`")).join(", ");
+        return Err(config.wrong(PARTS, format!("{expected} or nothing")));
+    }
+    if names_lattice(config) && !config.flag(ENABLED, true)? {
+        return Err(config.wrong(ENABLED, "`true` or nothing"));
     }
     let shifted = config.flag(SHIFTED, false)?;
     let unsaid = match names_domino(config) {

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use spectrain_checkpoints::Mismatch;
 
+use super::lattice_table::LatticeTable;
 use crate::blocks::BlockSight;
 use crate::bounds::{self, Bounded};
 use crate::error::{Error, Result};
@@ -107,6 +108,9 @@ pub struct DFlashConfig {
     /// Whether a head guesses how likely the target is to keep a slot's token (DSpark). Drafts of the shape `"confident"` use
     /// this guess to stop early.
     pub confidence: bool,
+    /// Paths through the likeliest tokens of all slots, scored at once, of which the best is drafted (LiLiCorr). With convolutions or
+    /// without; there is none beside a selector, a bias, a guess how likely a draft is kept, or `sample_from_anchor`.
+    pub lattice: Option<LatticeTable>,
 }
 
 impl Default for DFlashConfig {
@@ -138,6 +142,7 @@ impl Default for DFlashConfig {
             markov_d_ff: None,
             markov_passes: None,
             confidence: false,
+            lattice: None,
         }
     }
 }
@@ -175,7 +180,28 @@ impl DFlashConfig {
         bounds::check(d_ff.into_iter().chain(passes))?;
         self.check_full_layers()?;
         self.check_of_kinds()?;
-        self.check_refined()
+        self.check_refined()?;
+        self.lattice
+            .as_ref()
+            .map_or(Ok(()), |lattice| self.check_beside(lattice))
+    }
+
+    /// Fails on a lattice that makes no sense, and on what it is not known with.
+    fn check_beside(&self, lattice: &LatticeTable) -> Result<()> {
+        lattice.check()?;
+        let others = [
+            ("selector_rank", self.selector_rank > 0),
+            ("markov_rank", self.markov_rank > 0),
+            ("confidence", self.confidence),
+            ("sample_from_anchor", self.sample_from_anchor),
+        ];
+        match others.into_iter().find(|(_, is_on)| *is_on) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let expected = "nothing beside `lattice`, which is not known with it";
+                Err(Error::of_key(key, expected, "one"))
+            }
+        }
     }
 
     /// Checks what is set of the bias of XPress and no other bias reads. What only that of Domino reads has a default and may be in runs
@@ -290,6 +316,9 @@ impl DFlashConfig {
             kv_heads,
             markov_d_ff: self.refines().then(|| self.refiner_width()),
             markov_passes: self.refines().then(|| self.refining_passes()),
+            lattice: (self.lattice.as_ref())
+                .map(|lattice| lattice.resolve(target))
+                .transpose()?,
             ..self.clone()
         })
     }
@@ -335,6 +364,11 @@ impl DFlashConfig {
     /// Whether a draft is guessed at once and then refined in passes.
     pub fn refines(&self) -> bool {
         self.markov_rank > 0 && self.markov == MarkovKind::Xpress
+    }
+
+    /// Whether what drafts reads whole blocks, however many of their slots are asked for.
+    pub fn reads_whole_blocks(&self) -> bool {
+        self.refines() || self.lattice.is_some()
     }
 
     /// Passes in which a draft is refined, where drafts are.
@@ -537,6 +571,33 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(keys(&refined), [None, Some(serde_json::json!(2))]);
+    }
+
+    #[test]
+    fn beside_a_lattice_nothing_else_decides_on_drafts() {
+        let with = |change: fn(&mut DFlashConfig)| {
+            let mut config = DFlashConfig {
+                lattice: Some(LatticeTable::default()),
+                conv_taps: 2,
+                ..Default::default()
+            };
+            change(&mut config);
+            config.check()
+        };
+        with(|_| ()).unwrap();
+        /// The key that is refused, and the change that makes it so.
+        type Wrong = (&'static str, fn(&mut DFlashConfig));
+        let wrong: [Wrong; 5] = [
+            ("selector_rank", |of| of.selector_rank = 4),
+            ("markov_rank", |of| of.markov_rank = 4),
+            ("confidence", |of| of.confidence = true),
+            ("sample_from_anchor", |of| of.sample_from_anchor = true),
+            ("lattice.top_k", |of| of.lattice.as_mut().unwrap().top_k = 0),
+        ];
+        for (key, change) in wrong {
+            let error = with(change).unwrap_err().to_string();
+            assert!(error.contains(&format!("{key}`")), "{error}");
+        }
     }
 
     #[test]

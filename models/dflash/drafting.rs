@@ -1,5 +1,7 @@
 //! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots and what the target's head makes of
 //! them. What heads of its own add to the logits of a slot follows when the tokens before it are known.
+use std::ops::Range;
+
 use burn::prelude::*;
 use burn::tensor::DType;
 use burn::tensor::activation::sigmoid;
@@ -7,6 +9,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
+use super::paths::Paths;
 use super::refining::Refined;
 use super::selector::Candidates;
 use super::slots::Slots;
@@ -42,6 +45,10 @@ pub struct DFlashState {
     logits: Option<Tensor<2>>,
     /// What a selector chooses from in each slot.
     candidates: Option<Candidates>,
+    /// The context's last row, `[1, 1, d_model]`, where a lattice reads it.
+    before: Option<Tensor<3>>,
+    /// The paths through the lattice of the block.
+    paths: Option<Paths>,
     /// Length of the longest path to come.
     planned: usize,
 }
@@ -53,6 +60,7 @@ impl DFlashState {
         self.refined = None;
         self.logits = None;
         self.candidates = None;
+        self.paths = None;
     }
 }
 
@@ -105,6 +113,8 @@ impl Drafter for DFlash {
             refined: None,
             logits: None,
             candidates: None,
+            before: None,
+            paths: None,
             planned: 1,
         }
     }
@@ -124,6 +134,9 @@ impl Drafter for DFlash {
         }
         if let Some(&last) = tokens.last() {
             state.anchor = last;
+        }
+        if self.lattice.is_some() {
+            state.before = Some(context.narrow(1, tokens.len() - 1, 1));
         }
         state.forget();
     }
@@ -176,13 +189,28 @@ impl Drafter for DFlash {
         let context = self.context(&text.features(0, text.rows()), text.row(&device));
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
-            let (behind, previous) = self.slots_behind(text, &places, &context, slots);
+            let (whole, previous) = self.slots_behind(text, &places, &context, slots);
             let head = self.head();
             let [_, width] = head.dims();
+            if let Some(paths) = self.paths_behind(&whole, &context, &places) {
+                let steps = known_slots(text, &places, slots);
+                let wanted = |&(step, row): &(DraftStep, usize)| {
+                    let block = row / slots;
+                    (block, step.step, previous[row])
+                };
+                let wanted: Vec<_> = steps.iter().map(wanted).collect();
+                let steps: Vec<DraftStep> = steps.iter().map(|(step, _)| *step).collect();
+                let logits = |of: Range<usize>| paths.logits(&wanted[of], width);
+                if in_chunks(&steps, width, take, &logits).is_break() {
+                    return;
+                }
+                continue;
+            }
+            let behind = whole.first(slots);
             let read = self.as_drafted(&behind, &previous, rows_at_a_time(width));
             let read: Tensor<2> = read.flatten(0, 1);
             let before: Tensor<2, Int> = token_ids(&previous, &device).transpose();
-            let (steps, rows) = known_slots(text, &places, slots, &device);
+            let (steps, rows) = on_device(known_slots(text, &places, slots), &device);
             let (read, before) = (read.select(0, rows.clone()), before.select(0, rows));
             let taken = in_chunks(&steps, width, take, &|of| {
                 let read = part(&read, of.clone());
@@ -207,12 +235,12 @@ impl Drafter for DFlash {
         let context = self.context(&text.features(0, text.rows()), text.row(&device));
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
-            let (behind, previous) = self.slots_behind(text, &places, &context, slots);
+            let (whole, previous) = self.slots_behind(text, &places, &context, slots);
             let previous = token_ids(&previous, &device).reshape([places.len(), slots]);
-            let Some(logits) = self.confidence_logits(behind.hidden, previous) else {
+            let Some(logits) = self.confidence_logits(whole.first(slots).hidden, previous) else {
                 return;
             };
-            let (steps, rows) = known_slots(text, &places, slots, &device);
+            let (steps, rows) = on_device(known_slots(text, &places, slots), &device);
             let guesses: Tensor<1> = sigmoid(logits).flatten(0, 1);
             take(&steps, host_f32(guesses.select(0, rows)));
         }
@@ -223,7 +251,7 @@ impl Drafter for DFlash {
     }
 
     fn depends_on_depth_alone(&self) -> bool {
-        self.markov_head.is_none() && self.candidate_selector.is_none()
+        self.markov_head.is_none() && self.candidate_selector.is_none() && self.lattice.is_none()
     }
 
     fn parameters_per_pass(&self) -> u64 {
@@ -236,17 +264,20 @@ impl Drafter for DFlash {
 }
 
 /// The steps behind `places` whose tokens are known, and the row of each among `slots` slots for each place.
-fn known_slots(
-    text: &KnownText,
-    places: &[usize],
-    slots: usize,
-    device: &Device,
-) -> (Vec<DraftStep>, Tensor<1, Int>) {
+fn known_slots(text: &KnownText, places: &[usize], slots: usize) -> Vec<(DraftStep, usize)> {
     let steps = places.iter().enumerate().flat_map(|(block, &place)| {
         let known = text.known(place).min(slots);
-        (0..known).map(move |step| (DraftStep { place, step }, (block * slots + step) as i64))
+        (0..known).map(move |step| (DraftStep { place, step }, block * slots + step))
     });
-    let (steps, rows): (Vec<_>, Vec<i64>) = steps.unzip();
+    steps.collect()
+}
+
+/// The steps, and their rows on a device.
+fn on_device(steps: Vec<(DraftStep, usize)>, device: &Device) -> (Vec<DraftStep>, Tensor<1, Int>) {
+    let (steps, rows): (Vec<_>, Vec<i64>) = steps
+        .into_iter()
+        .map(|(step, row)| (step, row as i64))
+        .unzip();
     (steps, Tensor::from_ints(rows.as_slice(), device))
 }
 
@@ -256,14 +287,17 @@ struct Behind {
     slots: Slots,
     /// `[nodes, slots]`: the anchor and the tokens of the path.
     previous: Tensor<2, Int>,
+    /// The last of them, of each node.
+    last: Vec<u32>,
 }
 
 impl DFlash {
-    /// The slots of blocks behind `places` of a text, and the token before each, which is the text's.
+    /// The slots that are filled of blocks behind `places` of a text, and the token before each of the first `slots`, which is the
+    /// text's.
     ///
     /// # Shapes
     /// - context: `[1, seq, d_model]`
-    /// - output: `[places, slots]`
+    /// - output: `[places, filled]` and `[places, slots]`
     fn slots_behind(
         &self,
         text: &KnownText,
@@ -298,12 +332,12 @@ impl DFlash {
         let layout = BlockLayout::new(&layout, &device);
         let tokens = token_ids(&tokens, &device).reshape([places.len(), size]);
         let hidden = self.hidden(context.clone(), tokens, &layout);
-        (self.slots(hidden).first(slots), previous)
+        (self.slots(hidden), previous)
     }
 
-    /// How many slots are filled for a draft of so many tokens: XPress' head reads whole blocks.
+    /// How many slots are filled for a draft of so many tokens: XPress' head and a lattice read whole blocks.
     fn filled(&self, slots: usize) -> usize {
-        if self.refines() {
+        if self.frozen.config.reads_whole_blocks() {
             self.frozen.config.slots()
         } else {
             slots
@@ -328,6 +362,7 @@ impl DFlash {
                 let logits = logits(&self.frozen.target.lm_head, slots.hidden.clone());
                 state.candidates = Some(selector.candidates(logits));
             }
+            state.paths = self.paths_of_block(&slots, state.before.clone());
             state.slots = Some(slots);
         }
         let Some(slots) = &state.slots else {
@@ -342,13 +377,19 @@ impl DFlash {
         Behind {
             slots: slots.first(depth).repeated(count),
             previous: token_ids(&previous, &device).reshape([count, depth]),
+            last: paths.iter().map(|path| path[depth - 1]).collect(),
         }
     }
 
-    /// The logits of the last of these slots, `[nodes, vocab]`. A token that the selector does not choose from is at minus
-    /// infinity.
+    /// The logits of the last of these slots, `[nodes, vocab]`. A token that the selector does not choose from, or through which no
+    /// path goes, is at minus infinity.
     fn slot_logits(&self, state: &mut DFlashState, behind: Behind) -> Tensor<2> {
         let [count, depth, d_model] = behind.slots.hidden.dims();
+        if let Some(paths) = &state.paths {
+            let wanted = behind.last.iter().map(|&last| (0, depth - 1, last));
+            let wanted: Vec<_> = wanted.collect();
+            return paths.logits(&wanted, self.frozen.target.spec.vocab);
+        }
         if let (Some(selector), Some(candidates)) = (&self.candidate_selector, &state.candidates) {
             let hidden = behind.slots.hidden.narrow(1, depth - 1, 1);
             let previous = behind.previous.narrow(1, depth - 1, 1);

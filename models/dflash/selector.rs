@@ -104,14 +104,8 @@ impl PathSelector {
     ) -> Tensor<2> {
         let scores = self.scores(hidden, previous, candidates.ids.clone());
         let chosen = candidates.logits.clone() + scores;
-        let ([slots, _], [vocab, _]) = (chosen.dims(), self.successor_codebook.dims());
-        let none: Tensor<2> = Tensor::full(
-            [slots, vocab],
-            f32::NEG_INFINITY,
-            (&chosen.device(), DType::F32),
-        );
-        let doubt = chosen.clone().sum_dim(1) * 0.0;
-        none.scatter(1, candidates.ids.clone(), chosen, IndexingUpdateOp::Assign) + doubt
+        let [vocab, _] = self.successor_codebook.dims();
+        over_vocabulary(candidates.ids.clone(), chosen, vocab)
     }
 
     /// What is added to the logits of candidates, f32.
@@ -138,6 +132,19 @@ impl PathSelector {
             .sum_dim(2)
             .squeeze_dim(2)
     }
+}
+
+/// The logits of slots, f32, of which some tokens have these: minus infinity for all others, and no numbers where one of these is none.
+///
+/// # Shapes
+/// - ids, chosen: `[slots, top_k]`
+/// - output: `[slots, vocab]`
+pub(super) fn over_vocabulary(ids: Tensor<2, Int>, chosen: Tensor<2>, vocab: usize) -> Tensor<2> {
+    let [slots, _] = chosen.dims();
+    let options = (&chosen.device(), DType::F32);
+    let none: Tensor<2> = Tensor::full([slots, vocab], f32::NEG_INFINITY, options);
+    let doubt = chosen.clone().sum_dim(1) * 0.0;
+    none.scatter(1, ids, chosen, IndexingUpdateOp::Assign) + doubt
 }
 
 #[cfg(test)]

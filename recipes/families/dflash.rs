@@ -6,7 +6,7 @@ use spectrain_checkpoints::dflash::speculators::SPECULATORS;
 use spectrain_checkpoints::dflash::transformers::TRANSFORMERS;
 use spectrain_checkpoints::dialect::Dialect;
 use spectrain_models::TargetSpec;
-use spectrain_models::dflash::{DFlash, DFlashConfig, MarkovKind};
+use spectrain_models::dflash::{DFlash, DFlashConfig, LatticeTable, MarkovKind};
 use spectrain_train::{WorkRows, Workload};
 
 use crate::families::drafter_folder::tokens_of;
@@ -55,6 +55,9 @@ impl Family for DFlash {
         "layers = 2\nblock_size = 4\nmask_token = 5\nconv_taps = 2\nmarkov_rank = 3\nmarkov = \"xpress\"\nmarkov_passes = 1",
         "layers = 2\nblock_size = 4\nmask_token = 5\nmarkov_rank = 16\nmarkov = \"xpress\"\nmarkov_d_ff = 64",
         "layers = 2\nblock_size = 4\nmask_token = 5\nd_head = 6",
+        "layers = 2\nblock_size = 4\nmask_token = 5\nlattice = { top_k = 4, d_model = 8, layers = 1, heads = 2, rank = 6 }",
+        "layers = 2\nblock_size = 5\nmask_token = 5\nwindow = 9\nconv_taps = 2\nconv_group = 4\n\
+         lattice = { top_k = 3, d_model = 0, layers = 2, heads = 4, d_ff = 20, rank = 7, scale = 5.0 }",
     ];
 
     fn activations(
@@ -105,12 +108,55 @@ impl Family for DFlash {
             }
             _ => 0,
         };
+        let slots = (batch.rows * blocks * (size - 1)) as f64;
+        let lattice = config.lattice.as_ref();
+        let lattice =
+            lattice.map(|table| OfLattice::new(&table.filled(target.d_model), target, size));
+        let lattice = lattice.unwrap_or_default();
         Ok(Activations {
-            kept: all.kept + context + places * (convolved + ranks + of_head) as f64,
+            kept: all.kept
+                + context
+                + places * (convolved + ranks + of_head) as f64
+                + slots * lattice.kept,
             again: (again + guessed) as f64,
-            selects: config.selector_rank > 0,
+            selects: config.selector_rank > 0 || config.lattice.is_some(),
+            further: slots * lattice.further,
             ..all
         })
+    }
+}
+
+/// What a lattice takes for each slot of a block.
+#[derive(Default)]
+struct OfLattice {
+    /// Values that the backward pass keeps.
+    kept: f64,
+    /// Multiplications of a forward pass.
+    further: f64,
+}
+
+impl OfLattice {
+    /// That of a lattice, with all sizes, for this target and blocks of so many places.
+    fn new(table: &LatticeTable, target: &TargetSpec, block: u64) -> Self {
+        let [top_k, width, d_ff, rank] =
+            [table.top_k, table.d_model, table.d_ff, table.rank].map(|size| size as f64);
+        let [layers, heads, d_model] =
+            [table.layers, table.heads, target.d_model].map(|size| size as f64);
+        let seen = (block - 1) as f64 * top_k;
+        let projects = f64::from(u8::from(table.d_model != target.d_model));
+        // Of each candidate the column of the head and the embedding that are read, what is known of it besides, and what the layers, the
+        // two vectors and their pairs keep.
+        let layer = 9.0 * width + 3.0 * d_ff + heads * seen;
+        let of_vectors = 8.0 * width + 8.0 * rank + 4.0 * top_k;
+        let read = (1.0 + projects) * d_model + 3.0 * width + 15.0;
+        // Attention takes products with all other candidates; the head makes the likeliest tokens, and the mean of its columns.
+        let in_layer = 4.0 * width * width + 2.0 * width * d_ff + 2.0 * seen * width;
+        let ends = projects * d_model * width + 3.0 * width * width + 2.0 * width * rank;
+        let by_head = 2.0 * (target.vocab * target.d_model) as f64 / 3.0;
+        Self {
+            kept: top_k * (read + layers * layer + of_vectors),
+            further: (top_k - 1.0) * (layers * in_layer + ends) + top_k * top_k * rank + by_head,
+        }
     }
 }
 
@@ -161,7 +207,7 @@ impl Shipped for DFlash {
     fn unread(config: &DFlashConfig) -> Vec<(&'static str, &'static str)> {
         let has_bias = config.markov_rank > 0;
         let refines = config.refines();
-        let parts: [(bool, &str, &[&str]); 4] = [
+        let parts: [(bool, &str, &[&str]); 5] = [
             (
                 config.selector_rank > 0,
                 "the drafter has no selector (`drafter.selector_rank`)",
@@ -177,6 +223,11 @@ impl Shipped for DFlash {
                 refines,
                 "the drafter has no passes that refine its drafts (`drafter.markov = \"xpress\"` with a `drafter.markov_rank`)",
                 &["consistency_weight", "consistency_passes", "guess_weight"],
+            ),
+            (
+                config.lattice.is_some(),
+                "the drafter has no lattice (`drafter.lattice`)",
+                &["lattice"],
             ),
         ];
         let absent = parts.into_iter().filter(|(is_there, ..)| !is_there);

@@ -92,8 +92,10 @@ pub struct Activations {
     pub read: u64,
     /// Rows that went through the layers, of all passes.
     pub rows: f64,
-    /// Whether a selector chooses from the likeliest tokens of each row, which is measured by itself.
+    /// Whether a selector or a lattice chooses from the likeliest tokens of each row, which is measured by itself.
     pub selects: bool,
+    /// Multiplications of a forward pass, of the whole batch, besides one of each row with each parameter.
+    pub further: f64,
 }
 
 /// Rows that go through a layer, and what they see.
@@ -273,6 +275,7 @@ pub fn decoder(
         read: 0,
         rows: passes,
         selects: false,
+        further: 0.0,
     }
 }
 

@@ -62,7 +62,8 @@ impl Computed<'_> {
         let rows = self.activations.rows / self.batch.positions().max(1) as f64;
         let judgings = 1.0 + self.activations.again;
         let layers = passes * (body + frozen + own_attention / 2.0) + scores;
-        target + judgings * teacher + rows * (layers + judgings * head)
+        let further = passes * self.activations.further / self.batch.positions().max(1) as f64;
+        target + judgings * teacher + rows * (layers + judgings * head) + further
     }
 }
 

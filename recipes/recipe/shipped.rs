@@ -52,6 +52,7 @@ pub const SHIPPED: &[ShippedRecipe] = shipped![
     "dspark",
     "domino",
     "xpress",
+    "lilicorr",
     "distillspec",
     "pard",
     "pard-2",

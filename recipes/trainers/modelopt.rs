@@ -12,12 +12,15 @@ use super::shared::{
 
 const ALL: &[&str] = &[];
 const EAGLE3: &[&str] = &["eagle3"];
-const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "domino"];
-const LABELLED: &[&str] = &["dflash", "dflash2"];
+const BLOCKS: &[&str] = &["dflash", "dflash2", "dspark", "domino", "lilicorr"];
+const LABELLED: &[&str] = &["dflash", "dflash2", "lilicorr"];
 const FALLING: &[&str] = &["dspark", "domino"];
-const WITHOUT_BASE: &[&str] = &["dflash", "dflash2", "dspark"];
-const WITHOUT_SELECTOR: &[&str] = &["dflash", "dspark", "domino"];
+const WITHOUT_BASE: &[&str] = &["dflash", "dflash2", "dspark", "lilicorr"];
+const WITHOUT_SELECTOR: &[&str] = &["dflash", "dspark", "domino", "lilicorr"];
+const WITHOUT_LATTICE: &[&str] = &["dflash", "dflash2", "dspark", "domino"];
+const CONVOLVED: &[&str] = &["dflash2", "lilicorr"];
 const DFLASH2: &[&str] = &["dflash2"];
+const LILICORR: &[&str] = &["lilicorr"];
 const DSPARK: &[&str] = &["dspark"];
 const DOMINO: &[&str] = &["domino"];
 const MEDUSA: &[&str] = &["medusa"];
@@ -32,6 +35,7 @@ pub(super) const MODELOPT: Trainer = Trainer {
         ("dflash2", "dflash"),
         ("dspark", "dflash"),
         ("domino", "dflash"),
+        ("lilicorr", "dflash"),
         ("medusa", "medusa"),
     ],
     rows: ROWS,
@@ -82,6 +86,8 @@ const LK_TYPE: &str = "dflash.dflash_lk_loss_type";
 const DECAY_STEPS: &str = "training.lr_scheduler_kwargs.num_decay_steps";
 const DECAY_TYPE: &str = "training.lr_scheduler_kwargs.decay_type";
 const OF_DFLASH2: &str = "only DFlash 2 reads it";
+const OF_LILICORR: &str = "only LiLiCorr reads it";
+const WIDTH_OF_LATTICE: &str = "dflash.dflash_architecture_config.lilicorr_hidden_size";
 const COMPILED: &str = "spectrain compiles its kernels without being asked";
 const WHEN: &str = "`train.validate_every` says when τ is measured on held-out prompts";
 const OWN: &str = "spectrain's own training needs no such setting";
@@ -151,7 +157,11 @@ const ROWS: &[Row] = &[
     row(WITHOUT_SELECTOR, LK_TYPE, "", Nothing(OF_DFLASH2)),
     row(WITHOUT_SELECTOR, "dflash.dflash_lk_*", "", Nothing(OF_DFLASH2)),
     row(WITHOUT_SELECTOR, "dflash.dflash_selector_loss_alpha", "", Nothing(OF_DFLASH2)),
-    row(BLOCKS, "dflash.dflash_lilicorr_*", "", Nothing("only LiLiCorr reads it")),
+    row(LILICORR, "dflash.dflash_lilicorr_w_ce", "", By("`objective.lattice.weight`; there a block counts only if all its slots do", |asked| Made::key("objective.lattice.weight", asked.value.clone()).with_note("there the lattice learns nothing from blocks that the end of a reply cuts, here from their slots before it"))),
+    row(LILICORR, "dflash.dflash_lilicorr_w_margin", "", Key("objective.lattice.hinge_weight")),
+    row(LILICORR, "dflash.dflash_lilicorr_w_pen", "", Key("objective.lattice.penalty_weight")),
+    row(LILICORR, "dflash.dflash_lilicorr_margin", "", By("`objective.lattice.hinge`, where it is above 0", |asked| positive(asked, "objective.lattice.hinge"))),
+    row(WITHOUT_LATTICE, "dflash.dflash_lilicorr_*", "", Nothing(OF_LILICORR)),
     row(DSPARK, "dflash.dflash_ce_loss_alpha", "0.1", Key("objective.label_weight")),
     row(DSPARK, "dflash.dflash_l1_loss_alpha", "0.9", By(shared::BY_L1, by_total_variation)),
     row(DSPARK, "dflash.dflash_confidence_head_alpha", "0.0", By("`objective.confidence_weight`", confidence)),
@@ -170,8 +180,17 @@ const ROWS: &[Row] = &[
     row(BLOCKS, "dflash.dflash_architecture_config.head_dim", "128", By(shared::WIDTH_OF_HEADS, shared::head_width)),
     row(BLOCKS, "dflash.dflash_architecture_config.target_layer_ids", "", By(shared::AS_MANY, |asked| given_or_as_many(asked, asked.count("dflash.dflash_architecture_config.num_hidden_layers")))),
     row(BLOCKS, "dflash.dflash_architecture_config.mask_token_id", "", Key("drafter.mask_token")),
-    row(DFLASH2, "dflash.dflash_architecture_config.conv_kernel_size", "", Key("drafter.conv_taps")),
-    row(DFLASH2, "dflash.dflash_architecture_config.conv_group_size", "", Key("drafter.conv_group")),
+    row(CONVOLVED, "dflash.dflash_architecture_config.conv_kernel_size", "", Key("drafter.conv_taps")),
+    row(CONVOLVED, "dflash.dflash_architecture_config.conv_group_size", "", Key("drafter.conv_group")),
+    row(LILICORR, "dflash.dflash_architecture_config.conv_projection_init_std", "0.0", Nothing("untrained convolutions change nothing")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_candidate_topk", "", Key("drafter.lattice.top_k")),
+    row(LILICORR, WIDTH_OF_LATTICE, "0", Key("drafter.lattice.d_model")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_num_layers", "", Key("drafter.lattice.layers")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_num_heads", "", Key("drafter.lattice.heads")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_mlp_ratio", "", By("`drafter.lattice.d_ff`, so many times its width", width_inside_lattice)),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_factor_dim", "", Key("drafter.lattice.rank")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_logit_scale", "", Key("drafter.lattice.scale")),
+    row(LILICORR, "dflash.dflash_architecture_config.lilicorr_vector_eps", "", Key("drafter.lattice.epsilon")),
     row(DFLASH2, "dflash.dflash_architecture_config.selector_rank", "", Key("drafter.selector_rank")),
     row(DFLASH2, "dflash.dflash_architecture_config.selector_top_k", "", Key("drafter.selector_top_k")),
     row(DSPARK, "dflash.dflash_architecture_config.markov_rank", "256", Key("drafter.markov_rank")),
@@ -336,6 +355,22 @@ fn selector_weight(asked: &Asked) -> Made {
     made.with_note(format!(
         "there the selector's loss is divided by the slots that have their token among the candidates, here by all{weights}"
     ))
+}
+
+/// The width inside the feed-forward parts of a lattice, as its trainer rounds it; by default it is twice the width.
+fn width_inside_lattice(asked: &Asked) -> Made {
+    let own = asked.count(WIDTH_OF_LATTICE).filter(|&width| width > 0);
+    let width = own.or_else(|| Some(asked.sizes()?.d_model as u64));
+    match (asked.value.as_f64(), width) {
+        (Some(2.0), _) => Made::nothing(),
+        (Some(ratio), Some(width)) if ratio > 0.0 => {
+            Made::key("drafter.lattice.d_ff", (width as f64 * ratio) as u64)
+        }
+        (Some(_), None) => Made::note(
+            "set `drafter.lattice.d_ff` to so many times the target's width, which is not known here",
+        ),
+        _ => Made::expected("a number above 0"),
+    }
 }
 
 fn causal(asked: &Asked) -> Made {

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
 use super::cover::BlockMasking;
+use super::lattice_config::LatticeLossConfig;
 use crate::batch::Step;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
@@ -65,6 +66,10 @@ pub struct BlockLossConfig {
     /// stay good while the layers learn to serve the passes; 0.6 where it is left out. There is none with `masking = "some"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guess_weight: Option<Weight>,
+    /// With a table `lattice` of the drafter, and nowhere else: the loss of its lattice, which is as by default where this is left out.
+    /// There is none with `masking = "some"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lattice: Option<LatticeLossConfig>,
 }
 
 /// Where blocks stand.
@@ -117,6 +122,7 @@ impl Default for BlockLossConfig {
             consistency_weight: None,
             consistency_passes: None,
             guess_weight: None,
+            lattice: None,
         }
     }
 }
@@ -128,7 +134,12 @@ const BASE_UNTIL: f64 = 0.5;
 const UNTIL: &str = "base_until";
 
 /// The keys of the losses of what is drafted.
-const OF_DRAFTS: [&str; 3] = ["consistency_weight", "consistency_passes", "guess_weight"];
+const OF_DRAFTS: [&str; 4] = [
+    "consistency_weight",
+    "consistency_passes",
+    "guess_weight",
+    "lattice",
+];
 
 /// The names of the parts of the loss beside that on tokens.
 pub(super) const BASE: &str = "base";
@@ -164,6 +175,7 @@ impl BlockLossConfig {
             consistency_weight: Some(self.consistency()),
             consistency_passes: Some(self.rounds()),
             guess_weight: Some(self.guesses()),
+            lattice: Some(self.lattice()),
             ..self.clone()
         }
     }
@@ -191,6 +203,14 @@ impl BlockLossConfig {
     /// Factor on the loss of what it guesses at once.
     pub(super) fn guesses(&self) -> Weight {
         self.of_drafts(self.guess_weight, 0.6)
+    }
+
+    /// The loss of a lattice.
+    pub(super) fn lattice(&self) -> LatticeLossConfig {
+        match self.judges_drafts() {
+            true => self.lattice.clone().unwrap_or_default(),
+            false => LatticeLossConfig::NONE,
+        }
     }
 
     /// A factor on a loss of what is drafted.
@@ -224,6 +244,7 @@ impl BlockLossConfig {
             (CONSISTENCY, self.consistency()),
             (GUESSES, self.guesses()),
         ];
+        let weights = [&weights[..], &self.lattice().parts()[..]].concat();
         let weights = changing(&weights, step);
         weights.filter(|(name, _)| has(name)).collect()
     }
@@ -251,6 +272,9 @@ impl BlockLossConfig {
         ] {
             weight.check(key)?;
         }
+        self.lattice
+            .as_ref()
+            .map_or(Ok(()), LatticeLossConfig::check)?;
         let shares = [
             ("certainty", self.certainty.into()),
             ("base_weight", self.base_weight),
@@ -337,12 +361,13 @@ mod tests {
 
     /// What identifies a run that has begun is made of the keys: it may not get one more.
     #[test]
-    fn the_keys_of_xpress_are_written_where_they_are_given() {
+    fn the_keys_of_drafts_are_written_where_they_are_given() {
         let default = serde_json::to_value(BlockLossConfig::default()).unwrap();
         let given = BlockLossConfig {
             consistency_weight: Some(0.3.into()),
             consistency_passes: Some(3),
             guess_weight: Some(0.6.into()),
+            lattice: Some(LatticeLossConfig::default()),
             ..Default::default()
         };
         let given = serde_json::to_value(given).unwrap();
@@ -360,6 +385,7 @@ mod tests {
         };
         let weights = |config: &BlockLossConfig| [config.consistency(), config.guesses()];
         assert_eq!(weights(&given), [Weight::Fixed(0.2), Weight::Fixed(0.6)]);
+        assert_eq!(given.lattice(), LatticeLossConfig::default());
         assert_eq!(BlockLoss::workload(&given, "train").guessed, 1);
         assert!(BlockLoss::unread(&given).is_empty());
         let shown = BlockLossConfig {
@@ -367,6 +393,7 @@ mod tests {
             ..given
         };
         assert_eq!(weights(&shown), [Weight::Fixed(0.0); 2]);
+        assert_eq!(shown.lattice(), LatticeLossConfig::NONE);
         let work = BlockLoss::workload(&shown, "train");
         assert_eq!((work.again, work.guessed), (0, 0));
         let unread = BlockLoss::unread(&shown).into_iter();
@@ -386,7 +413,7 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {
-        let wrong: [Wrong; 10] = [
+        let wrong: [Wrong; 12] = [
             ("anchors", |of| of.anchors = 0),
             ("decay_slots", |of| of.decay_slots = -1.0),
             ("certainty", |of| of.certainty = 1.5),
@@ -400,6 +427,12 @@ mod tests {
             }),
             ("consistency_passes", |of| of.consistency_passes = Some(0)),
             ("guess_weight", |of| of.guess_weight = Some(f64::NAN.into())),
+            ("lattice.weight", |of| {
+                of.lattice.get_or_insert_default().weight = (-1.0).into();
+            }),
+            ("lattice.hinge", |of| {
+                of.lattice.get_or_insert_default().hinge = 0.0;
+            }),
         ];
         for (key, change) in wrong {
             let mut config = BlockLossConfig::default();

@@ -53,13 +53,13 @@ pub(super) struct Choices {
 }
 
 /// The same of some of the rows.
-struct Part {
+pub(super) struct Part {
     /// `[rows, top_k]`
-    ids: Tensor<2, Int>,
+    pub(super) ids: Tensor<2, Int>,
     /// `[rows, top_k]`, f32, in no graph: their logits.
-    logits: Tensor<2>,
+    pub(super) logits: Tensor<2>,
     /// Where the right token is among them; `None` where it is not.
-    right: Vec<Option<usize>>,
+    pub(super) right: Vec<Option<usize>>,
 }
 
 impl Selection<'_> {
@@ -97,7 +97,11 @@ impl Selection<'_> {
                 Part { ids, logits, right }
             });
         }
-        choices.statistics = selector.map(|_| self.measured(drafted, rows, &device));
+        let at_a_time = chunk_rows(self.head.dims()[1], &device) / 2;
+        choices.statistics = selector.map(|_| match rows.is_empty() {
+            true => joined(Vec::new(), 2, &device),
+            false => measured(Part::joined(drafted), rows, self.teacher, at_a_time),
+        });
         choices
     }
 
@@ -204,32 +208,34 @@ impl Selection<'_> {
             right,
         }
     }
+}
 
-    /// See [`Choices::statistics`]. The logits in `drafted` have the selector's scores in them.
-    fn measured(&self, drafted: Vec<Part>, rows: &[JudgedRow], device: &Device) -> Tensor<2> {
-        if rows.is_empty() {
-            return joined(Vec::new(), 2, device);
-        }
-        let drafted = Part::joined(drafted);
-        let likeliest = likeliest(drafted.logits.clone());
-        let q = softmax(drafted.logits, 1);
-        let (alpha, same) = if let Some(teacher) = self.teacher {
-            let at_a_time = chunk_rows(self.head.dims()[1], device) / 2;
-            let (p, best) = of_target(teacher, (rows, drafted.ids.clone()), at_a_time);
-            let same = drafted.ids.gather(1, likeliest).equal(best);
-            (p.min_pair(q).sum_dim(1), found(same))
-        } else {
-            let right = drafted.right.iter();
-            let at: Vec<usize> = right.clone().map(|right| right.unwrap_or(0)).collect();
-            let at: Tensor<2, Int> = indices(&at, device).unsqueeze_dim(1);
-            let there: Vec<f32> = right.map(|right| f32::from(right.is_some())).collect();
-            let there = Tensor::<1>::from_floats(there.as_slice(), device);
-            let there: Tensor<2> = there.unsqueeze_dim(1);
-            let same = found(likeliest.equal(at.clone()));
-            (q.gather(1, at) * there.clone(), same * there)
-        };
-        Tensor::cat(vec![alpha, same], 1)
-    }
+/// Acceptance rate and agreement of what a decoder drafts at each of `rows`, at least one, by the logits in `drafted` with all that is
+/// added to them; the target judges if there is a `teacher`, else the text. `[rows, 2]`
+pub(super) fn measured(
+    drafted: Part,
+    rows: &[JudgedRow],
+    teacher: Option<&Teacher>,
+    at_a_time: usize,
+) -> Tensor<2> {
+    let device = &drafted.ids.device();
+    let likeliest = likeliest(drafted.logits.clone());
+    let q = softmax(drafted.logits, 1);
+    let (alpha, same) = if let Some(teacher) = teacher {
+        let (log_p, best) = of_target(teacher, (rows, drafted.ids.clone()), at_a_time);
+        let same = drafted.ids.gather(1, likeliest).equal(best);
+        (log_p.exp().min_pair(q).sum_dim(1), found(same))
+    } else {
+        let right = drafted.right.iter();
+        let at: Vec<usize> = right.clone().map(|right| right.unwrap_or(0)).collect();
+        let at: Tensor<2, Int> = indices(&at, device).unsqueeze_dim(1);
+        let there: Vec<f32> = right.map(|right| f32::from(right.is_some())).collect();
+        let there = Tensor::<1>::from_floats(there.as_slice(), device);
+        let there: Tensor<2> = there.unsqueeze_dim(1);
+        let same = found(likeliest.equal(at.clone()));
+        (q.gather(1, at) * there.clone(), same * there)
+    };
+    Tensor::cat(vec![alpha, same], 1)
 }
 
 impl Part {
@@ -250,9 +256,9 @@ fn found(same: Tensor<2, Bool>) -> Tensor<2> {
     same.float().cast(DType::F32)
 }
 
-/// The target's probabilities of tokens `ids`, `[rows, top_k]`, behind each of `rows`, at least one, and its most likely token there,
+/// The target's log-probabilities of tokens `ids`, `[rows, top_k]`, behind each of `rows`, at least one, and its most likely token there,
 /// `[rows, 1]`. Each position is judged once, whatever the number of rows that it judges; `at_a_time` are in memory together.
-fn of_target(
+pub(super) fn of_target(
     teacher: &Teacher,
     (rows, ids): (&[JudgedRow], Tensor<2, Int>),
     at_a_time: usize,
@@ -278,7 +284,7 @@ fn of_target(
         let dims = of_rows.dims();
         let flat = (of_rows + first).reshape([dims[0] * dims[1]]);
         let log_p: Tensor<1> = log_p.reshape([count * vocab]);
-        p.push(log_p.select(0, flat).exp().reshape(dims));
+        p.push(log_p.select(0, flat).reshape(dims));
         done += here;
     }
     let mut back = vec![0; order.len()];
@@ -364,7 +370,7 @@ mod tests {
         let ids = Tensor::<2, Int>::from_ints(ids, &device);
         let log_p = rows.iter().map(|row| teacher.rows(&[row.teacher]).log_p);
         let log_p = Tensor::cat(log_p.collect(), 0);
-        let expected = host_f32(log_p.clone().gather(1, ids.clone()).exp());
+        let expected = host_f32(log_p.clone().gather(1, ids.clone()));
         let expected_best = host_f32(likeliest(log_p).float());
         for at_a_time in [1, 2, 8] {
             let (p, best) = of_target(&teacher, (rows.as_slice(), ids.clone()), at_a_time);

@@ -7,6 +7,7 @@ use spectrain_models::dflash::DFlash;
 use super::BlockLoss;
 use super::config::{Anchors, BlockLossConfig, SlotWeights, fill_base};
 use super::cover::BlockMasking;
+use super::lattice_config::LatticeLossConfig;
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::Result;
@@ -61,6 +62,10 @@ pub struct StagedBlockLossConfig {
     /// where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guess_weight: Option<Weight>,
+    /// In `refine`, with a table `lattice` of the drafter, and nowhere else: the loss of its lattice, which is as by default where this
+    /// is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lattice: Option<LatticeLossConfig>,
 }
 
 impl Default for StagedBlockLossConfig {
@@ -82,6 +87,7 @@ impl Default for StagedBlockLossConfig {
             consistency_weight: of_blocks.consistency_weight,
             consistency_passes: of_blocks.consistency_passes,
             guess_weight: of_blocks.guess_weight,
+            lattice: of_blocks.lattice,
         }
     }
 }
@@ -120,6 +126,7 @@ impl StagedBlockLossConfig {
             consistency_weight: own.consistency_weight,
             consistency_passes: own.consistency_passes,
             guess_weight: own.guess_weight,
+            lattice: own.lattice,
         }
     }
 }
@@ -155,6 +162,7 @@ impl Objective<DFlash> for StagedBlockLoss {
                 consistency_weight: default.consistency_weight,
                 consistency_passes: default.consistency_passes,
                 guess_weight: default.guess_weight,
+                lattice: default.lattice,
                 ..config
             },
             // The curriculum is at the beginning of the training.
@@ -175,6 +183,7 @@ impl Objective<DFlash> for StagedBlockLoss {
             consistency_weight: blocks.consistency_weight,
             consistency_passes: blocks.consistency_passes,
             guess_weight: blocks.guess_weight,
+            lattice: blocks.lattice,
             ..config.clone()
         }
     }
@@ -249,11 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_xpress_are_written_where_they_are_given_in_the_stage_that_reads_them() {
+    fn the_keys_of_drafts_are_written_where_they_are_given_in_the_stage_that_reads_them() {
         let written = |config: &StagedBlockLossConfig, stage| {
             let of_stage = StagedBlockLoss::settings_of(config, stage);
             let written = serde_json::to_value(of_stage).unwrap();
-            let keys = ["consistency_weight", "consistency_passes", "guess_weight"];
+            let keys = [
+                "consistency_weight",
+                "consistency_passes",
+                "guess_weight",
+                "lattice",
+            ];
             keys.map(|key| written.get(key).is_some())
         };
         let none = StagedBlockLossConfig::default();
@@ -261,12 +275,13 @@ mod tests {
             consistency_weight: Some(0.1.into()),
             consistency_passes: Some(2),
             guess_weight: Some(0.2.into()),
+            lattice: Some(LatticeLossConfig::default()),
             ..none.clone()
         };
-        assert_eq!(written(&none, ALIGN), [false; 3]);
-        assert_eq!(written(&none, REFINE), [false; 3]);
-        assert_eq!(written(&given, ALIGN), [false; 3]);
-        assert_eq!(written(&given, REFINE), [true; 3]);
+        assert_eq!(written(&none, ALIGN), [false; 4]);
+        assert_eq!(written(&none, REFINE), [false; 4]);
+        assert_eq!(written(&given, ALIGN), [false; 4]);
+        assert_eq!(written(&given, REFINE), [true; 4]);
     }
 
     #[test]
