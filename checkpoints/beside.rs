@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use crate::dialect::settings::Settings;
+use crate::latent::is_latent;
 use crate::launch::{Launch, Server};
 
 /// The setting that holds the name of the target's class.
@@ -15,6 +16,8 @@ pub const TARGET_QUANTISED: &str = "target_quantised";
 pub const TARGET_SCALES_LOGITS: &str = "target_scales_logits";
 /// The setting that holds the width of the target's heads.
 pub const TARGET_HEADS: &str = "target_d_head";
+/// The setting that says whether the target's attention is latent, where that is known.
+pub const TARGET_LATENT: &str = "target_is_latent";
 
 /// Classes of language models that vLLM computes itself and whose outputs of layers it hands to no drafter: it says "Model does not
 /// support EAGLE3 interface". Those it leaves to transformers have them.
@@ -242,6 +245,11 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
         ),
         // Language models draft from tokens alone.
         "mtp" | "draft_model" => None,
+        // Its caches of both would be of other sizes: it says "No common block size".
+        EAGLE3_OF_VLLM if is_latent(settings) && is_latent_target(settings) == Some(false) => Some(
+            "vLLM refuses a drafter with latent attention (`latent`) beside a target that has none"
+                .to_owned(),
+        ),
         _ if class == Some(MIMO) => Some(format!(
             "vLLM hands drafters no hidden states of `{MIMO}` as they were trained on"
         )),
@@ -255,6 +263,10 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
             ))
         }
     }
+}
+
+fn is_latent_target(settings: &Settings) -> Option<bool> {
+    settings.get(TARGET_LATENT).and_then(Value::as_bool)
 }
 
 fn sglang_fails(algorithm: &str, class: Option<&str>, settings: &Settings) -> Option<String> {
@@ -337,6 +349,15 @@ mod tests {
             let line = launch::vllm(Path::new("d"), method, "t", 3);
             assert_eq!(beside(line.clone(), glm.clone()), line);
         }
+        // Of a drafter without latent attention, or a target that has it or is not known.
+        for known in [
+            json!({TARGET_LATENT: false}),
+            json!({"latent": {}, TARGET_LATENT: true}),
+            json!({"latent": {}}),
+        ] {
+            let line = launch::vllm(Path::new("d"), EAGLE3_OF_VLLM, "t", 3);
+            assert_eq!(beside(line.clone(), known), line);
+        }
         // A method that nobody looked up is taken for one that reads outputs of layers.
         let qwen3 = json!({TARGET_CLASS: "Qwen3ForCausalLM"});
         for method in [EAGLE3_OF_VLLM, "dflash", "dspark", "new"] {
@@ -416,6 +437,11 @@ mod tests {
                 glm,
             ),
             (vllm("mtp"), json!({TARGET_QUANTISED: true}), "quantised"),
+            (
+                vllm("eagle3"),
+                json!({"latent": {}, TARGET_LATENT: false}),
+                "latent attention",
+            ),
             (block.clone(), json!({TARGET_CLASS: qwen2}), qwen2),
             (dspark, json!({TARGET_CLASS: qwen2}), qwen2),
             (unknown, json!({TARGET_CLASS: qwen2}), qwen2),

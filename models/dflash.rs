@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::frozen::Frozen;
 use crate::linear::{Bias, Linear};
 use crate::norm::RmsNorm;
-use crate::target::{Features, TargetParts};
+use crate::target::{Features, TargetParts, TargetSpec};
 use crate::weights::{Scope, Weights};
 
 pub use config::{Context, DFlashConfig, MarkovKind};
@@ -264,20 +264,27 @@ impl DFlash {
             } else {
                 None
             },
-            lattice: match &config.lattice {
-                None => None,
-                Some(table) => {
-                    let sizes = LatticeSizes {
-                        table,
-                        d_model: spec.d_model,
-                        block: config.block_size,
-                        epsilon: spec.norm_epsilon,
-                    };
-                    Some(Lattice::new(&mut scope.child("lattice"), sizes)?)
-                }
-            },
+            lattice: lattice(&mut scope, &config, spec)?,
             mask_token: config.known_mask_token(spec)?,
             frozen: Frozen::new(config, target, vocabulary),
         })
     }
+}
+
+/// The lattice of a drafter with these settings, resolved, where it has one.
+fn lattice(
+    scope: &mut Scope,
+    config: &DFlashConfig,
+    target: &TargetSpec,
+) -> Result<Option<Lattice>> {
+    let Some(table) = &config.lattice else {
+        return Ok(None);
+    };
+    let sizes = LatticeSizes {
+        table,
+        d_model: target.d_model,
+        block: config.block_size,
+        epsilon: target.norm_epsilon,
+    };
+    Lattice::new(&mut scope.child("lattice"), sizes).map(Some)
 }

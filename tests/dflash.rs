@@ -138,7 +138,7 @@ impl Case {
             let rows = logits.len();
             let all = Tensor::<1, Int>::arange(0..tiny::VOCAB as i64, &device);
             let all = all.reshape([1, tiny::VOCAB]).expand([rows, tiny::VOCAB]);
-            let scores = host_f32(selector.scores(hidden.flatten(0, 1), before, all));
+            let scores = host_f32(selector.scores(hidden.clone().flatten(0, 1), before, all));
             for (row, scores) in logits.iter_mut().zip(scores.chunks(tiny::VOCAB)) {
                 let mut order: Vec<usize> = (0..tiny::VOCAB).collect();
                 order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));

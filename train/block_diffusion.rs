@@ -19,7 +19,7 @@ use burn::prelude::*;
 use spectrain_data::seed::mix;
 use spectrain_models::Drafter as _;
 use spectrain_models::blocks::{BlockLayout, BlockPlaces};
-use spectrain_models::dflash::DFlash;
+use spectrain_models::dflash::{DFlash, Slots};
 use spectrain_models::weights::host_f32;
 
 use self::anchors::{Anchored, previous_tokens};
@@ -48,6 +48,17 @@ use crate::workload::{WorkRows, Workload};
 pub struct BlockLoss {
     loss: TokenLoss,
     config: BlockLossConfig,
+}
+
+/// The blocks of a batch.
+struct Drafted {
+    anchors: Anchored,
+    covers: Vec<Cover>,
+    /// What their layers read of what is before them, `[batch, seq, d_model]`.
+    context: Tensor<3>,
+    filled: Slots,
+    /// The token of the text before the one that each slot predicts.
+    previous: Vec<u32>,
 }
 
 /// The blocks that rows are slots of.
@@ -119,17 +130,13 @@ impl Objective<DFlash> for BlockLoss {
     /// # Panics
     /// The batch has no features.
     fn loss(&self, drafter: &DFlash, batch: &Batch, statistics: Statistics) -> Loss {
-        let size = drafter.config().block_size;
-        let (slots, first) = (drafter.config().slots(), drafter.config().first_slot());
-        let anchors = self.anchors(&batch.rows, size, batch.seed.unwrap_or(0));
-        let covers = self.covers(&anchors, (size, first), batch.seed);
-        let context = drafter.context(batch.features(), batch.tokens.clone());
-        let block = self.covered(drafter, batch, &context, (&anchors, &covers));
-        let filled = xpress::slots(drafter, batch, &anchors, block);
+        let slots = drafter.config().slots();
+        let drafted = self.drafted(drafter, batch);
+        let (anchors, filled) = (&drafted.anchors, &drafted.filled);
         let hidden = filled.hidden.clone();
-        let previous = previous_tokens(&batch.rows, &anchors, slots);
-        let ids = table(&previous, [anchors.len(), slots], &hidden.device());
-        let read: Tensor<2> = drafter.widened(&filled, ids.clone()).flatten(0, 1);
+        let previous = drafted.previous.as_slice();
+        let ids = table(previous, [anchors.len(), slots], &hidden.device());
+        let read: Tensor<2> = drafter.widened(filled, ids.clone()).flatten(0, 1);
         let d_model = hidden.dims()[2];
         let parameter = |id| HeadParameter::LowerRows(id, d_model);
         let judged = DrafterOnBatch {
@@ -143,9 +150,9 @@ impl Objective<DFlash> for BlockLoss {
             batch,
             temperature: 1.0,
         };
-        let mut rows = self.rows(&batch.rows, &anchors, slots);
+        let mut rows = self.rows(&batch.rows, anchors, slots);
         let blocks = Blocks {
-            covers: &covers,
+            covers: &drafted.covers,
             slots,
         };
         rows.retain(|row| blocks.asks(row));
@@ -156,25 +163,15 @@ impl Objective<DFlash> for BlockLoss {
         let apart = self.measures_apart(drafter, batch);
         let of_slots = if apart { Statistics::Loss } else { wanted };
         let mut loss = self.weighed(&judged, read, rows, &blocks, of_slots);
-        let of_slots = (&hidden, previous.as_slice());
+        let of_slots = (&hidden, previous);
         self.add_selector(&mut loss, (drafter, &judged), of_slots, &blocks, wanted);
-        if drafter.lattice().is_some() && self.drafts(batch) {
-            let lattices = Lattices {
-                drafter,
-                anchors: &anchors,
-                hidden: &hidden,
-                context: &context,
-                judged: &judged,
-                by_target: self.loss.reports_target(),
-            };
-            lattices.add_to(&mut loss, &self.config.lattice(), wanted);
-        }
+        self.add_lattice(&mut loss, (drafter, &judged), &drafted, wanted);
         let rows = loss.rows.clone();
         if self.refines(drafter, batch) {
             let drafts = Drafts {
                 drafter,
-                slots: &filled,
-                previous: &previous,
+                slots: filled,
+                previous,
                 loss: &self.loss,
                 judged: &judged,
                 rows: &rows,
@@ -204,6 +201,22 @@ impl BlockLoss {
             block_size,
             seed,
         )
+    }
+
+    /// The blocks of a batch, with what is made of them before any token is known.
+    fn drafted(&self, drafter: &DFlash, batch: &Batch) -> Drafted {
+        let (size, first) = (drafter.config().block_size, drafter.config().first_slot());
+        let anchors = self.anchors(&batch.rows, size, batch.seed.unwrap_or(0));
+        let covers = self.covers(&anchors, (size, first), batch.seed);
+        let context = drafter.context(batch.features(), batch.tokens.clone());
+        let block = self.covered(drafter, batch, &context, (&anchors, &covers));
+        Drafted {
+            filled: xpress::slots(drafter, batch, &anchors, block),
+            previous: previous_tokens(&batch.rows, &anchors, drafter.config().slots()),
+            anchors,
+            covers,
+            context,
+        }
     }
 
     /// What the head reads of the blocks behind `anchors`, all masked. `[batch * blocks, block_size, d_model]`.
@@ -456,6 +469,28 @@ impl BlockLoss {
             let factor = weight.at(batch.step);
             loss.add_scalar(SELECTOR, term.surrogate * factor, term.value, factor);
         }
+    }
+
+    /// Measures by the lattice of paths, if there is one, how far drafts are kept, as it decides on them, and adds its loss.
+    fn add_lattice(
+        &self,
+        loss: &mut Loss,
+        (drafter, judged): (&DFlash, &DrafterOnBatch),
+        drafted: &Drafted,
+        wanted: Statistics,
+    ) {
+        if drafter.lattice().is_none() || !self.drafts(judged.batch) {
+            return;
+        }
+        let lattices = Lattices {
+            drafter,
+            anchors: &drafted.anchors,
+            hidden: &drafted.filled.hidden,
+            context: &drafted.context,
+            judged,
+            by_target: self.loss.reports_target(),
+        };
+        lattices.add_to(loss, &self.config.lattice(), wanted);
     }
 
     /// How rows of whole blocks are weighed by what the drafter makes of them, where they are.

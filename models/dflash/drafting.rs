@@ -1,6 +1,6 @@
 //! How a block-diffusion drafter drafts: one pass makes the hidden states of all slots and what the target's head makes of
 //! them. What heads of its own add to the logits of a slot follows when the tokens before it are known.
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -9,7 +9,7 @@ use spectrain_data::vocabulary::DraftVocabulary;
 
 use super::DFlash;
 use super::config::DFlashConfig;
-use super::paths::Paths;
+use super::paths::{PathSlot, Paths};
 use super::refining::Refined;
 use super::selector::Candidates;
 use super::slots::Slots;
@@ -190,22 +190,18 @@ impl Drafter for DFlash {
         let slots = text.depth.min(self.frozen.config.slots());
         for places in text.groups() {
             let (whole, previous) = self.slots_behind(text, &places, &context, slots);
-            let head = self.head();
-            let [_, width] = head.dims();
             if let Some(paths) = self.paths_behind(&whole, &context, &places) {
                 let steps = known_slots(text, &places, slots);
-                let wanted = |&(step, row): &(DraftStep, usize)| {
-                    let block = row / slots;
-                    (block, step.step, previous[row])
-                };
-                let wanted: Vec<_> = steps.iter().map(wanted).collect();
-                let steps: Vec<DraftStep> = steps.iter().map(|(step, _)| *step).collect();
-                let logits = |of: Range<usize>| paths.logits(&wanted[of], width);
-                if in_chunks(&steps, width, take, &logits).is_break() {
+                if self
+                    .along_paths(&paths, &steps, (&previous, slots), take)
+                    .is_break()
+                {
                     return;
                 }
                 continue;
             }
+            let head = self.head();
+            let [_, width] = head.dims();
             let behind = whole.first(slots);
             let read = self.as_drafted(&behind, &previous, rows_at_a_time(width));
             let read: Tensor<2> = read.flatten(0, 1);
@@ -335,6 +331,26 @@ impl DFlash {
         (self.slots(hidden), previous)
     }
 
+    /// Gives `take` what paths make of steps, whose rows are among those of `previous`: the tokens before them, so many of each block.
+    fn along_paths(
+        &self,
+        paths: &Paths,
+        steps: &[(DraftStep, usize)],
+        (previous, slots): (&[u32], usize),
+        take: &mut TakeLogits,
+    ) -> ControlFlow<()> {
+        let vocab = self.frozen.target.spec.vocab;
+        let wanted = |&(step, row): &(DraftStep, usize)| PathSlot {
+            block: row / slots,
+            slot: step.step,
+            before: previous[row],
+        };
+        let wanted: Vec<PathSlot> = steps.iter().map(wanted).collect();
+        let steps: Vec<DraftStep> = steps.iter().map(|(step, _)| *step).collect();
+        let logits = |of: Range<usize>| paths.logits(&wanted[of], vocab);
+        in_chunks(&steps, vocab, take, &logits)
+    }
+
     /// How many slots are filled for a draft of so many tokens: XPress' head and a lattice read whole blocks.
     fn filled(&self, slots: usize) -> usize {
         if self.frozen.config.reads_whole_blocks() {
@@ -386,8 +402,12 @@ impl DFlash {
     fn slot_logits(&self, state: &mut DFlashState, behind: Behind) -> Tensor<2> {
         let [count, depth, d_model] = behind.slots.hidden.dims();
         if let Some(paths) = &state.paths {
-            let wanted = behind.last.iter().map(|&last| (0, depth - 1, last));
-            let wanted: Vec<_> = wanted.collect();
+            let wanted = behind.last.iter().map(|&before| PathSlot {
+                block: 0,
+                slot: depth - 1,
+                before,
+            });
+            let wanted: Vec<PathSlot> = wanted.collect();
             return paths.logits(&wanted, self.frozen.target.spec.vocab);
         }
         if let (Some(selector), Some(candidates)) = (&self.candidate_selector, &state.candidates) {

@@ -1,5 +1,6 @@
 //! The lattices of blocks and the paths through them: which tokens they are of, and how they decide on drafts.
 use burn::prelude::*;
+use burn::tensor::DType;
 
 use super::DFlash;
 use super::lattice::{LatticeRead, PathScores};
@@ -10,7 +11,15 @@ use crate::experts::on_host;
 use crate::few_rows::product;
 use crate::reductions::{likeliest_of_each, log_partition};
 use crate::weights::lift;
-use burn::tensor::DType;
+
+/// A slot whose logits are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PathSlot {
+    pub(super) block: usize,
+    pub(super) slot: usize,
+    /// The token before it.
+    pub(super) before: u32,
+}
 
 /// The paths through the lattices of some blocks, outside of any graph.
 #[derive(Debug, Clone)]
@@ -24,23 +33,23 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// The logits of slots, each a block, the slot and the token before it, f32: minus infinity for what is none of its candidates.
-    /// `[wanted, vocab]`
-    pub(super) fn logits(&self, wanted: &[(usize, usize, u32)], vocab: usize) -> Tensor<2> {
+    /// The logits of slots, f32: minus infinity for what is none of their candidates. `[wanted, vocab]`
+    pub(super) fn logits(&self, wanted: &[PathSlot], vocab: usize) -> Tensor<2> {
         let device = self.ids.device();
         let [_, top_k] = self.ids.dims();
-        let rows = |of: &dyn Fn(&(usize, usize, u32)) -> usize| -> Tensor<1, Int> {
+        let rows = |of: &dyn Fn(&PathSlot) -> usize| -> Tensor<1, Int> {
             let rows: Vec<i64> = wanted.iter().map(|slot| of(slot) as i64).collect();
             Tensor::from_ints(rows.as_slice(), &device)
         };
-        let of_slot = |&(block, slot, _): &(usize, usize, u32)| block * self.slots + slot;
-        let of_scores = |&(block, slot, token): &(usize, usize, u32)| {
-            let last = slot.checked_sub(1).map(|last| block * self.slots + last);
-            let before = last.and_then(|last| {
-                let candidates = &self.tokens[last * top_k..][..top_k];
-                candidates.iter().position(|&one| one == token as usize)
+        let of_slot = |wanted: &PathSlot| wanted.block * self.slots + wanted.slot;
+        let of_scores = |wanted: &PathSlot| {
+            let place = wanted.slot.checked_sub(1).and_then(|_| {
+                let candidates = &self.tokens[(of_slot(wanted) - 1) * top_k..][..top_k];
+                candidates
+                    .iter()
+                    .position(|&one| one == wanted.before as usize)
             });
-            self.scores.row(block, slot, before)
+            self.scores.row(wanted.block, wanted.slot, place)
         };
         let ids = self.ids.clone().select(0, rows(&of_slot));
         let chosen = self.scores.scores.clone().select(0, rows(&of_scores));
@@ -83,8 +92,8 @@ impl DFlash {
         lattice.scores(LatticeRead {
             embedded: lift(embedded.without_autodiff(), &device),
             log_p: log_p.reshape([blocks, slots, top_k]),
+            before: before.cast(hidden.dtype()),
             hidden,
-            before,
             is_there: is_there.unsqueeze_dim(1),
         })
     }

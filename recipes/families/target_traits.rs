@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
+use serde_json::Value;
 use spectrain_checkpoints::beside::{
-    TARGET_CLASS, TARGET_HEADS, TARGET_QUANTISED, TARGET_SCALES_LOGITS,
+    TARGET_CLASS, TARGET_HEADS, TARGET_LATENT, TARGET_QUANTISED, TARGET_SCALES_LOGITS,
 };
 use spectrain_checkpoints::dialect::Settings;
 use spectrain_checkpoints::folder::CONFIG;
@@ -23,6 +24,8 @@ pub struct TargetTraits {
     pub scales_logits: bool,
     /// The width of its heads. What a drafter keeps of its target's sizes has the width of its own heads in that place.
     pub d_head: Option<usize>,
+    /// Whether its attention is latent.
+    pub is_latent: Option<bool>,
 }
 
 impl TargetTraits {
@@ -39,6 +42,7 @@ impl TargetTraits {
             is_quantised: !config["quantization_config"].is_null(),
             scales_logits: parts.as_ref().is_ok_and(|parts| parts.head_scale != 1.0),
             d_head: parts.ok().map(|parts| parts.spec.d_head),
+            is_latent: Some(has_rank(&config) || has_rank(&config["text_config"])),
         })
     }
 
@@ -50,5 +54,11 @@ impl TargetTraits {
         settings.set(TARGET_QUANTISED, self.is_quantised);
         settings.set(TARGET_SCALES_LOGITS, self.scales_logits);
         settings.set(TARGET_HEADS, self.d_head);
+        settings.set(TARGET_LATENT, self.is_latent);
     }
+}
+
+/// Whether a configuration has the width of the state of latent attention.
+fn has_rank(config: &Value) -> bool {
+    !config["kv_lora_rank"].is_null()
 }
