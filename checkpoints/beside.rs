@@ -5,7 +5,6 @@
 use serde_json::Value;
 
 use crate::dialect::settings::Settings;
-use crate::latent::is_latent;
 use crate::launch::{Launch, Server};
 
 /// The setting that holds the name of the target's class.
@@ -246,7 +245,7 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
         // Language models draft from tokens alone.
         "mtp" | "draft_model" => None,
         // Its caches of both would be of other sizes: it says "No common block size".
-        EAGLE3_OF_VLLM if is_latent(settings) && is_latent_target(settings) == Some(false) => Some(
+        EAGLE3_OF_VLLM if other_attention(settings) => Some(
             "vLLM refuses a drafter with latent attention (`latent`) beside a target that has none"
                 .to_owned(),
         ),
@@ -265,8 +264,10 @@ fn vllm_fails(method: &str, class: Option<&str>, settings: &Settings) -> Option<
     }
 }
 
-fn is_latent_target(settings: &Settings) -> Option<bool> {
-    settings.get(TARGET_LATENT).and_then(Value::as_bool)
+/// Whether a drafter has latent attention, and its target is known to have none.
+fn other_attention(settings: &Settings) -> bool {
+    let of_target = settings.get(TARGET_LATENT).and_then(Value::as_bool);
+    settings.get("latent").is_some() && of_target == Some(false)
 }
 
 fn sglang_fails(algorithm: &str, class: Option<&str>, settings: &Settings) -> Option<String> {

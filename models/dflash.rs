@@ -36,10 +36,10 @@ pub use convolution::LocalConvolution;
 pub use heads::{ConfidenceHead, MarkovHead, PrefixGru};
 pub use lattice::{
     FeatureNorm, FeedForward, Lattice, LatticeAttention, LatticeLayer, LatticeRead, PathScores,
+    candidates,
 };
 pub use lattice_table::LatticeTable;
 pub use layer::BlockLayer;
-pub use paths::candidates;
 pub use refiner::Refiner;
 pub use selector::{Candidates, PathSelector};
 pub use slots::Slots;

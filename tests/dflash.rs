@@ -303,6 +303,27 @@ pub fn blocks_equal_drafts(config: &DFlashConfig) {
     assert!(compared >= 60, "{compared}");
 }
 
+/// In training and in validations, what is reported of how far drafts are kept is what a decoder's drafts come to.
+pub fn is_measured_as_decoded(config: &DFlashConfig) {
+    let case = Case::new(config);
+    for seed in [None, Some(3)] {
+        let batch = Batch {
+            seed,
+            ..case.batch.clone()
+        };
+        let loss = (case.objective).loss(&case.drafter, &batch, Statistics::All);
+        let anchors = (case.objective).anchors(&batch.rows, BLOCK, seed.unwrap_or(0));
+        let (steps, expected) = (loss.report().steps, case.kept(&anchors, None));
+        assert_eq!(steps.len(), expected.len());
+        for (found, expected) in steps.iter().zip(&expected) {
+            assert_eq!(found.count, expected.count);
+            assert_eq!(found.correct as usize, expected.correct);
+            let apart = (found.alpha - expected.alpha).abs();
+            assert!(apart < 1e-3, "{config:?} {seed:?}: {found:?} {expected:?}");
+        }
+    }
+}
+
 #[test]
 fn training_blocks_equal_drafts() {
     blocks_equal_drafts(&config());

@@ -104,17 +104,6 @@ fn slots_agree(case: &Case, found: &Slots, anchors: &Anchors) {
     }
 }
 
-/// The keys of the objective among those of a case, whose table `lattice` is the drafter's.
-fn objective_of(case: &Case) -> Value {
-    let mut figures = case.figures.clone();
-    let table = figures.as_object_mut().unwrap();
-    table.remove("lattice");
-    if let Some(loss) = table.remove("lattice_loss") {
-        table.insert("lattice".to_owned(), loss);
-    }
-    figures
-}
-
 fn parity(file: &str, name: &str) {
     let mut case = Case::read(file, name, sizes);
     case.batch.seed = case.all["seed"].as_u64();
@@ -124,7 +113,7 @@ fn parity(file: &str, name: &str) {
         case.batch.step = Some(Step { number, of });
     }
     let model = drafter(&case);
-    let objective = BlockLoss::new(&keys::<BlockLossConfig>(&objective_of(&case))).unwrap();
+    let objective = BlockLoss::new(&keys::<BlockLossConfig>(&case.figures)).unwrap();
     let anchors = anchors_agree(&case, &objective, model.config().block_size);
     let plain = burn::module::Module::valid(&model);
     slots_agree(

@@ -3,10 +3,10 @@ use spectrain_models::device::test_device;
 use spectrain_models::dflash::{DFlash, DFlashConfig, LatticeTable};
 use spectrain_models::{Drafter, Session, Target as _};
 use spectrain_train::{
-    Batch, BlockLoss, BlockLossConfig, BlockMasking, LatticeLossConfig, Objective as _, Statistics,
+    Batch, BlockLoss, BlockLossConfig, BlockMasking, Objective as _, PathLossConfig, Statistics,
 };
 
-use crate::dflash::{BLOCK, Case, blocks_equal_drafts, config, shaken};
+use crate::dflash::{Case, blocks_equal_drafts, config, is_measured_as_decoded, shaken};
 use crate::estimates::drafts_along_as_at_each_place;
 use crate::tiny;
 
@@ -45,23 +45,7 @@ fn training_blocks_of_lilicorr_equal_drafts() {
 #[test]
 fn how_far_drafts_of_lilicorr_are_kept_is_measured_as_they_are_decoded() {
     for config in [lilicorr(), convolved()] {
-        let case = Case::new(&config);
-        for seed in [None, Some(3)] {
-            let batch = Batch {
-                seed,
-                ..case.batch.clone()
-            };
-            let loss = (case.objective).loss(&case.drafter, &batch, Statistics::All);
-            let anchors = (case.objective).anchors(&batch.rows, BLOCK, seed.unwrap_or(0));
-            let (steps, expected) = (loss.report().steps, case.kept(&anchors, None));
-            assert_eq!(steps.len(), expected.len());
-            for (found, expected) in steps.iter().zip(&expected) {
-                assert_eq!(found.count, expected.count);
-                assert_eq!(found.correct as usize, expected.correct);
-                let apart = (found.alpha - expected.alpha).abs();
-                assert!(apart < 1e-3, "{seed:?}: {found:?} {expected:?}");
-            }
-        }
+        is_measured_as_decoded(&config);
     }
 }
 
@@ -98,11 +82,11 @@ fn parts(case: &Case, seed: Option<u64>, config: BlockLossConfig) -> (Vec<String
 fn a_lattice_has_the_parts_of_the_loss_that_are_asked_for_and_none_where_tokens_are_shown() {
     let case = Case::new(&lilicorr());
     let usual = || BlockLossConfig::default();
-    let lattice = |change: fn(&mut LatticeLossConfig)| {
-        let mut lattice = LatticeLossConfig::default();
-        change(&mut lattice);
+    let paths = |change: fn(&mut PathLossConfig)| {
+        let mut paths = PathLossConfig::default();
+        change(&mut paths);
         BlockLossConfig {
-            lattice: Some(lattice),
+            paths: Some(paths),
             ..usual()
         }
     };
@@ -112,14 +96,14 @@ fn a_lattice_has_the_parts_of_the_loss_that_are_asked_for_and_none_where_tokens_
     };
     for seed in [None, Some(3)] {
         let of = |config| parts(&case, seed, config).0;
-        assert_eq!(of(usual()), ["labels", "lattice", "lattice_penalty"]);
-        let hinge = lattice(|of| of.hinge_weight = 0.125.into());
+        assert_eq!(of(usual()), ["labels", "paths", "paths_penalty"]);
+        let hinge = paths(|of| of.hinge_weight = 0.125.into());
         assert_eq!(
             of(hinge),
-            ["labels", "lattice", "lattice_hinge", "lattice_penalty"]
+            ["labels", "paths", "paths_hinge", "paths_penalty"]
         );
-        let alone = lattice(|of| of.penalty_weight = 0.0.into());
-        assert_eq!(of(alone), ["labels", "lattice"]);
+        let alone = paths(|of| of.penalty_weight = 0.0.into());
+        assert_eq!(of(alone), ["labels", "paths"]);
         assert_eq!(
             parts(&case, seed, shown()),
             (vec!["labels".to_owned()], 0.0)

@@ -10,7 +10,7 @@ use spectrain_train::{
     Batch, BlockLoss, BlockLossConfig, BlockMasking, Objective as _, Statistics,
 };
 
-use crate::dflash::{BLOCK, Case, blocks_equal_drafts, config};
+use crate::dflash::{BLOCK, Case, blocks_equal_drafts, config, is_measured_as_decoded};
 use crate::golden::assert_close;
 use crate::tiny;
 
@@ -140,23 +140,7 @@ fn behind_a_draft_that_is_not_settled_xpress_makes_of_a_text_what_it_drafts() {
 #[test]
 fn how_far_drafts_of_xpress_are_kept_is_measured_as_they_are_decoded() {
     for passes in [1, BLOCK] {
-        let case = Case::new(&xpress(passes));
-        for seed in [None, Some(3)] {
-            let batch = Batch {
-                seed,
-                ..case.batch.clone()
-            };
-            let loss = (case.objective).loss(&case.drafter, &batch, Statistics::All);
-            let anchors = (case.objective).anchors(&batch.rows, BLOCK, seed.unwrap_or(0));
-            let (steps, expected) = (loss.report().steps, case.kept(&anchors, None));
-            assert_eq!(steps.len(), expected.len());
-            for (found, expected) in steps.iter().zip(&expected) {
-                assert_eq!(found.count, expected.count);
-                assert_eq!(found.correct as usize, expected.correct);
-                let apart = (found.alpha - expected.alpha).abs();
-                assert!(apart < 1e-3, "{passes} {seed:?}: {found:?} {expected:?}");
-            }
-        }
+        is_measured_as_decoded(&xpress(passes));
     }
 }
 

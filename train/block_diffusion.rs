@@ -9,8 +9,8 @@ mod anchors;
 mod config;
 mod cover;
 mod heads;
-mod lattice;
-mod lattice_config;
+mod paths;
+mod paths_config;
 mod slot_weights;
 pub(crate) mod staged;
 mod xpress;
@@ -28,9 +28,9 @@ use self::config::{BASE, CONFIDENCE, SELECTOR, fill_base};
 pub use self::cover::BlockMasking;
 use self::cover::Cover;
 use self::heads::{Selection, be_sure};
-use self::lattice::Lattices;
-pub use self::lattice_config::LatticeLossConfig;
-use self::lattice_config::{HINGE, LATTICE, PENALTY};
+use self::paths::Lattices;
+pub use self::paths_config::PathLossConfig;
+use self::paths_config::{HINGE, PATHS, PENALTY};
 use self::slot_weights::preview;
 use self::xpress::Drafts;
 use crate::batch::{Batch, Rows};
@@ -273,7 +273,7 @@ impl BlockLoss {
             BASE => drafter.trained_head().is_some(),
             SELECTOR => drafter.selector().is_some(),
             CONFIDENCE => drafter.config().confidence,
-            LATTICE | HINGE | PENALTY => drafter.lattice().is_some() && self.drafts(batch),
+            PATHS | HINGE | PENALTY => drafter.lattice().is_some() && self.drafts(batch),
             _ => self.refines(drafter, batch),
         };
         loss.changing.extend(self.config.changing(batch.step, has));
@@ -490,7 +490,7 @@ impl BlockLoss {
             judged,
             by_target: self.loss.reports_target(),
         };
-        lattices.add_to(loss, &self.config.lattice(), wanted);
+        lattices.add_to(loss, &self.config.paths(), wanted);
     }
 
     /// How rows of whole blocks are weighed by what the drafter makes of them, where they are.

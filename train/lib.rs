@@ -54,7 +54,7 @@ mod workload;
 pub use batch::{Batch, Rows, Step};
 pub use block_diffusion::staged::{StagedBlockLoss, StagedBlockLossConfig};
 pub use block_diffusion::{
-    Anchors, BlockLoss, BlockLossConfig, BlockMasking, LatticeLossConfig, SlotWeights,
+    Anchors, BlockLoss, BlockLossConfig, BlockMasking, PathLossConfig, SlotWeights,
 };
 pub use deer::{DeerLoss, DeerLossConfig, DeerStage};
 pub use defaults::Defaults;

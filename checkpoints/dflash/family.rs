@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::dflash::lattice::has_lattice;
 use crate::dialect::settings::Settings;
 use crate::speculators::MODEL_TYPE;
 
@@ -107,6 +106,11 @@ pub(super) const DOMINO: &str = "DominoDraftModel";
 /// Whether the bias by the tokens before is Domino's.
 pub(super) fn is_domino(settings: &Settings) -> bool {
     settings.size("markov_rank") > 0 && settings.word("markov") == "domino"
+}
+
+/// Whether a drafter has a lattice of paths.
+pub(super) fn has_lattice(settings: &Settings) -> bool {
+    settings.get("lattice").is_some()
 }
 
 /// Whether it is XPress'.

@@ -3,35 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::dflash::family::Family;
-use crate::dflash::variants::{PARTS, place};
+use crate::dflash::variants::{names_lattice, place};
 use crate::dialect::description::{Keys, of_table};
 use crate::dialect::key::{Key, Otherwise};
 use crate::dialect::settings::Settings;
 use crate::error::Result;
 
-/// What the parts of such a drafter are called where it is said beside the architecture.
-pub(super) const LILICORR: &str = "lilicorr";
-
-/// Whether it is on, where that is said.
-pub(super) const ENABLED: &str = "dflash_config.lilicorr_enabled";
 const TOP_K: &str = "lilicorr_candidate_topk";
 const WIDTH: &str = "lilicorr_hidden_size";
 const RATIO: &str = "lilicorr_mlp_ratio";
-
-/// Whether a drafter has a lattice.
-pub(super) fn has_lattice(settings: &Settings) -> bool {
-    settings.get("lattice").is_some()
-}
-
-/// Whether a folder says that it has one.
-pub(super) fn names_lattice(config: &Config) -> bool {
-    let names = config.folder().config()["architectures"].as_array();
-    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
-    names.any(|name| Family::named(name) == Some(Family::LiLiCorr))
-        || config.get(PARTS).is_some_and(|parts| parts == LILICORR)
-        || config.get(ENABLED).is_some_and(|enabled| *enabled == true)
-}
 
 /// Its table.
 pub(super) const LATTICE: Keys = Keys {

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::dflash::family::{DOMINO, Family};
-use crate::dflash::lattice::{ENABLED, LILICORR, names_lattice};
 use crate::error::{Error, Result};
 use crate::folder::ModelFolder;
 use crate::regular;
@@ -13,7 +12,7 @@ use crate::speculators::MODEL_TYPE;
 
 /// What SpecForge and ModelOpt call the parts behind the layers: those of DSpark, of Domino or of LiLiCorr, whatever the architecture
 /// says.
-pub(super) const PARTS: &str = "dflash_config.projector_type";
+const PARTS: &str = "dflash_config.projector_type";
 /// Whether a place of a block predicts the token behind its own, as these two write it.
 pub(super) const SHIFTED: &str = "dflash_config.shift_label";
 
@@ -142,6 +141,20 @@ pub(super) fn names_xpress(config: &Config) -> bool {
         || config.get("xpress_rank").is_some()
         || names.any(|name| Family::named(name) == Some(Family::XPress))
 }
+
+/// Whether a folder says that its drafter has a lattice of paths.
+pub(super) fn names_lattice(config: &Config) -> bool {
+    let names = config.folder().config()["architectures"].as_array();
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    names.any(|name| Family::named(name) == Some(Family::LiLiCorr))
+        || config.get(PARTS).is_some_and(|parts| parts == LILICORR)
+        || config.get(ENABLED).is_some_and(|enabled| *enabled == true)
+}
+
+/// What its parts are called where it is said beside the architecture.
+const LILICORR: &str = "lilicorr";
+/// Whether it is on, where that is said.
+const ENABLED: &str = "dflash_config.lilicorr_enabled";
 
 /// Whether a folder says that its parts are those of DSpark.
 pub(super) fn names_dspark(config: &Config) -> bool {

@@ -15,6 +15,7 @@ use crate::few_rows::product;
 use crate::kernels::{rms_norm, silu, softmax};
 use crate::linear::{Linear, by_rows};
 use crate::norm::RmsNorm;
+use crate::reductions::{likeliest_of_each, log_partition};
 use crate::weights::{Init, Scope};
 
 /// How wide the normal distribution is that its matrices are drawn from.
@@ -404,10 +405,22 @@ impl FeatureNorm {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x_type = x.dtype();
         let centred = x.clone() - x.mean_dim(3);
-        let bias: Tensor<4> = self.bias.val().unsqueeze();
+        let bias: Tensor<4> = self.bias.val().cast(x_type).unsqueeze();
         rms_norm(centred, self.weight.val(), FEATURE_EPSILON) + bias
     }
+}
+
+/// The likeliest tokens of slots, the likeliest first, and their log-probabilities: no numbers where one of all tokens is none.
+///
+/// # Shapes
+/// - logits: `[slots, vocab]`, f32, in no graph
+/// - output: `[slots, top_k]` each
+pub fn candidates(logits: Tensor<2>, top_k: usize) -> (Tensor<2, Int>, Tensor<2>) {
+    let ids = likeliest_of_each(logits.clone(), top_k);
+    let log_p = logits.clone().gather(1, ids.clone()) - log_partition(logits);
+    (ids, log_p)
 }
 
 /// A layer whose matrix is drawn, and whose bias is 0 at first.

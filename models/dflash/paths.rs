@@ -3,13 +3,12 @@ use burn::prelude::*;
 use burn::tensor::DType;
 
 use super::DFlash;
-use super::lattice::{LatticeRead, PathScores};
+use super::lattice::{LatticeRead, PathScores, candidates};
 use super::selector::over_vocabulary;
 use super::slots::Slots;
 use crate::along::rows_at_a_time;
 use crate::experts::on_host;
 use crate::few_rows::product;
-use crate::reductions::{likeliest_of_each, log_partition};
 use crate::weights::lift;
 
 /// A slot whose logits are asked for.
@@ -157,15 +156,4 @@ impl DFlash {
             slots: count,
         }
     }
-}
-
-/// The likeliest tokens of slots, the likeliest first, and their log-probabilities: no numbers where one of all tokens is none.
-///
-/// # Shapes
-/// - logits: `[slots, vocab]`, f32, in no graph
-/// - output: `[slots, top_k]` each
-pub fn candidates(logits: Tensor<2>, top_k: usize) -> (Tensor<2, Int>, Tensor<2>) {
-    let ids = likeliest_of_each(logits.clone(), top_k);
-    let log_p = logits.clone().gather(1, ids.clone()) - log_partition(logits);
-    (ids, log_p)
 }

@@ -227,7 +227,7 @@ impl Shipped for DFlash {
             (
                 config.lattice.is_some(),
                 "the drafter has no lattice (`drafter.lattice`)",
-                &["lattice"],
+                &["paths"],
             ),
         ];
         let absent = parts.into_iter().filter(|(is_there, ..)| !is_there);

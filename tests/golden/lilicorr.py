@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 @dataclass
 class Case:
-    """One way of training; the fields are the recipe's keys, but for `lattice_loss`, which is `objective.lattice`."""
+    """One way of training; the fields are the recipe's keys."""
 
     block_size: int
     lattice: dict
-    lattice_loss: dict
+    paths: dict
     label_weight: float
     teacher_weight: float
     anchors: int = 9
@@ -209,13 +209,13 @@ def run(case, lattice, w, data):
                 parts.append(
                     (
                         -node.log_softmax(0)[there],
-                        (case.lattice_loss["hinge"] - (node[there] - others.max())).clamp_min(0),
+                        (case.paths["hinge"] - (node[there] - others.max())).clamp_min(0),
                         (node.softmax(0) * lacking).sum(),
                     )
                 )
             before = there
     total = total + torch.stack(on_slots).sum() / len(on_slots)
-    weights = [case.lattice_loss[key] for key in ("weight", "hinge_weight", "penalty_weight")]
+    weights = [case.paths[key] for key in ("weight", "hinge_weight", "penalty_weight")]
     for weight, part in zip(weights, zip(*parts)):
         total = total + weight * torch.stack(part).mean()
     return total, torch.stack(logits), anchors, counted, right, len(parts)

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use spectrain_models::bounds;
 
 use super::cover::BlockMasking;
-use super::lattice_config::LatticeLossConfig;
+use super::paths_config::PathLossConfig;
 use crate::batch::Step;
 use crate::divergence::Divergence;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ pub struct BlockLossConfig {
     /// With a table `lattice` of the drafter, and nowhere else: the loss of its lattice, which is as by default where this is left out.
     /// There is none with `masking = "some"`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lattice: Option<LatticeLossConfig>,
+    pub paths: Option<PathLossConfig>,
 }
 
 /// Where blocks stand.
@@ -122,7 +122,7 @@ impl Default for BlockLossConfig {
             consistency_weight: None,
             consistency_passes: None,
             guess_weight: None,
-            lattice: None,
+            paths: None,
         }
     }
 }
@@ -138,7 +138,7 @@ const OF_DRAFTS: [&str; 4] = [
     "consistency_weight",
     "consistency_passes",
     "guess_weight",
-    "lattice",
+    "paths",
 ];
 
 /// The names of the parts of the loss beside that on tokens.
@@ -175,7 +175,7 @@ impl BlockLossConfig {
             consistency_weight: Some(self.consistency()),
             consistency_passes: Some(self.rounds()),
             guess_weight: Some(self.guesses()),
-            lattice: Some(self.lattice()),
+            paths: Some(self.paths()),
             ..self.clone()
         }
     }
@@ -206,10 +206,10 @@ impl BlockLossConfig {
     }
 
     /// The loss of a lattice.
-    pub(super) fn lattice(&self) -> LatticeLossConfig {
+    pub(super) fn paths(&self) -> PathLossConfig {
         match self.judges_drafts() {
-            true => self.lattice.clone().unwrap_or_default(),
-            false => LatticeLossConfig::NONE,
+            true => self.paths.clone().unwrap_or_default(),
+            false => PathLossConfig::NONE,
         }
     }
 
@@ -244,7 +244,7 @@ impl BlockLossConfig {
             (CONSISTENCY, self.consistency()),
             (GUESSES, self.guesses()),
         ];
-        let weights = [&weights[..], &self.lattice().parts()[..]].concat();
+        let weights = [&weights[..], &self.paths().parts()[..]].concat();
         let weights = changing(&weights, step);
         weights.filter(|(name, _)| has(name)).collect()
     }
@@ -272,9 +272,7 @@ impl BlockLossConfig {
         ] {
             weight.check(key)?;
         }
-        self.lattice
-            .as_ref()
-            .map_or(Ok(()), LatticeLossConfig::check)?;
+        self.paths.as_ref().map_or(Ok(()), PathLossConfig::check)?;
         let shares = [
             ("certainty", self.certainty.into()),
             ("base_weight", self.base_weight),
@@ -367,7 +365,7 @@ mod tests {
             consistency_weight: Some(0.3.into()),
             consistency_passes: Some(3),
             guess_weight: Some(0.6.into()),
-            lattice: Some(LatticeLossConfig::default()),
+            paths: Some(PathLossConfig::default()),
             ..Default::default()
         };
         let given = serde_json::to_value(given).unwrap();
@@ -385,7 +383,7 @@ mod tests {
         };
         let weights = |config: &BlockLossConfig| [config.consistency(), config.guesses()];
         assert_eq!(weights(&given), [Weight::Fixed(0.2), Weight::Fixed(0.6)]);
-        assert_eq!(given.lattice(), LatticeLossConfig::default());
+        assert_eq!(given.paths(), PathLossConfig::default());
         assert_eq!(BlockLoss::workload(&given, "train").guessed, 1);
         assert!(BlockLoss::unread(&given).is_empty());
         let shown = BlockLossConfig {
@@ -393,7 +391,7 @@ mod tests {
             ..given
         };
         assert_eq!(weights(&shown), [Weight::Fixed(0.0); 2]);
-        assert_eq!(shown.lattice(), LatticeLossConfig::NONE);
+        assert_eq!(shown.paths(), PathLossConfig::NONE);
         let work = BlockLoss::workload(&shown, "train");
         assert_eq!((work.again, work.guessed), (0, 0));
         let unread = BlockLoss::unread(&shown).into_iter();
@@ -427,11 +425,11 @@ mod tests {
             }),
             ("consistency_passes", |of| of.consistency_passes = Some(0)),
             ("guess_weight", |of| of.guess_weight = Some(f64::NAN.into())),
-            ("lattice.weight", |of| {
-                of.lattice.get_or_insert_default().weight = (-1.0).into();
+            ("paths.weight", |of| {
+                of.paths.get_or_insert_default().weight = (-1.0).into();
             }),
-            ("lattice.hinge", |of| {
-                of.lattice.get_or_insert_default().hinge = 0.0;
+            ("paths.hinge", |of| {
+                of.paths.get_or_insert_default().hinge = 0.0;
             }),
         ];
         for (key, change) in wrong {

@@ -7,7 +7,7 @@ use spectrain_models::dflash::DFlash;
 use super::BlockLoss;
 use super::config::{Anchors, BlockLossConfig, SlotWeights, fill_base};
 use super::cover::BlockMasking;
-use super::lattice_config::LatticeLossConfig;
+use super::paths_config::PathLossConfig;
 use crate::batch::Batch;
 use crate::divergence::Divergence;
 use crate::error::Result;
@@ -65,7 +65,7 @@ pub struct StagedBlockLossConfig {
     /// In `refine`, with a table `lattice` of the drafter, and nowhere else: the loss of its lattice, which is as by default where this
     /// is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lattice: Option<LatticeLossConfig>,
+    pub paths: Option<PathLossConfig>,
 }
 
 impl Default for StagedBlockLossConfig {
@@ -87,7 +87,7 @@ impl Default for StagedBlockLossConfig {
             consistency_weight: of_blocks.consistency_weight,
             consistency_passes: of_blocks.consistency_passes,
             guess_weight: of_blocks.guess_weight,
-            lattice: of_blocks.lattice,
+            paths: of_blocks.paths,
         }
     }
 }
@@ -126,7 +126,7 @@ impl StagedBlockLossConfig {
             consistency_weight: own.consistency_weight,
             consistency_passes: own.consistency_passes,
             guess_weight: own.guess_weight,
-            lattice: own.lattice,
+            paths: own.paths,
         }
     }
 }
@@ -162,7 +162,7 @@ impl Objective<DFlash> for StagedBlockLoss {
                 consistency_weight: default.consistency_weight,
                 consistency_passes: default.consistency_passes,
                 guess_weight: default.guess_weight,
-                lattice: default.lattice,
+                paths: default.paths,
                 ..config
             },
             // The curriculum is at the beginning of the training.
@@ -183,7 +183,7 @@ impl Objective<DFlash> for StagedBlockLoss {
             consistency_weight: blocks.consistency_weight,
             consistency_passes: blocks.consistency_passes,
             guess_weight: blocks.guess_weight,
-            lattice: blocks.lattice,
+            paths: blocks.paths,
             ..config.clone()
         }
     }
@@ -266,7 +266,7 @@ mod tests {
                 "consistency_weight",
                 "consistency_passes",
                 "guess_weight",
-                "lattice",
+                "paths",
             ];
             keys.map(|key| written.get(key).is_some())
         };
@@ -275,7 +275,7 @@ mod tests {
             consistency_weight: Some(0.1.into()),
             consistency_passes: Some(2),
             guess_weight: Some(0.2.into()),
-            lattice: Some(LatticeLossConfig::default()),
+            paths: Some(PathLossConfig::default()),
             ..none.clone()
         };
         assert_eq!(written(&none, ALIGN), [false; 4]);

@@ -19,7 +19,7 @@ use spectrain_models::weights::lift;
 
 use super::anchors::Anchored;
 use super::heads::{Part, Term, measured, of_target};
-use super::lattice_config::{HINGE, LATTICE, LatticeLossConfig};
+use super::paths_config::{HINGE, PATHS, PathLossConfig};
 use crate::device::chunk_rows;
 use crate::judge::Statistics;
 use crate::objective::Loss;
@@ -55,7 +55,7 @@ struct Found {
 
 impl Lattices<'_> {
     /// Adds its loss to one on slots, and measures by it how far drafts are kept, as a decoder has it.
-    pub(super) fn add_to(&self, loss: &mut Loss, config: &LatticeLossConfig, wanted: Statistics) {
+    pub(super) fn add_to(&self, loss: &mut Loss, config: &PathLossConfig, wanted: Statistics) {
         let weights = config.parts();
         let learns = weights.iter().any(|(_, weight)| weight.largest() > 0.0);
         let device = self.hidden.device().without_autodiff();
@@ -184,7 +184,7 @@ impl Lattices<'_> {
         name: &str,
         found: &Found,
         (rows, teacher): (&[JudgedRow], Option<&Teacher>),
-        config: &LatticeLossConfig,
+        config: &PathLossConfig,
     ) -> Term {
         let device = self.hidden.device();
         let plain = device.clone().without_autodiff();
@@ -194,7 +194,7 @@ impl Lattices<'_> {
         let right: Tensor<2, Int> = indices(&right, &plain).unsqueeze_dim(1);
         let at = || lift(right.clone(), &device);
         let each = match name {
-            LATTICE => -log_softmax(logits, 1).gather(1, at()),
+            PATHS => -log_softmax(logits, 1).gather(1, at()),
             HINGE => {
                 let others = Tensor::zeros(logits.dims(), (&plain, DType::F32));
                 let never = Tensor::full(right.dims(), f32::MIN, (&plain, DType::F32));

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::weight::Weight;
 
-/// The table `[objective.lattice]`: the loss of a lattice (LiLiCorr), the defaults of which are those of the authors' variant `base`. A
+/// The table `[objective.paths]`: the loss of a lattice (LiLiCorr), the defaults of which are those of the authors' variant `base`. A
 /// slot counts in it where its token and all before it in the block are candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct LatticeLossConfig {
+pub struct PathLossConfig {
     /// Factor on the cross-entropy of the text's token among the candidates of a slot, behind the one before. The authors' variant
     /// `margin` has 0.125 here and in `hinge_weight`.
     pub weight: Weight,
@@ -21,7 +21,7 @@ pub struct LatticeLossConfig {
     pub penalty_weight: Weight,
 }
 
-impl Default for LatticeLossConfig {
+impl Default for PathLossConfig {
     fn default() -> Self {
         Self {
             weight: Weight::Fixed(0.25),
@@ -33,11 +33,11 @@ impl Default for LatticeLossConfig {
 }
 
 /// The names of its parts.
-pub(super) const LATTICE: &str = "lattice";
-pub(super) const HINGE: &str = "lattice_hinge";
-pub(super) const PENALTY: &str = "lattice_penalty";
+pub(super) const PATHS: &str = "paths";
+pub(super) const HINGE: &str = "paths_hinge";
+pub(super) const PENALTY: &str = "paths_penalty";
 
-impl LatticeLossConfig {
+impl PathLossConfig {
     /// No loss.
     pub(super) const NONE: Self = Self {
         weight: Weight::Fixed(0.0),
@@ -49,22 +49,22 @@ impl LatticeLossConfig {
     /// Its parts with their factors.
     pub(super) fn parts(&self) -> [(&'static str, Weight); 3] {
         [
-            (LATTICE, self.weight),
+            (PATHS, self.weight),
             (HINGE, self.hinge_weight),
             (PENALTY, self.penalty_weight),
         ]
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        self.weight.check("lattice.weight")?;
-        self.hinge_weight.check("lattice.hinge_weight")?;
-        self.penalty_weight.check("lattice.penalty_weight")?;
+        self.weight.check("paths.weight")?;
+        self.hinge_weight.check("paths.hinge_weight")?;
+        self.penalty_weight.check("paths.penalty_weight")?;
         if self.hinge > 0.0 && self.hinge.is_finite() {
             return Ok(());
         }
         let expected = "a number above 0";
         Err(Error::objective(
-            "lattice.hinge",
+            "paths.hinge",
             expected,
             self.hinge.to_string(),
         ))
