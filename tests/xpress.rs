@@ -6,9 +6,7 @@ use spectrain_models::device::test_device;
 use spectrain_models::dflash::{DFlashConfig, MarkovKind, Slots};
 use spectrain_models::weights::host_f32;
 use spectrain_models::{Drafter, Features, KnownText, argmax, forced};
-use spectrain_train::{
-    Batch, BlockLoss, BlockLossConfig, BlockMasking, Objective as _, Statistics,
-};
+use spectrain_train::{BlockLoss, BlockLossConfig, BlockMasking, Objective as _, Statistics};
 
 use crate::dflash::{BLOCK, Case, blocks_equal_drafts, config, is_measured_as_decoded};
 use crate::golden::assert_close;

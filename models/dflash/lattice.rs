@@ -168,15 +168,13 @@ impl Lattice {
             x = layer.forward(x, bias.clone(), self.sizes.heads);
         }
         let factors = self.factors(self.output_norm.forward(x), context.clone());
-        let width = self.sizes.rank;
         let by_slot = |head: &Linear| -> Tensor<4> {
-            self.of_length_one(head.forward(factors.clone()))
-                .reshape([blocks, slots, top_k, width])
+            let vectors = head.forward(factors.clone());
+            vectors.reshape([blocks, slots, top_k, self.sizes.rank])
         };
         let [out, into] = [&self.out_head, &self.in_head].map(by_slot);
-        let first: Tensor<4> = into.clone().narrow(1, 0, 1);
-        let start = self.of_length_one(self.anchor_out_head.forward(context));
-        let start = scores(start.unsqueeze_dim(1), first); // [blocks, 1, 1, top_k]
+        let start: Tensor<4> = self.anchor_out_head.forward(context).unsqueeze_dim(1);
+        let start = self.cosines(start, into.clone().narrow(1, 0, 1)); // [blocks, 1, 1, top_k]
         let start: Tensor<3> = start.reshape([blocks, 1, top_k]) * self.sizes.scale;
         let rows = match slots - 1 {
             0 => start.squeeze_dim(1),
@@ -184,7 +182,7 @@ impl Lattice {
                 // Of other slots behind what is none of their candidates.
                 let own = read.log_p.narrow(1, 1, others);
                 let own = Tensor::cat(vec![start, own], 1).reshape([blocks * slots, top_k]);
-                let pairs = scores(out.narrow(1, 0, others), into.narrow(1, 1, others));
+                let pairs = self.cosines(out.narrow(1, 0, others), into.narrow(1, 1, others));
                 let pairs = pairs * self.sizes.scale; // [blocks, slots - 1, top_k, top_k]
                 let pairs: Tensor<2> = pairs.reshape([blocks * others * top_k, top_k]);
                 Tensor::cat(vec![own, pairs], 0)
@@ -208,7 +206,7 @@ impl Lattice {
         };
         let tokens: Tensor<4> = tokens.reshape([blocks, slots, top_k, width]);
         let passed: Tensor<4> = self.pass_hidden_proj.forward(hidden).unsqueeze_dim(2);
-        let features = self.feature_norm.forward(self.features(log_p)).cast(dtype);
+        let features = self.feature_norm.forward(self.features(log_p));
         let table = |of: &Param<Tensor<5>>, [slots, ranks]: [usize; 2]| -> Tensor<4> {
             let table: Tensor<4> = of.val().reshape([1, of.dims()[2], of.dims()[3], width]);
             table
@@ -217,7 +215,7 @@ impl Lattice {
         };
         let places = table(&self.slot_embedding, [slots, 1]);
         let ranks = table(&self.rank_embedding, [1, top_k]);
-        let sum = tokens + self.feature_mlp.forward(features) + (passed + places) + ranks;
+        let sum = tokens + self.feature_mlp.forward(features, dtype) + (passed + places) + ranks;
         sum.reshape([blocks, slots * top_k, width])
     }
 
@@ -288,13 +286,19 @@ impl Lattice {
         silu(x + both + context)
     }
 
-    /// Vectors divided by their length. `[.., rank]` to the same.
-    fn of_length_one(&self, x: Tensor<3>) -> Tensor<3> {
-        let wide = x.clone().cast(DType::F32);
+    /// The cosines of vectors, f32. `[.., rows, rank]` and `[.., columns, rank]` to `[.., rows, columns]`
+    fn cosines(&self, rows: Tensor<4>, columns: Tensor<4>) -> Tensor<4> {
+        // Divided behind the product: vectors that are divided before it would be rounded once more.
+        let lengths = self.length(rows.clone()) * self.length(columns.clone()).swap_dims(2, 3);
+        scores(rows, columns) / lengths
+    }
+
+    /// The lengths of vectors, f32, and no less than the least. `[.., rank]` to `[.., 1]`
+    fn length(&self, vectors: Tensor<4>) -> Tensor<4> {
         let least = self.sizes.epsilon * self.sizes.epsilon;
-        let squares = wide.clone() * wide.clone();
-        let length = squares.sum_dim(2).clamp_min(least).sqrt();
-        (wide / length).cast(x.dtype())
+        let wide = vectors.cast(DType::F32);
+        let squares = wide.clone() * wide;
+        squares.sum_dim(3).clamp_min(least).sqrt()
     }
 }
 
@@ -346,7 +350,10 @@ impl LatticeLayer {
             .attn
             .forward(self.attn_norm.forward(x.clone()), bias, heads);
         let x = x + attended;
-        x.clone() + self.mlp.forward(self.mlp_norm.forward(x))
+        x.clone()
+            + self
+                .mlp
+                .forward(self.mlp_norm.forward(x.clone()), x.dtype())
     }
 }
 
@@ -384,8 +391,10 @@ impl FeedForward {
         })
     }
 
-    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        self.down_proj.forward(silu(self.up_proj.forward(x)))
+    /// In the type `dtype`, but for the first product, which is in that of `x`.
+    fn forward<const D: usize>(&self, x: Tensor<D>, dtype: DType) -> Tensor<D> {
+        let inner = self.up_proj.forward(x).cast(dtype);
+        self.down_proj.forward(silu(inner))
     }
 }
 
