@@ -18,8 +18,6 @@ use crate::norm::RmsNorm;
 use crate::reductions::{likeliest_of_each, log_partition};
 use crate::weights::{Init, Scope};
 
-/// How wide the normal distribution is that its matrices are drawn from.
-const DRAWN: Init = Init::Normal(0.02);
 /// What is known of a candidate besides: its log-probability, its probability, how far the likeliest is from it, its rank, and whether
 /// it is the first.
 const FEATURES: usize = 5;
@@ -432,11 +430,13 @@ pub fn candidates(logits: Tensor<2>, top_k: usize) -> (Tensor<2, Int>, Tensor<2>
     (ids, log_p)
 }
 
-/// A layer whose matrix is drawn, and whose bias is 0 at first.
+/// A layer whose matrix is drawn, and whose bias is 0 at first. Its authors draw with a standard deviation of 0.02, which this is for their
+/// width; in narrow layers all tokens would be alike at first, and rounding to bf16 would make up what tells them apart.
 fn linear(scope: &mut Scope, name: &str, sizes: [usize; 2]) -> Result<Linear> {
     let mut scope = scope.child(name);
+    let init = Init::Linear { fan_in: sizes[0] };
     Ok(Linear {
-        weight: scope.transposed("weight", sizes, DRAWN)?,
+        weight: scope.transposed("weight", sizes, init)?,
         bias: Some(scope.vector("bias", sizes[1], Init::Constant(0.0))?),
         lora: None,
     })
