@@ -3,7 +3,8 @@
 //! Slots guess their tokens without knowing of each other. So the `top_k` likeliest tokens of each, together a lattice, see each other
 //! in a few layers, and each gets two vectors: `o` for the token behind it, and `i` for the one before it. A token `b` of slot `t`
 //! behind the token `a` of the slot before has the logit `scale · cos(o_a, i_b)`; in the first slot the block's context, by the row
-//! before the anchor, stands for `a`. All this is one pass, whatever path is drafted then.
+//! before the anchor, stands for `a`. All this is one pass, whatever path is drafted then. It is computed in f32, whatever the drafter is:
+//! the tokens of a slot differ little from each other beside what they have in common, and bf16 would round that away.
 use burn::module::Param;
 use burn::prelude::*;
 use burn::tensor::DType;
@@ -159,8 +160,10 @@ impl Lattice {
     /// The logits of candidates behind each other.
     pub(super) fn scores(&self, read: LatticeRead) -> PathScores {
         let [blocks, slots, top_k] = read.log_p.dims();
-        let context = self.context(read.before, read.is_there); // [blocks, 1, width]
-        let mut x = self.beginnings(read.embedded, read.hidden, read.log_p.clone());
+        let [before, is_there] = [read.before, read.is_there].map(|x| x.cast(DType::F32));
+        let context = self.context(before, is_there); // [blocks, 1, width]
+        let [embedded, hidden] = [read.embedded, read.hidden].map(|x| x.cast(DType::F32));
+        let mut x = self.beginnings(embedded, hidden, read.log_p.clone());
         let bias = self.bias(slots, top_k);
         for layer in &self.layers {
             x = layer.forward(x, bias.clone(), self.sizes.heads);
@@ -196,8 +199,6 @@ impl Lattice {
     /// What the layers read of candidates. `[blocks, slots * top_k, width]`; the others as in [`LatticeRead`].
     fn beginnings(&self, embedded: Tensor<3>, hidden: Tensor<3>, log_p: Tensor<3>) -> Tensor<3> {
         let ([blocks, slots, top_k], width) = (log_p.dims(), self.sizes.d_model);
-        let dtype = hidden.dtype();
-        let embedded = embedded.cast(dtype);
         let tokens = match &self.token_proj {
             None => embedded,
             Some(to_width) => to_width.forward(embedded),
@@ -209,11 +210,11 @@ impl Lattice {
             let table: Tensor<4> = of.val().reshape([1, of.dims()[2], of.dims()[3], width]);
             table
                 .slice([0..1, 0..slots, 0..ranks, 0..width])
-                .cast(dtype)
+                .cast(DType::F32)
         };
         let places = table(&self.slot_embedding, [slots, 1]);
         let ranks = table(&self.rank_embedding, [1, top_k]);
-        let sum = tokens + self.feature_mlp.forward(features, dtype) + (passed + places) + ranks;
+        let sum = tokens + self.feature_mlp.forward(features) + (passed + places) + ranks;
         sum.reshape([blocks, slots * top_k, width])
     }
 
@@ -268,8 +269,9 @@ impl Lattice {
     /// What vectors are made with of the context. `[blocks, d_model]` and `[blocks, 1]` to `[blocks, 1, width]`.
     fn context(&self, before: Tensor<2>, is_there: Tensor<2>) -> Tensor<3> {
         let context = self.context_proj.forward(before);
-        let context = context.clone() * is_there.cast(context.dtype());
-        self.anchor_norm.forward(context).unsqueeze_dim(1)
+        self.anchor_norm
+            .forward(context * is_there)
+            .unsqueeze_dim(1)
     }
 
     /// What the vectors of candidates are made of: of states, of the context, and of the product of both. `[blocks, candidates, width]`
@@ -286,7 +288,7 @@ impl Lattice {
 
     /// The cosines of vectors, f32. `[.., rows, rank]` and `[.., columns, rank]` to `[.., rows, columns]`
     fn cosines(&self, rows: Tensor<4>, columns: Tensor<4>) -> Tensor<4> {
-        // Divided behind the product: vectors that are divided before it would be rounded once more.
+        // Divided behind the product, so that no divided vectors are kept.
         let lengths = self.length(rows.clone()) * self.length(columns.clone()).swap_dims(2, 3);
         scores(rows, columns) / lengths
     }
@@ -294,8 +296,7 @@ impl Lattice {
     /// The lengths of vectors, f32, and no less than the least. `[.., rank]` to `[.., 1]`
     fn length(&self, vectors: Tensor<4>) -> Tensor<4> {
         let least = self.sizes.epsilon * self.sizes.epsilon;
-        let wide = vectors.cast(DType::F32);
-        let squares = wide.clone() * wide;
+        let squares = vectors.clone() * vectors;
         squares.sum_dim(3).clamp_min(least).sqrt()
     }
 }
@@ -348,17 +349,13 @@ impl LatticeLayer {
             .attn
             .forward(self.attn_norm.forward(x.clone()), bias, heads);
         let x = x + attended;
-        x.clone()
-            + self
-                .mlp
-                .forward(self.mlp_norm.forward(x.clone()), x.dtype())
+        x.clone() + self.mlp.forward(self.mlp_norm.forward(x))
     }
 }
 
 impl LatticeAttention {
     fn forward(&self, x: Tensor<3>, bias: Tensor<4>, heads: usize) -> Tensor<3> {
         let [blocks, count, width] = x.dims();
-        let dtype = x.dtype();
         let d_head = width / heads;
         let all = self
             .in_proj
@@ -367,8 +364,8 @@ impl LatticeAttention {
         let all: Tensor<4> = all.swap_dims(1, 2);
         let [query, key, value] = [0, 1, 2].map(|part| all.clone().narrow(1, part * heads, heads));
         let scale = 1.0 / (d_head as f64).sqrt();
-        let weights = softmax(scores(query, key) * scale + bias, None, 1.0, dtype);
-        let context = weigh(weights, value).cast(dtype).swap_dims(1, 2);
+        let weights = softmax(scores(query, key) * scale + bias, None, 1.0, DType::F32);
+        let context = weigh(weights, value).swap_dims(1, 2);
         self.out_proj
             .forward(context.reshape([blocks, count, width]))
     }
@@ -389,10 +386,8 @@ impl FeedForward {
         })
     }
 
-    /// In the type `dtype`, but for the first product, which is in that of `x`.
-    fn forward<const D: usize>(&self, x: Tensor<D>, dtype: DType) -> Tensor<D> {
-        let inner = self.up_proj.forward(x).cast(dtype);
-        self.down_proj.forward(silu(inner))
+    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.down_proj.forward(silu(self.up_proj.forward(x)))
     }
 }
 
@@ -412,9 +407,8 @@ impl FeatureNorm {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let x_type = x.dtype();
         let centred = x.clone() - x.mean_dim(3);
-        let bias: Tensor<4> = self.bias.val().cast(x_type).unsqueeze();
+        let bias: Tensor<4> = self.bias.val().cast(DType::F32).unsqueeze();
         rms_norm(centred, self.weight.val(), FEATURE_EPSILON) + bias
     }
 }
