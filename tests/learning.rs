@@ -4,7 +4,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use spectrain_data::Sample;
 use spectrain_eval::{DecodeSettings, Decoder, Greedy};
 use spectrain_models::device::test_device;
-use spectrain_models::dflash::{DFlash, DFlashConfig};
+use spectrain_models::dflash::{DFlash, DFlashConfig, LatticeTable};
 use spectrain_models::eagle1::{Eagle1, Eagle1Config};
 use spectrain_models::eagle3::{Eagle3, Eagle3Config};
 use spectrain_models::language_model::{LanguageModel, LanguageModelConfig};
@@ -144,6 +144,23 @@ fn an_overfitted_dflash_2_drafts_almost_everything() {
         conv_taps: 2,
         conv_group: 4,
         selector_rank: 8,
+        ..Default::default()
+    };
+    let objective = BlockLossConfig::default();
+    overfitted_drafts_almost_everything::<DFlash, BlockLoss>(&config, &objective);
+}
+
+#[test]
+fn an_overfitted_lilicorr_drafts_almost_everything() {
+    let config = DFlashConfig {
+        layers: 2,
+        block_size: LENGTH + 1,
+        mask_token: Some(47),
+        lattice: Some(LatticeTable {
+            d_model: 16,
+            rank: 16,
+            ..LatticeTable::default()
+        }),
         ..Default::default()
     };
     let objective = BlockLossConfig::default();

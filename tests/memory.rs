@@ -315,7 +315,7 @@ const LATENT: [&str; 4] = [
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
-        let cases: [(&str, &[&str]); 21] = [
+        let cases: [(&str, &[&str]); 22] = [
             ("eagle3", &["objective.recompute=false"]),
             ("eagle3", &["drafter.layers=3"]),
             ("eagle3", &["train.ema_decay=0.9"]),
@@ -353,6 +353,14 @@ fn it_does_for_the_settings_that_change_it_most() {
                 &["drafter.selector_rank=16", "objective.teacher_weight=1.0"],
             ),
             ("dflash", &["drafter.markov_rank=16"]),
+            (
+                "dflash",
+                &[
+                    "drafter.lattice.d_model=32",
+                    "drafter.lattice.rank=48",
+                    "objective.teacher_weight=1.0",
+                ],
+            ),
             ("dflash", &["drafter.d_head=64"]),
             ("peagle", &["drafter.d_head=64"]),
             ("pard", &["objective.draft_tokens=4"]),

@@ -125,7 +125,6 @@ pub const RECIPES: &[Recipe] = &[
             "[drafter]\nlayers = 3\nmask_token = 47\nblock_size = 5\nwindow = 100\nfull_layers = [2]\ncausal = true\nfull_layers_see_block = true\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 4\nmarkov_rank = 8\nmarkov = \"domino\"\nmarkov_state = 24\nsample_from_anchor = true\n[objective]\nslot_weights = \"uniform\"\nbase_weight = 1.0\nlabel_weight = 0.0\nteacher_weight = 1.0",
             "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\nmarkov_rank = 8\nmarkov = \"xpress\"\nmarkov_passes = 2\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
-            "[drafter]\nlayers = 2\nmask_token = 47\nblock_size = 6\nlattice = { top_k = 32, d_model = 20, heads = 4, rank = 16 }\n[objective]\nslot_weights = \"uniform\"\nlabel_weight = 0.0\nteacher_weight = 1.0",
         ],
     ),
     Recipe::of::<DFlash, StagedBlockLoss>(
