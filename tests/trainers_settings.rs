@@ -60,19 +60,28 @@ impl Schema {
         Self(schema::of(&[find(recipe).unwrap()]).to_value())
     }
 
-    /// Whether such a recipe has this key, which has its table before it.
+    /// Whether such a recipe has this key, which has its tables before it.
     fn has(&self, path: &str) -> bool {
         let shared = &self.0["properties"];
         let Some((table, key)) = path.split_once('.') else {
             return !shared[path].is_null();
         };
         let own = &self.0["allOf"][0]["then"]["properties"][table];
-        let table = if own.is_null() { &shared[table] } else { own };
-        let names = [&table["$ref"], &table["allOf"][0]["$ref"]];
-        let mut names = names.into_iter().filter_map(Value::as_str);
-        let place = names.next().map(|name| name.trim_start_matches('#'));
-        let found = place.and_then(|place| self.0.pointer(place));
-        found.is_some_and(|table| !table["properties"][key].is_null())
+        let mut at = if own.is_null() { &shared[table] } else { own };
+        for key in key.split('.') {
+            let Some(table) = self.table(at) else {
+                return false;
+            };
+            at = &table["properties"][key];
+        }
+        !at.is_null()
+    }
+
+    /// The table that a key holds, where it holds one.
+    fn table(&self, key: &Value) -> Option<&Value> {
+        let names = [&key["$ref"], &key["allOf"][0]["$ref"]];
+        let name = names.into_iter().find_map(Value::as_str)?;
+        self.0.pointer(name.trim_start_matches('#'))
     }
 }
 
