@@ -312,6 +312,12 @@ const LATENT: [&str; 4] = [
     "drafter.latent.d_turned=8",
 ];
 
+const LATTICE: [&str; 3] = [
+    "drafter.lattice.d_model=32",
+    "drafter.lattice.rank=48",
+    "objective.teacher_weight=1.0",
+];
+
 #[test]
 fn it_does_for_the_settings_that_change_it_most() {
     alone(|| {
@@ -353,14 +359,7 @@ fn it_does_for_the_settings_that_change_it_most() {
                 &["drafter.selector_rank=16", "objective.teacher_weight=1.0"],
             ),
             ("dflash", &["drafter.markov_rank=16"]),
-            (
-                "dflash",
-                &[
-                    "drafter.lattice.d_model=32",
-                    "drafter.lattice.rank=48",
-                    "objective.teacher_weight=1.0",
-                ],
-            ),
+            ("dflash", &LATTICE),
             ("dflash", &["drafter.d_head=64"]),
             ("peagle", &["drafter.d_head=64"]),
             ("pard", &["objective.draft_tokens=4"]),
